@@ -1,0 +1,31 @@
+# make demo: install and run the main job, no network data needed.   make test: install, lint, types, tests.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: demo test results clean
+
+demo: $(STAMP)
+	$(BIN)/supsup demo
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# The figures of the core on the real MNIST (SUPSUP_DATA names the folder that holds mnist/), about 10 minutes on 2 cores.
+results: $(STAMP)
+	$(BIN)/supsup demo --data mnist --tasks 10 --steps 1000 --out results/core --name permuted-lenet-H
+	$(BIN)/supsup demo --data mnist --tasks 10 --steps 1000 --objective G --no-compare --out results/core --name permuted-lenet-G
+	$(BIN)/supsup demo --data mnist --tasks 3 --steps 1000 --net fc_1024 --outputs 200 --no-compare --out results/core --name permuted-fc
+	$(BIN)/supsup demo --data mnist --stream rotated --tasks 6 --steps 1000 --net fc_1024 --outputs 200 --method binary --protocol paper-full-batch --no-strict --no-compare --out results/core --name rotated-fc
+	$(BIN)/supsup demo --data mnist --tasks 10 --steps 1000 --unannounced --outputs 500 --no-compare --out results/core --name unannounced-lenet
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,16 @@
+"""One frozen random network, one binary mask per task, and no one needs to say which task an input belongs to."""
+
+from supsup import data as data
+from supsup import nets as nets
+from supsup.allocation import Allocation as Allocation
+from supsup.errors import SupSupError as SupSupError
+from supsup.evaluate import Evaluation as Evaluation
+from supsup.evaluate import evaluate as evaluate
+from supsup.evaluate import follow as follow
+from supsup.inference import Inference as Inference
+from supsup.learner import Prediction as Prediction
+from supsup.learner import SupSup as SupSup
+from supsup.scenario import Scenario as Scenario
+from supsup.training import Recipe as Recipe
+
+__version__ = "0.1.0"

@@ -1,0 +1,53 @@
+"""Is this a new task? Nobody says when the task changes (NNs): the gradient over the known masks decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from supsup.bank import Bank
+from supsup.errors import SupSupError
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """When `observe` opens a new mask.
+
+    Every `every` batches: ν = softmax(−∂H/∂α) over the known masks; a new mask is opened if k·max ν < 1 + epsilon, else
+    the mask of the largest ν goes on. While fewer than `floor` masks exist, random ones fill up α: with a single
+    mask k·max ν would always be 1. At `budget` masks no new one is opened: the mask of the largest ν goes on, so
+    tasks beyond the budget share masks.
+    """
+
+    every: int = 100
+    epsilon: float = 2**-3
+    floor: int = 5
+    budget: int = 2500
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.floor < 2 or self.budget < 1 or not self.epsilon > 0:
+            raise SupSupError("Allocation needs every ≥ 1, floor ≥ 2, budget ≥ 1 and epsilon > 0")
+
+
+def choose_mask(
+    bank: Bank, gradient: Callable[[Bank], Tensor], stand_in: Callable[[int], dict[str, Tensor]], rule: Allocation
+) -> int | None:
+    """The index of the mask to go on with, or None for a new one.
+
+    `gradient` gives −∂H/∂α [k] for a bank; `stand_in` gives random mask i.
+    """
+    known = len(bank)
+    if known == 0:
+        return None
+    if known < rule.floor:
+        bank = bank.subset(range(known))
+        for i in range(rule.floor - known):
+            bank.add(stand_in(i))
+    belief = gradient(bank).softmax(0)
+    best = int(belief[:known].argmax())
+    if known >= rule.budget:
+        return best
+    certain = float(belief.max()) * len(bank) >= 1 + rule.epsilon and int(belief.argmax()) < known
+    return best if certain else None

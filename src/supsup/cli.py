@@ -1,0 +1,99 @@
+"""The command line: arguments in, one call out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer import Option
+
+import supsup
+from supsup import demo as demo_job
+from supsup.devices import resolve
+from supsup.errors import SupSupError
+from supsup.report import accuracy_plot, closing_table
+
+app = typer.Typer(
+    help="Continual learning with thousands of tasks on one frozen network (Supermasks in Superposition).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_DEFAULT = demo_job.Settings()
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Commands of supsup."""
+    if show:
+        typer.echo(supsup.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    data: Annotated[str, Option(help=f"Data set: {', '.join(supsup.data.SOURCES)}.")] = _DEFAULT.data,
+    data_dir: Annotated[
+        Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets (holding mnist/, fashion_mnist/ …).")
+    ] = None,
+    stream: Annotated[str, Option(help=f"How tasks are made: {', '.join(demo_job.STREAMS)}.")] = _DEFAULT.stream,
+    tasks: Annotated[int, Option(help="How many tasks (permuted and rotated).")] = _DEFAULT.tasks,
+    classes_per_task: Annotated[int, Option(help="Classes in each task (split).")] = _DEFAULT.classes_per_task,
+    net: Annotated[str, Option(help=f"Network: {', '.join(demo_job.NETS)}.")] = _DEFAULT.net,
+    outputs: Annotated[int, Option(help="Outputs of the network; those beyond the classes help inference.")] = (
+        _DEFAULT.outputs
+    ),
+    steps: Annotated[int, Option(help="Training batches for each task.")] = _DEFAULT.steps,
+    batch_size: Annotated[int, Option(help="Images in a training batch.")] = _DEFAULT.batch_size,
+    seed: Annotated[int, Option(help="Seed of weights, scores, batches and permutations.")] = _DEFAULT.seed,
+    method: Annotated[
+        str, Option(help="Task inference: one-shot, binary, gamma, descent, exhaustive.")
+    ] = _DEFAULT.method,
+    objective: Annotated[str, Option(help="What inference minimises: H, G or M.")] = _DEFAULT.objective,
+    layers: Annotated[str, Option(help="Layers whose gradient counts: all, first, last.")] = _DEFAULT.layers,
+    protocol: Annotated[
+        str, Option(help="Who decides the task of a test batch: paper (one image) or paper-full-batch (all).")
+    ] = _DEFAULT.protocol,
+    unannounced: Annotated[bool, Option("--unannounced", help="Never say the task, not in training either (NNs).")] = (
+        _DEFAULT.unannounced
+    ),
+    strict: Annotated[bool, Option(help="Also grade with every image deciding for itself.")] = _DEFAULT.strict,
+    compare: Annotated[bool, Option(help="Also train an ordinary network on the same tasks.")] = _DEFAULT.compare,
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = _DEFAULT.device,
+    out: Annotated[Path, Option(help="Folder for the plot and the JSON of all figures.")] = Path("runs"),
+    name: Annotated[str, Option(help="What to call the two files there.")] = "demo",
+) -> None:
+    """Learn a stream of tasks on one frozen network, then answer with the task given and with the task unknown.
+
+    Prints a closing table and writes a plot (accuracy against tasks learned) and a JSON of all figures.
+    The default data are 5,000 real MNIST digits that need no download: pip install 'supsup\\[demo]'.
+    """
+    arguments = {key: value for key, value in locals().items() if key not in ("out", "name")}
+    settings = demo_job.Settings(**arguments)
+    out.mkdir(parents=True, exist_ok=True)
+    lines = demo_job.run(settings)
+    title = f"{settings.tasks} tasks ({settings.stream} {settings.data}), {settings.net}"
+    plot, figures = out / f"{name}.png", out / f"{name}.json"
+    demo_job.write_json(figures, settings, lines, resolve(device))
+    accuracy_plot(plot, title, {line.label: line.evaluation for line in lines})
+    console = Console()
+    console.print(closing_table(title, {line.label: (line.evaluation, line.seconds) for line in lines}))
+    if settings.unannounced:
+        console.print(f"{lines[0].evaluation.masks} masks were opened for {len(lines[0].evaluation.per_task)} tasks.")
+    console.print(f"plot: {plot}   figures: {figures}")
+
+
+def main() -> None:
+    """Run the command line; what a user can put right is said in one line."""
+    try:
+        app()
+    except SupSupError as error:
+        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted")
+        sys.exit(130)

@@ -1,0 +1,24 @@
+"""Sources by the names a user types on the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from supsup.data.digits import digits
+from supsup.data.mnist import fashion_mnist, mnist
+from supsup.data.source import Source
+from supsup.errors import SupSupError
+
+SOURCES: dict[str, Callable[[str | os.PathLike[str] | None], Source]] = {
+    "digits": lambda data_dir: digits(),
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+}
+
+
+def named(name: str, data_dir: str | os.PathLike[str] | None = None) -> Source:
+    """The source of this name, from local files in `data_dir` if given."""
+    if name not in SOURCES:
+        raise SupSupError(f"there is no source called {name!r}; use one of {', '.join(SOURCES)}")
+    return SOURCES[name](data_dir)

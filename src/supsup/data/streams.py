@@ -1,0 +1,135 @@
+"""Streams: one source turned into a sequence of tasks by permuting pixels, rotating images or splitting the classes.
+
+Tasks are made when asked for and share the source's images, so a stream of thousands takes no memory.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+from supsup.data.rotation import rotation_map
+from supsup.data.source import Source
+from supsup.data.task import Part, Task, pixels_per_channel
+from supsup.errors import SupSupError
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Sequence[Task]):
+    """A sequence of tasks, each made by `make(i)` when it is asked for; a slice is a stream too."""
+
+    name: str
+    make: Callable[[int], Task] = field(repr=False)
+    indices: range
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Stream: ...
+    def __getitem__(self, index: int | slice) -> Task | Stream:
+        if isinstance(index, slice):
+            return Stream(self.name, self.make, self.indices[index])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"stream {self.name} has {len(self)} tasks; there is no task {index}")
+        return self.make(self.indices[index])
+
+
+def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
+    """Tasks permutation-0, permutation-1, …: a fixed random order of the pixels in each, the same for every channel."""
+    count = pixels_per_channel(source.shape)
+    seed = _whole(seed, "seed")
+
+    def make(index: int) -> Task:
+        name = f"permutation-{index}"
+        return _remapped(source, name, philox.permutations(seed, [f"permutation/{index}"], count)[0])
+
+    return Stream(f"permuted-{source.name}", make, _first(tasks))
+
+
+def rotated(source: Source, tasks: int = 36, step: float = 10.0) -> Stream:
+    """Tasks rotation-0, rotation-10, …: images turned anticlockwise by one more `step` of degrees in each.
+
+    Each pixel shows its nearest neighbour; what comes from outside the image is black.
+    """
+    if len(source.shape) != 3:
+        raise SupSupError(
+            f"source {source.name} has {source.shape[0]} features and no height and width to rotate; "
+            f"give images [n, height, width] or [n, channels, height, width]"
+        )
+    if not math.isfinite(step) or step == 0:
+        raise SupSupError(f"step is {step}; give the degrees from one task to the next, not 0")
+    height, width = source.shape[1:]
+
+    def make(index: int) -> Task:
+        angle = Decimal(str(float(step))) * index
+        name = f"rotation-{angle.normalize() + 0:f}"
+        return _remapped(source, name, rotation_map(height, width, float(angle % 360)))
+
+    return Stream(f"rotated-{source.name}", make, _first(tasks))
+
+
+def split(source: Source, classes_per_task: int, seed: int | None = None, tasks: int | None = None) -> Stream:
+    """Tasks of a few classes each, renumbered 0, 1, …: classes-0-1, classes-2-3, … or, with a seed, a random partition.
+
+    `tasks` keeps the first so many.
+    """
+    size = _whole(classes_per_task, "classes_per_task")
+    divisors = [number for number in range(1, source.classes + 1) if source.classes % number == 0]
+    if size not in divisors:
+        raise SupSupError(
+            f"the {source.classes} classes of {source.name} do not divide into tasks of {size}; "
+            f"use classes_per_task = {' or '.join(map(str, divisors))}"
+        )
+    count = source.classes // size
+    if tasks is not None and _whole(tasks, "tasks") > count:
+        raise SupSupError(f"{tasks} tasks were asked for, but {source.classes} classes by {size} make only {count}")
+    order = torch.arange(source.classes)
+    if seed is not None:
+        order = philox.permutations(_whole(seed, "seed"), ["split"], source.classes)[0]
+    groups = order.view(count, size).sort(dim=1).values
+
+    def make(index: int) -> Task:
+        group = groups[index]
+        name = "classes-" + "-".join(map(str, group.tolist()))
+        train = _of_classes(source, source.train_images, source.train_labels, group)
+        test = _of_classes(source, source.test_images, source.test_labels, group)
+        return Task(name, train, test, size)
+
+    return Stream(f"split-{source.name}", make, _first(count if tasks is None else tasks))
+
+
+def _remapped(source: Source, name: str, pixels: Tensor) -> Task:
+    train = Part(source.train_images, source.train_labels, source.gain, source.offset, pixels=pixels)
+    test = Part(source.test_images, source.test_labels, source.gain, source.offset, pixels=pixels)
+    return Task(name, train, test, source.classes)
+
+
+def _of_classes(source: Source, images: Tensor, labels: Tensor, group: Tensor) -> Part:
+    """The images whose label is in the sorted group, labelled by their place in it."""
+    rows = torch.isin(labels, group).nonzero()[:, 0]
+    return Part(images, torch.searchsorted(group, labels[rows]), source.gain, source.offset, rows=rows)
+
+
+def _first(tasks: int) -> range:
+    count = _whole(tasks, "tasks")
+    if count < 0:
+        raise SupSupError(f"tasks is {count}; give 0 or more")
+    return range(count)
+
+
+def _whole(value: int, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise SupSupError(f"{what} is {value!r}; give a whole number") from None

@@ -1,0 +1,124 @@
+"""One task of a stream and its two halves: shared images, and what turns them into this task's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from supsup.data.moving import moved
+from supsup.devices import resolve
+from supsup.errors import SupSupError
+
+Device = str | torch.device
+
+
+def pixels_per_channel(shape: tuple[int, ...]) -> int:
+    """height · width of an image [channels, height, width], or the number of features of [features]."""
+    return math.prod(shape[-2:])
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Images and labels of one half (train or test) of a task, made as tensors when asked for.
+
+    images: [n, features] or [n, channels, height, width], uint8 or float32; shared by every task of a stream.
+    labels: int64, the task's own labels 0 … classes − 1, one for each image kept.
+    gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
+    rows: int64, which of the images are kept; all when None.
+    pixels: int64, output pixel p of each channel shows input pixel pixels[p], or black (pixel value 0) where −1.
+    """
+
+    images: Tensor
+    labels: Tensor
+    gain: Tensor = field(default_factory=lambda: torch.tensor(1.0))
+    offset: Tensor = field(default_factory=lambda: torch.tensor(0.0))
+    rows: Tensor | None = None
+    pixels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        kept = len(self.images) if self.rows is None else len(self.rows)
+        if len(self.labels) != kept:
+            raise SupSupError(f"{len(self.labels)} labels for {kept} images; give one label for each image kept")
+        count = pixels_per_channel(self.shape)
+        if self.pixels is not None and len(self.pixels) != count:
+            raise SupSupError(f"the pixel map has {len(self.pixels)} entries; give one for each of the {count} pixels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Part({len(self)} images of shape {self.shape})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one image."""
+        return tuple(self.images.shape[1:])
+
+    def on(self, device: Device) -> Part:
+        """The same part with its tensors on the device; parts that share images share the copy too."""
+        target = torch.empty(0, device=resolve(device)).device  # "cuda" as tensors report it: "cuda:0"
+        if self.images.device == target:
+            return self
+        return Part(
+            images=moved(self.images, target),
+            labels=moved(self.labels, target),
+            gain=moved(self.gain, target),
+            offset=moved(self.offset, target),
+            rows=None if self.rows is None else moved(self.rows, target),
+            pixels=None if self.pixels is None else moved(self.pixels, target),
+        )
+
+    def batch(self, positions: Tensor, device: Device | None = None) -> tuple[Tensor, Tensor]:
+        """float32 images and int64 labels at these positions (0 … len − 1), on the part's own device if none is given.
+
+        In a loop over batches call `on(device)` once, before it.
+        """
+        if device is not None:
+            return self.on(device).batch(positions)
+        positions = positions.to(self.images.device)
+        rows = positions if self.rows is None else self.rows.index_select(0, positions)
+        pixels = self.images.index_select(0, rows).float().view(-1, pixels_per_channel(self.shape))
+        if self._map is not None:
+            source, visible = self._map
+            pixels = pixels.index_select(1, source)
+            if visible is not None:
+                pixels.mul_(visible)
+        channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
+        gain, offset = (moved(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
+        channels.mul_(gain).add_(offset)
+        return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
+
+    def tensors(self, device: Device | None = None) -> tuple[Tensor, Tensor]:
+        """All images and labels, in order."""
+        return self.batch(torch.arange(len(self)), device)
+
+    def batches(self, size: int, device: Device | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """All images and labels, in order, `size` at a time; the last batch may be shorter."""
+        if size < 1:
+            raise SupSupError(f"batches of {size} images were asked for; use 1 or more")
+        part = self if device is None else self.on(device)
+        starts = range(0, len(self), size)
+        return (part.batch(torch.arange(start, min(start + size, len(self)))) for start in starts)
+
+    @cached_property
+    def _map(self) -> tuple[Tensor, Tensor | None] | None:
+        """Where each pixel comes from, and 0 or 1 for black or not where any is black; None without a map."""
+        if self.pixels is None:
+            return None
+        visible = self.pixels >= 0
+        return self.pixels.clamp(min=0), None if bool(visible.all()) else visible.float()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One classification problem with a name, the labels 0 … classes − 1, and images to learn and to test on."""
+
+    name: str
+    train: Part
+    test: Part
+    classes: int

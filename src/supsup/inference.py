@@ -1,0 +1,145 @@
+"""Which task do these images belong to? Every method the paper names, as functions of a query and a bank of masks.
+
+Images come as [r, b, …]: r decisions from b images each. Answers are indices into the bank, [r].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from supsup import objectives
+from supsup.bank import Bank
+from supsup.errors import SupSupError
+from supsup.frozen import FrozenNet
+from supsup.query import Score, query
+
+Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
+Gradient = Callable[[Tensor, Tensor], Tensor]  # (decisions [n], α [k]) → −∂Obj/∂α [n, k]
+
+_QUERY_VALUES = 1 << 25  # how many numbers the queries of one pass may hold
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How a task is inferred.
+
+    method      one-shot: one gradient decides. binary: halve the candidates until one is left. gamma: keep the best
+                fraction `gamma` each time (1/2 is binary, 1/k is one-shot). descent: gradient descent on α.
+                exhaustive: try every mask and take the lowest objective (k passes).
+    objective   "H" entropy, "G" superfluous outputs only (needs more outputs than classes), "M" minus the maximum.
+    layers      which weights' gradients count: "all" as in the paper, "first", "last", or names of weights.
+    """
+
+    method: Method = "one-shot"
+    objective: str = "H"
+    layers: str | Sequence[str] = "all"
+    gamma: float = 0.5
+    steps: int = 20
+    step_size: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise SupSupError(f"unknown method {self.method!r}; known: {', '.join(get_args(Method))}")
+        if self.objective not in objectives.OBJECTIVES:
+            raise SupSupError(f"unknown objective {self.objective!r}; known: {', '.join(objectives.OBJECTIVES)}")
+        if not 0 < self.gamma < 1:
+            raise SupSupError(f"gamma is the fraction kept each time, between 0 and 1; got {self.gamma}")
+        if self.steps < 1 or not self.step_size > 0:
+            raise SupSupError("descent needs steps of at least 1 and a positive step_size")
+
+
+def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int], classes: int, how: Inference) -> Tensor:
+    """The index of the mask that each decision falls on, among `members` of the bank."""
+    candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
+    if len(candidates) == 1:
+        return candidates.expand(len(x))
+    if how.method == "exhaustive":
+        level = objectives.LEVELS[how.objective]
+        return exhaustive(net, bank, x, candidates, lambda y: level(y, classes))
+    objective = objectives.OBJECTIVES[how.objective]
+    layers = choose_layers(net, how.layers)
+
+    def gradient(decisions: Tensor, alpha: Tensor) -> Tensor:
+        return alpha_gradient(net, bank, x[decisions], alpha, lambda y: objective(y, classes), layers)
+
+    uniform = torch.zeros(len(bank), device=bank.device).index_fill_(0, candidates, 1.0)
+    alive = (uniform > 0).expand(len(x), -1)
+    if how.method == "one-shot":
+        return narrow(gradient, alive, 1 / len(candidates))
+    if how.method == "binary":
+        return narrow(gradient, alive, 0.5)
+    if how.method == "gamma":
+        return narrow(gradient, alive, how.gamma)
+    return descend(gradient, alive, how.steps, how.step_size)
+
+
+def choose_layers(net: FrozenNet, layers: str | Sequence[str]) -> list[str]:
+    """Names of the weights whose gradients count."""
+    names = list(net.weights)
+    if isinstance(layers, str):
+        known = {"all": names, "first": names[:1], "last": names[-1:]}
+        if layers not in known:
+            raise SupSupError(f"unknown layers {layers!r}; use 'all', 'first', 'last' or names from {names}")
+        return known[layers]
+    unknown = set(layers) - set(names)
+    if unknown or not layers:
+        raise SupSupError(f"unknown layers {sorted(unknown)}; the network's weights are {names}")
+    return [name for name in names if name in set(layers)]
+
+
+def alpha_gradient(net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor, score: Score, layers: Sequence[str]) -> Tensor:
+    """−∂Obj/∂αᵢ at the superposition with coefficients α [k], for each decision: [r, k]."""
+    superposed = bank.mean() if bool((alpha == 1 / len(bank)).all()) else bank.weighted(alpha)
+    size = sum(net.shapes[name].numel() for name in layers)
+    pieces = x.split(max(1, _QUERY_VALUES // size))
+    return torch.cat([bank.inner(query(net, piece, superposed, score, layers)) for piece in pieces])
+
+
+def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Tensor:
+    """Keep the best ⌈γ·n⌉ of n candidates (always fewer than n) until one is left; alive is [r, k].
+
+    Decisions that still consider the same candidates share one superposition.
+    """
+    while (remaining := int(alive[0].sum())) > 1:
+        keep = min(remaining - 1, max(1, math.ceil(gamma * remaining - 1e-9)))
+        still = torch.zeros_like(alive)
+        for decisions, candidates in _same_rows(alive):
+            g = gradient(decisions, candidates / remaining).masked_fill(~candidates, -torch.inf)
+            still[decisions] = torch.zeros_like(g, dtype=torch.bool).scatter_(1, g.topk(keep, dim=1).indices, True)
+        alive = still
+    return alive.int().argmax(1)
+
+
+def descend(gradient: Gradient, alive: Tensor, steps: int, step_size: float) -> Tensor:
+    """α ← α − η∇, negative coefficients to 0 and the rest renormalised, after `steps` steps the largest."""
+    alpha = alive / alive.sum(1, keepdim=True)
+    for _ in range(steps):
+        moved = torch.zeros_like(alpha)
+        for decisions, shared in _same_rows(alpha):
+            moved[decisions] = (shared + step_size * gradient(decisions, shared)).clamp(min=0) * alive[decisions]
+        total = moved.sum(1, keepdim=True)
+        alpha = torch.where(total > 0, moved / total.clamp(min=torch.finfo(total.dtype).tiny), alpha)
+    return alpha.argmax(1)
+
+
+def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score: Score) -> Tensor:
+    """Every candidate mask in turn; the one with the lowest objective."""
+    values = torch.stack(
+        [
+            score(net.run(x.flatten(0, 1), net.masked(bank.mask(int(index))))).view(x.shape[:2]).mean(1)
+            for index in candidates
+        ]
+    )
+    return candidates[values.argmin(0)]
+
+
+def _same_rows(rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """(indices of equal rows, the row) for each different row."""
+    unique, group = rows.unique(dim=0, return_inverse=True)
+    return [((group == i).nonzero().flatten(), row) for i, row in enumerate(unique)]

@@ -1,0 +1,306 @@
+"""`SupSup`: learn task after task on one frozen network, and answer without being told the task."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from supsup import checks, progress
+from supsup.allocation import Allocation, choose_mask
+from supsup.bank import Bank
+from supsup.checks import Array
+from supsup.data import Part, Task
+from supsup.devices import resolve
+from supsup.errors import SupSupError
+from supsup.frozen import FrozenNet
+from supsup.inference import Inference, alpha_gradient, infer
+from supsup.objectives import entropy
+from supsup.scores import initial_scores, score_bound
+from supsup.training import MaskTrainer, Recipe, train_mask
+
+_ANSWERED_AT_ONCE = 4096  # images in one forward pass
+_TRAINERS_KEPT = 16  # observed masks whose scores and optimiser state are kept ready to go on
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One answer per image: the label, the task whose mask gave it, and the probability of the label under it."""
+
+    labels: Tensor
+    tasks: list[str]
+    confidence: Tensor
+
+
+class SupSup:
+    """Many tasks on one network with frozen random weights: one binary mask per task.
+
+    net         any module with linear or convolutional layers; copied, its weights replaced by ±c from `seed`
+    recipe      how a mask is trained
+    inference   how a task is inferred when nobody says it
+    allocation  when `observe` opens a new mask
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        seed: int = 0,
+        *,
+        recipe: Recipe | None = None,
+        inference: Inference | None = None,
+        allocation: Allocation | None = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        self.device = resolve(device)
+        self.net = FrozenNet(net, seed, self.device)
+        self.bank = Bank(self.net.shapes, self.device)
+        self.recipe = recipe or Recipe()
+        self.inference = inference or Inference()
+        self.allocation = allocation or Allocation()
+        self._classes: dict[str, int] = {}  # by task, in the bank's order
+        self._shape: tuple[int, ...] | None = None
+        self._trainers: OrderedDict[str, MaskTrainer] = OrderedDict()
+        self._observing: str | None = None
+        self._observed = 0
+        self._stale = False  # the observed mask has moved on since it was written to the bank
+
+    @property
+    def seed(self) -> int:
+        return self.net.seed
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks learned, in order."""
+        return list(self._classes)
+
+    def classes(self, task: str) -> int:
+        """How many classes a task has."""
+        self._index(task)
+        return self._classes[task]
+
+    def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
+        """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
+        return self._learn(self._checked(data, task))
+
+    def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
+        """Learn every task of a stream; nothing is learned if one of them is not in order.
+
+        An interruption keeps every task finished by then.
+        """
+        tasks = [self._checked(task) for task in stream]
+        if not tasks:
+            raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
+        names = [task.name for task in tasks]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise SupSupError(f"the stream names more than one task {min(twice)!r}; names must differ")
+        with progress.bar("learning", len(tasks), show=show_progress) as advance:
+            for task in tasks:
+                self._learn(task)
+                advance()
+        return names
+
+    def predict(
+        self,
+        x: Array,
+        task: str | None = None,
+        *,
+        among: Sequence[str] | None = None,
+        inference: Inference | None = None,
+    ) -> Prediction:
+        """A label for every image, with the task known or inferred for each image on its own.
+
+        among      only these tasks come into question (all by default)
+        inference  how to infer, in place of the model's own setting
+        """
+        images = self._images(x)
+        if task is None:
+            indices = self._infer(images[:, None], among, inference or self.inference)
+        else:
+            indices = torch.full((len(images),), self._index(task), device=self.device)
+        labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
+        confidence = torch.empty(len(images), device=self.device)
+        for index in indices.unique().tolist():
+            weights = self.net.masked(self.bank.mask(index))
+            for rows in (indices == index).nonzero().flatten().split(_ANSWERED_AT_ONCE):
+                confidence[rows], labels[rows] = self.net.run(images[rows], weights).softmax(-1).max(-1)
+        names = self.tasks
+        return Prediction(labels, [names[i] for i in indices.tolist()], confidence)
+
+    @overload
+    def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
+
+    @overload
+    def infer_task(self, x: Array, *, per: Literal["batch", "first"], **how: Any) -> str: ...
+
+    def infer_task(
+        self, x: Array, *, per: str = "image", among: Sequence[str] | None = None, **how: Any
+    ) -> list[str] | str:
+        """The name of the task that images belong to.
+
+        per    "image": a list with a name for each image; "batch": one name from all of them together;
+               "first": one name from the first image alone
+        among  only these tasks come into question (all by default)
+        how    fields of `Inference` (method, objective, layers, gamma, …) in place of the model's own setting
+        """
+        images = self._images(x)
+        if per not in ("image", "batch", "first"):
+            raise SupSupError(f"unknown per={per!r}; use 'image', 'batch' or 'first'")
+        try:
+            settings = replace(self.inference, **how)
+        except TypeError as error:
+            raise SupSupError(f"unknown inference setting: {error}") from error
+        decisions = {"image": images[:, None], "batch": images[None], "first": images[None, :1]}[per]
+        names = self.tasks
+        inferred = [names[i] for i in self._infer(decisions, among, settings).tolist()]
+        return inferred if per == "image" else inferred[0]
+
+    def observe(self, x: Array, y: Array) -> str:
+        """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
+
+        Every `allocation.every` batches the model decides whether to go on with a mask it knows or to open a new one.
+        Scores and optimiser state stay with a mask, so a task that comes back is taken up where it was left.
+        """
+        images = self._images(x, learning=True)
+        labels = checks.labels(y, len(images), self.device)
+        checks.label_range(labels, self._outputs_for(images), "observed")
+        if self._observing is None or self._observed % self.allocation.every == 0:
+            self._observing = self._choose_or_open(images)
+        name = self._observing
+        self._trainers[name].step(images, labels)
+        self._stale = True
+        self._observed += 1
+        self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
+        return name
+
+    def forget(self, task: str) -> None:
+        """Remove a task for good; every other answer stays as it is."""
+        index = self._index(task)
+        self._settle()
+        self.bank.remove(index)
+        del self._classes[task]
+        self._trainers.pop(task, None)
+        if self._observing == task:
+            self._observing = None
+
+    def _learn(self, task: Task) -> str:
+        self._settle()
+        mask = train_mask(self.net, task.name, task.train, self.recipe)
+        self._add(task.name, mask, task.classes, task.train.shape)
+        return task.name
+
+    def _add(self, name: str, mask: dict[str, Tensor], classes: int, shape: tuple[int, ...]) -> None:
+        self.bank.add(mask)
+        self._classes[name] = classes
+        self._shape = shape
+
+    def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
+        self._settle()
+        if not self._classes:
+            raise SupSupError("no task has been learned yet; call learn or observe first")
+        names = self.tasks if among is None else list(among)
+        if not names:
+            raise SupSupError("among=[] leaves no task to choose from")
+        members = [self._index(name) for name in names]
+        return infer(self.net, self.bank, decisions, members, max(self._classes[name] for name in names), how)
+
+    def _choose_or_open(self, images: Tensor) -> str:
+        self._settle()
+        layers = list(self.net.weights)
+
+        def gradient(bank: Bank) -> Tensor:
+            uniform = torch.full((len(bank),), 1 / len(bank), device=self.device)
+            return alpha_gradient(self.net, bank, images[None], uniform, lambda y: entropy(y, 0), layers)[0]
+
+        def stand_in(number: int) -> dict[str, Tensor]:
+            scores = initial_scores(self.seed, f"stand-in-{number}", self.net.shapes, self.device)
+            return {name: value >= 0 for name, value in scores.items()}
+
+        chosen = choose_mask(self.bank, gradient, stand_in, self.allocation)
+        name = self._open(images) if chosen is None else self.tasks[chosen]
+        if name not in self._trainers:
+            bits = self.bank.mask(self._index(name))
+            scores = {n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()}
+            self._trainers[name] = MaskTrainer(self.net, scores, self.recipe)
+        self._trainers.move_to_end(name)
+        while len(self._trainers) > _TRAINERS_KEPT:
+            self._trainers.popitem(last=False)
+        return name
+
+    def _open(self, images: Tensor) -> str:
+        number = 0
+        while (name := f"observed-{number}") in self._classes:
+            number += 1
+        trainer = MaskTrainer(self.net, initial_scores(self.seed, name, self.net.shapes, self.device), self.recipe)
+        self._trainers[name] = trainer
+        self._add(name, trainer.mask(), 0, tuple(images.shape[1:]))
+        return name
+
+    def _settle(self) -> None:
+        """Write the mask that `observe` is training into the bank."""
+        if self._stale and self._observing is not None:
+            self.bank.replace(self._index(self._observing), self._trainers[self._observing].mask())
+        self._stale = False
+
+    def _index(self, task: str) -> int:
+        if task not in self._classes:
+            known = ", ".join(self.tasks[:5]) + (", …" if len(self._classes) > 5 else "")
+            raise SupSupError(
+                f"unknown task {task!r}; " + (f"known: {known}" if known else "none has been learned yet")
+            )
+        return self.tasks.index(task)
+
+    def _checked(self, data: Task | tuple[Array, Array], name: str | None = None) -> Task:
+        """The task to learn, once everything about it has been looked at."""
+        if isinstance(data, Task):
+            task = data if name is None else replace(data, name=name)
+        else:
+            task = self._task_of_pair(data, name)
+        if not task.name:
+            raise SupSupError("a task needs a name that is not empty")
+        if task.name in self._classes:
+            raise SupSupError(f"task {task.name!r} has been learned already; use another name or forget it first")
+        if len(task.train) == 0:
+            raise SupSupError(f"task {task.name!r} is empty: its training part has no images")
+        if task.train.images.is_floating_point() and not bool(task.train.images.sum().isfinite()):
+            checks.images(task.train.tensors(self.device)[0], self.device)
+        first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
+        checks.label_range(task.train.labels, self._outputs_for(first.to(self.device)), task.name)
+        return task
+
+    def _task_of_pair(self, pair: Any, name: str | None) -> Task:
+        if name is None:
+            raise SupSupError('give the task a name: learn((images, labels), task="name")')
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SupSupError(f"learn takes a Task or a pair (images, labels), not {type(pair).__name__}")
+        images = self._images(pair[0], learning=True)
+        labels = checks.labels(pair[1], len(images), self.device)
+        part = Part(images, labels, gain=torch.ones(1, device=self.device), offset=torch.zeros(1, device=self.device))
+        return Task(name, part, part, int(labels.max()) + 1)
+
+    def _images(self, x: Array, learning: bool = False) -> Tensor:
+        if not learning and not self._classes:
+            raise SupSupError("no task has been learned yet; call learn or observe first")
+        images = checks.images(x, self.device)
+        self._check_shape(tuple(images.shape[1:]))
+        return images
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if self._shape is not None and shape != self._shape:
+            raise SupSupError(f"images have shape {shape}, but this model learned images of shape {self._shape}")
+
+    def _outputs_for(self, images: Tensor) -> int:
+        """How many outputs the network gives for such images, or an error if it does not take them."""
+        self._check_shape(tuple(images.shape[1:]))
+        try:
+            outputs = self.net.run(images[:1], self.net.weights)
+        except RuntimeError as error:
+            shape = tuple(images.shape[1:])
+            raise SupSupError(f"the network does not take images of shape {shape}: {error}") from error
+        if outputs.ndim != 2:
+            raise SupSupError(f"the network must give one vector of outputs per image; got {tuple(outputs.shape)}")
+        return outputs.shape[1]

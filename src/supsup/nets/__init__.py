@@ -1,0 +1,5 @@
+"""The paper's architectures as plain modules: no mask, no task, no bias."""
+
+from supsup.nets.fully_connected import FullyConnected as FullyConnected
+from supsup.nets.fully_connected import fc_1024 as fc_1024
+from supsup.nets.fully_connected import lenet_300_100 as lenet_300_100

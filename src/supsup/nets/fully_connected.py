@@ -1,0 +1,38 @@
+"""Fully connected networks without biases: the two that the paper uses on MNIST, and any other widths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from supsup.errors import SupSupError
+
+
+class FullyConnected(nn.Module):
+    """Linear layers of the given widths (inputs first, outputs last) with ReLU between them; images are flattened."""
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        super().__init__()
+        if len(widths) < 2 or any(width < 1 for width in widths):
+            raise SupSupError(f"widths must be at least two positive numbers, inputs first; got {list(widths)}")
+        self.widths = tuple(widths)
+        self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.layers[:-1]:
+            x = layer(x).relu()
+        out: Tensor = self.layers[-1](x)
+        return out
+
+
+def lenet_300_100(outputs: int = 10, inputs: int = 784) -> FullyConnected:
+    """LeNet 300-100."""
+    return FullyConnected((inputs, 300, 100, outputs))
+
+
+def fc_1024(outputs: int = 10, inputs: int = 784) -> FullyConnected:
+    """Two hidden layers of 1,024."""
+    return FullyConnected((inputs, 1024, 1024, outputs))

@@ -1,0 +1,54 @@
+"""What task inference minimises: functions of the outputs that the right mask makes small.
+
+Each takes outputs [..., s] and the number of real classes, and returns one value per image. `OBJECTIVES` are the
+paper's, for gradients; `LEVELS` are the same as values to compare one mask's outputs with another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from supsup.errors import SupSupError
+
+Objective = Callable[[Tensor, int], Tensor]
+
+
+def entropy(outputs: Tensor, classes: int) -> Tensor:
+    """H: the entropy of the softmax over all outputs."""
+    log_p = outputs.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def superfluous(outputs: Tensor, classes: int) -> Tensor:
+    """G: logsumexp over all outputs, of which only the superfluous ones (index ≥ classes) pass a gradient."""
+    _need_superfluous(outputs, classes)
+    return torch.cat([outputs[..., :classes].detach(), outputs[..., classes:]], -1).logsumexp(-1)
+
+
+def superfluous_share(outputs: Tensor, classes: int) -> Tensor:
+    """What G brings down, as a value: the log of the probability that the superfluous outputs share.
+
+    G itself says nothing about one mask against another: it is large where the real outputs are large.
+    """
+    _need_superfluous(outputs, classes)
+    return outputs[..., classes:].logsumexp(-1) - outputs.logsumexp(-1)
+
+
+def negative_maximum(outputs: Tensor, classes: int) -> Tensor:
+    """M: minus the largest probability."""
+    return -outputs.softmax(-1).amax(-1)
+
+
+OBJECTIVES: dict[str, Objective] = {"H": entropy, "G": superfluous, "M": negative_maximum}
+LEVELS: dict[str, Objective] = {**OBJECTIVES, "G": superfluous_share}
+
+
+def _need_superfluous(outputs: Tensor, classes: int) -> None:
+    if outputs.shape[-1] <= classes:
+        raise SupSupError(
+            f"objective 'G' needs superfluous outputs, but the network has {outputs.shape[-1]} outputs for {classes} "
+            f"classes; build it with more than {classes} outputs or use objective='H'"
+        )

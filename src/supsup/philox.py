@@ -1,0 +1,69 @@
+"""Random numbers whose bits are fixed for good: Philox4x32-10 (Salmon et al., 2011) in integer tensor operations.
+
+A number depends only on (seed, label, position), so it is the same on every device, in any order, in any library
+version. Frozen weights, starting scores, batch orders and permutations all come from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def philox(counter: Sequence[Tensor], key: tuple[int, int]) -> list[Tensor]:
+    """One Philox4x32-10 block per element: four int64 tensors of 32-bit words in, four out."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        # The products wrap around in int64; the 64 bits are those of the unsigned product.
+        first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((second >> 32) & _WORD) ^ c1 ^ k0,
+            second & _WORD,
+            ((first >> 32) & _WORD) ^ c3 ^ k1,
+            first & _WORD,
+        )
+        k0, k1 = (k0 + _KEY_STEPS[0]) & _WORD, (k1 + _KEY_STEPS[1]) & _WORD
+    return [c0, c1, c2, c3]
+
+
+def stream_id(label: str) -> int:
+    """The 64-bit number of the random stream with this label."""
+    return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little")
+
+
+def words(seed: int, labels: Sequence[str], count: int, device: torch.device | str = "cpu") -> Tensor:
+    """Random 32-bit words as int64, [len(labels), count]: row i is the start of the stream with label i."""
+    blocks = -(-count // 4)
+    ids = [stream_id(label) for label in labels]
+    position = torch.arange(blocks, dtype=torch.int64, device=device).expand(len(ids), blocks)
+    low = torch.tensor([i & _WORD for i in ids], dtype=torch.int64, device=device)[:, None].expand_as(position)
+    high = torch.tensor([i >> 32 for i in ids], dtype=torch.int64, device=device)[:, None].expand_as(position)
+    key = (seed & _WORD, (seed >> 32) & _WORD)
+    block = philox((position & _WORD, position >> 32, low, high), key)
+    return torch.stack(block, dim=-1).flatten(1)[:, :count]
+
+
+def signs(seed: int, label: str, count: int) -> Tensor:
+    """+1.0 or −1.0 with equal probability."""
+    return 1.0 - 2.0 * (words(seed, [label], count)[0] >> 31).float()
+
+
+def uniform(seed: int, labels: Sequence[str], count: int, bound: float, device: torch.device | str = "cpu") -> Tensor:
+    """float32 in [−bound, bound), [len(labels), count]; rounded once, so the bits agree on every device."""
+    centred = (words(seed, labels, count, device) >> 8) - (1 << 23)
+    return centred.float() * (bound / (1 << 23))
+
+
+def permutations(seed: int, labels: Sequence[str], count: int, device: torch.device | str = "cpu") -> Tensor:
+    """Random orders of 0 … count − 1 as int64, [len(labels), count]."""
+    keys = (words(seed, labels, count, device) << 31) | torch.arange(count, device=device)
+    return keys.sort(dim=1).values & 0x7FFFFFFF

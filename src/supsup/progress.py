@@ -1,0 +1,39 @@
+"""A progress bar for long work: how far, how fast, how long still. Silent where nobody is looking."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+
+class _Rate(ProgressColumn):
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.1f} {self._unit}/s" if speed else f"– {self._unit}/s")
+
+
+@contextmanager
+def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Callable[[], None]]:
+    """A function to call after each piece of work; show=None shows the bar on a terminal only."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(unit),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        job = progress.add_task(description, total=total)
+        yield lambda: progress.advance(job)

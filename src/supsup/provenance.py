@@ -1,0 +1,46 @@
+"""Where a figure comes from: command, commit, device and versions, written beside every result."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+
+def provenance(device: torch.device) -> dict[str, str | int]:
+    """What somebody needs to know to get the same figures again."""
+    return {
+        "command": " ".join(["supsup", *sys.argv[1:]])
+        if Path(sys.argv[0]).stem == "supsup"
+        else Path(sys.argv[0]).name,
+        "commit": _commit(),
+        "date": datetime.date.today().isoformat(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()} (CPU)",
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _commit() -> str:
+    """The commit of the source tree that runs, marked where it was changed since; empty outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return commit.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,4 @@
+"""What people look at: tables for the terminal and plots."""
+
+from supsup.report.plots import accuracy_plot as accuracy_plot
+from supsup.report.tables import closing_table as closing_table

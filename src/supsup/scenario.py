@@ -1,0 +1,36 @@
+"""The four scenarios: what a learner is told, and what counts as a right answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supsup.errors import SupSupError
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Named as in the paper: is the task Given or Not in training, then at test; are labels shared or unshared?"""
+
+    name: str
+    given_in_training: bool
+    given_at_test: bool
+    shared_labels: bool  # shared: the label alone counts; unshared: a wrong task is a wrong answer
+    meaning: str
+
+
+GG = Scenario("GG", True, True, False, "the task is given in training and at test")
+GNs = Scenario("GNs", True, False, True, "the task is given in training, not at test; the label alone counts")
+GNu = Scenario("GNu", True, False, False, "the task is given in training, not at test; a wrong task is wrong")
+NNs = Scenario("NNs", False, False, True, "the task is never given; the label alone counts")
+
+SCENARIOS = {scenario.name: scenario for scenario in (GG, GNs, GNu, NNs)}
+
+
+def scenario_named(scenario: str | Scenario) -> Scenario:
+    """A scenario from its name."""
+    if isinstance(scenario, Scenario):
+        return scenario
+    if scenario not in SCENARIOS:
+        known = "; ".join(f"{s.name}: {s.meaning}" for s in SCENARIOS.values())
+        raise SupSupError(f"unknown scenario {scenario!r}; known: {known}")
+    return SCENARIOS[scenario]

@@ -1,0 +1,5 @@
+"""From a task's images to a mask: the recipe, the order of the batches, and the executors that train."""
+
+from supsup.training.plain import MaskTrainer as MaskTrainer
+from supsup.training.plain import train_mask as train_mask
+from supsup.training.recipe import Recipe as Recipe

@@ -1,0 +1,22 @@
+"""Which images a batch holds: shuffled epochs laid end to end and cut into full batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+
+
+def batch_positions(seed: int, task: str, images: int, batch_size: int, steps: int) -> Iterator[Tensor]:
+    """Positions [batch_size] of the images of each step: a function of the seed, the task's name and its size alone."""
+    waiting = torch.empty(0, dtype=torch.int64)
+    epoch = 0
+    for _ in range(steps):
+        while len(waiting) < batch_size:
+            waiting = torch.cat([waiting, philox.permutations(seed, [f"order/{task}/{epoch}"], images)[0]])
+            epoch += 1
+        yield waiting[:batch_size]
+        waiting = waiting[batch_size:]

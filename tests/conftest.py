@@ -1,0 +1,47 @@
+"""Small real tasks that every room's tests can learn in a moment, and the place of the large real data."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from supsup import Recipe, SupSup, data, nets
+from supsup.data import Stream
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the real MNIST; tests that need it are skipped where it is not."""
+    folder = Path(os.environ.get("SUPSUP_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not (folder / "mnist").is_dir():
+        pytest.skip(f"the real MNIST is not at {folder}; set SUPSUP_DATA to a folder that holds mnist/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stream() -> Stream:
+    """Six permutations of 5,000 real digits."""
+    return data.permuted(data.digits(), tasks=6, seed=0)
+
+
+@pytest.fixture(scope="session")
+def learned(stream: Stream) -> SupSup:
+    """A model that has learned four of the six tasks; tests must not change it."""
+    model = SupSup(nets.lenet_300_100(outputs=50), seed=0, recipe=Recipe(steps=80), device="cpu")
+    model.learn_many(stream[:4])
+    return model
+
+
+@pytest.fixture
+def small(stream: Stream) -> SupSup:
+    """A small model of its own that has learned two tasks a little."""
+    model = SupSup(nets.FullyConnected((784, 40, 20)), seed=1, recipe=Recipe(steps=10), device="cpu")
+    model.learn_many(stream[:2])
+    return model
+
+
+@pytest.fixture
+def images(stream: Stream) -> torch.Tensor:
+    """Forty test images of the first task."""
+    return stream[0].test.batch(torch.arange(40))[0]

@@ -1,0 +1,69 @@
+"""Rotation as an index map, against what is known exactly: right angles and single pixels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from supsup.data.rotation import rotation_map
+
+
+def rotated(image: Tensor, degrees: float) -> Tensor:
+    height, width = image.shape
+    pixels = rotation_map(height, width, degrees)
+    shown = torch.where(pixels >= 0, image.flatten()[pixels.clamp(min=0)], -1)
+    return shown.view_as(image)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 28, 32])
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_right_angles_are_exact_and_anticlockwise(size: int, turns: int) -> None:
+    image = torch.arange(size * size).view(size, size)
+    assert torch.equal(rotated(image, 90.0 * turns), torch.rot90(image, turns))
+
+
+def test_half_a_turn_of_an_oblong() -> None:
+    image = torch.arange(15).view(3, 5)
+    assert torch.equal(rotated(image, 180.0), image.flip(0, 1))
+
+
+def test_a_quarter_turn_of_an_oblong_is_black_outside() -> None:
+    image = torch.arange(15).view(3, 5)
+    expected = torch.full((3, 5), -1)
+    expected[:, 1:4] = torch.rot90(image[:, 1:4])
+    assert torch.equal(rotated(image, 90.0), expected)
+
+
+def test_a_small_angle_turns_anticlockwise() -> None:
+    """A mark right of the middle must rise."""
+    image = torch.zeros(29, 29)
+    image[14, 26] = 1
+    row, column = (rotated(image, 30.0) == 1).nonzero()[0].tolist()
+    assert (row, column) == (8, 24)
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.floats(0, 360))
+def test_every_entry_is_a_pixel_or_outside(height: int, width: int, degrees: float) -> None:
+    pixels = rotation_map(height, width, degrees)
+    assert pixels.dtype == torch.int64
+    assert pixels.shape == (height * width,)
+    assert pixels.min() >= -1
+    assert pixels.max() < height * width
+
+
+@given(st.floats(0, 360))
+def test_the_middle_stays_inside(degrees: float) -> None:
+    """The inscribed circle never leaves the image, whatever the angle."""
+    pixels = rotation_map(9, 9, degrees).view(9, 9)
+    y, x = torch.meshgrid(torch.arange(9) - 4, torch.arange(9) - 4, indexing="ij")
+    assert (pixels[x**2 + y**2 <= 16] >= 0).all()
+
+
+def test_ties_do_not_hang_on_the_last_bit_of_a_sine() -> None:
+    """sin 30° is 0.49999999999999994 on one machine and 0.5 on another; the map must be the same."""
+    for degrees in (30.0, 60.0, 120.0):
+        assert torch.equal(rotation_map(28, 28, degrees), rotation_map(28, 28, degrees + 1e-12))
+        assert torch.equal(rotation_map(28, 28, degrees), rotation_map(28, 28, degrees - 1e-12))

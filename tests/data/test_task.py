@@ -1,0 +1,122 @@
+"""Batches must be what the plain formula gives: choose rows, move pixels, normalise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from supsup.data import Part
+from supsup.errors import SupSupError
+
+SHAPES = st.sampled_from([(6,), (1, 2, 3), (3, 2, 3)])
+
+
+def plainly(part: Part, position: int) -> Tensor:
+    """One image of a part, pixel by pixel."""
+    row = position if part.rows is None else int(part.rows[position])
+    channels = part.images[row].float().reshape(-1, 6)
+    shown = torch.zeros_like(channels)
+    for pixel in range(6):
+        source = pixel if part.pixels is None else int(part.pixels[pixel])
+        if source >= 0:
+            shown[:, pixel] = channels[:, source]
+    return (shown * part.gain.reshape(-1, 1) + part.offset.reshape(-1, 1)).reshape(part.shape)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Part:
+    shape = draw(SHAPES)
+    images = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
+    if draw(st.booleans()):
+        images = images.float()
+    channels = shape[0] if len(shape) == 3 and draw(st.booleans()) else 1
+    gain, offset = (torch.rand(channels), torch.rand(channels)) if channels > 1 else (torch.rand(()), torch.rand(()))
+    rows = draw(st.none() | st.lists(st.integers(0, 4), max_size=7).map(lambda r: torch.tensor(r, dtype=torch.int64)))
+    pixels = draw(st.none() | st.lists(st.integers(-1, 5), min_size=6, max_size=6).map(torch.tensor))
+    return Part(images, torch.arange(5 if rows is None else len(rows)), gain, offset, rows, pixels)
+
+
+@given(parts())
+def test_tensors_agree_with_the_plain_formula(part: Part) -> None:
+    images, labels = part.tensors()
+    assert images.shape == (len(part), *part.shape)
+    assert images.dtype == torch.float32
+    assert labels.tolist() == list(range(len(part)))
+    for position in range(len(part)):
+        assert torch.equal(images[position], plainly(part, position))
+
+
+@given(parts(), st.integers(1, 6))
+def test_batches_cover_the_part_in_order(part: Part, size: int) -> None:
+    batches = list(part.batches(size))
+    assert all(len(labels) == size for _, labels in batches[:-1])
+    if batches:
+        images, labels = part.tensors()
+        assert torch.equal(torch.cat([batch for batch, _ in batches]), images)
+        assert torch.equal(torch.cat([batch for _, batch in batches]), labels)
+    assert sum(len(batch) for batch, _ in batches) == len(part)
+
+
+def test_a_batch_takes_positions_in_any_order() -> None:
+    part = Part(torch.arange(12.0).reshape(4, 3), torch.tensor([3, 2, 1, 0]))
+    images, labels = part.batch(torch.tensor([2, 0, 2]))
+    assert images.tolist() == [[6, 7, 8], [0, 1, 2], [6, 7, 8]]
+    assert labels.tolist() == [1, 3, 1]
+
+
+def test_a_batch_leaves_the_shared_images_alone() -> None:
+    """Float images need no conversion; normalising them in place would spoil every other task."""
+    images = torch.ones(2, 3)
+    Part(images, torch.zeros(2, dtype=torch.int64), torch.tensor(5.0), torch.tensor(1.0)).tensors()
+    assert torch.equal(images, torch.ones(2, 3))
+
+
+def test_black_is_normalised_like_any_pixel() -> None:
+    """A background of plain 0 would be grey beside normalised black."""
+    gain, offset = torch.tensor(2.0), torch.tensor(-3.0)
+    part = Part(torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), gain, offset, pixels=torch.tensor([-1, 0]))
+    assert part.tensors()[0].tolist() == [[-3.0, -1.0]]
+
+
+def test_parts_that_share_images_share_the_copy_on_a_device() -> None:
+    images, labels = torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
+    one, other = (Part(images, labels, pixels=torch.randperm(4)).on("meta") for _ in range(2))
+    assert one.images.device.type == "meta"
+    assert one.images is other.images
+    assert one.pixels is not other.pixels
+
+
+def test_on_the_same_device_is_the_same_part() -> None:
+    part = Part(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
+    assert part.on("cpu") is part
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_same_bits() -> None:
+    pixels = torch.tensor([3, -1, 0, 2])
+    images = torch.arange(8, dtype=torch.uint8).reshape(2, 4)
+    part = Part(images, torch.arange(2), torch.tensor(0.013), torch.tensor(-0.42), pixels=pixels)
+    moved, labels = part.tensors("cuda")
+    assert moved.is_cuda
+    assert labels.is_cuda
+    assert torch.equal(moved.cpu(), part.tensors()[0])
+    kept, _ = Part(images.cuda(), torch.arange(2).cuda(), pixels=pixels.cuda()).tensors()
+    assert kept.is_cuda
+
+
+def test_labels_must_match_the_images_kept() -> None:
+    with pytest.raises(SupSupError, match="3 labels for 2 images"):
+        Part(torch.zeros(5, 4), torch.arange(3), rows=torch.tensor([0, 1]))
+
+
+def test_a_pixel_map_must_match_the_image() -> None:
+    with pytest.raises(SupSupError, match="3 entries; give one for each of the 4 pixels"):
+        Part(torch.zeros(1, 3, 2, 2), torch.arange(1), pixels=torch.arange(3))
+
+
+def test_batches_of_nothing_are_refused() -> None:
+    with pytest.raises(SupSupError, match="use 1 or more"):
+        Part(torch.zeros(1, 4), torch.arange(1)).batches(0)

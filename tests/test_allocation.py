@@ -1,0 +1,63 @@
+"""When a new mask is opened."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from supsup import Allocation, SupSupError
+from supsup.allocation import choose_mask
+from supsup.bank import Bank
+
+SHAPES = {"w": torch.Size([4])}
+
+
+def bank_of(k: int) -> Bank:
+    bank = Bank(SHAPES)
+    for _ in range(k):
+        bank.add({"w": torch.ones(4)})
+    return bank
+
+
+def stand_in(number: int) -> dict[str, Tensor]:
+    return {"w": torch.zeros(4)}
+
+
+def choose(values: list[float], known: int, rule: Allocation | None = None) -> int | None:
+    def gradient(bank: Bank) -> Tensor:
+        assert len(bank) == len(values)
+        return torch.tensor(values)
+
+    return choose_mask(bank_of(known), gradient, stand_in, rule or Allocation())
+
+
+def test_a_uniform_belief_opens_a_mask_and_a_peak_goes_on_with_it() -> None:
+    assert choose([0.0] * 6, 6) is None
+    assert choose([0, 0, 1.0, 0, 0, 0], 6) == 2
+
+
+def test_the_threshold_is_one_plus_epsilon_over_k() -> None:
+    """k·max ν just below and just above 1 + 2⁻³."""
+    for above in (True, False):
+        top = (1.125 + (0.001 if above else -0.001)) / 8
+        values = torch.tensor([top] + [(1 - top) / 7] * 7).log().tolist()
+        assert choose(values, 8) == (0 if above else None)
+
+
+def test_the_first_batch_opens_the_first_mask() -> None:
+    assert choose_mask(bank_of(0), lambda bank: torch.zeros(0), stand_in, Allocation()) is None
+
+
+def test_while_few_masks_exist_random_ones_fill_up() -> None:
+    assert choose([1.0, 0, 0, 0, 0], 1) == 0
+    assert choose([0.0, 0, 0, 0, 0], 1) is None
+    assert choose([0.5, 0, 0, 2.0, 0], 2) is None, "a random mask that fits best is no known task"
+
+
+def test_at_the_budget_the_best_known_mask_goes_on() -> None:
+    assert choose([0.0, 0.1, 0, 0, 0, 0], 6, Allocation(budget=6)) == 1
+    assert choose([0.0, 0.1, 9.0, 0, 0], 2, Allocation(budget=2)) == 1
+
+
+def test_rules_that_make_no_sense() -> None:
+    with pytest.raises(SupSupError):
+        Allocation(budget=0)

@@ -1,0 +1,52 @@
+"""The command line, run as a user would."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+
+def supsup(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    code = "from supsup.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def test_demo_prints_a_table_and_writes_a_plot_and_figures(tmp_path: Path) -> None:
+    done = supsup("demo", "--tasks", "3", "--steps", "40", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "SupSup, task unknown" in done.stdout
+    assert (tmp_path / "here" / "demo.png").stat().st_size > 10_000
+    figures = json.loads((tmp_path / "here" / "demo.json").read_text())
+    assert figures["settings"]["tasks"] == 3
+    assert set(figures["made by"]) >= {"command", "commit", "device", "torch"}
+    given, unknown = (figures["lines"][f"SupSup, task {word}"] for word in ("given", "unknown"))
+    assert len(unknown["per_task"]) == 3
+    assert list(unknown["curve"]) == ["1", "2", "3"]
+    assert abs(given["average_accuracy"] - unknown["average_accuracy"]) < 0.01
+
+
+def test_demo_unannounced_on_rotations(tmp_path: Path) -> None:
+    options = ["--stream", "rotated", "--tasks", "1", "--steps", "5", "--no-strict", "--no-compare", "--unannounced"]
+    done = supsup("demo", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 masks were opened for 1 tasks." in done.stdout
+
+
+def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--tasks", "0"], "no tasks"),
+        (["--data", "cats"], "digits, mnist, fashion-mnist"),
+        (["--method", "guess"], "known: one-shot"),
+        (["--net", "brain"], "lenet_300_100, fc_1024"),
+        (["--stream", "shuffled"], "permuted, rotated, split"),
+        (["--data", "mnist", "--data-dir", "nowhere"], "nowhere"),
+    ):
+        done = supsup("demo", *arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    assert "--objective" in supsup("demo", "--help", cwd=tmp_path).stdout
+    assert supsup("--version", cwd=tmp_path).stdout.strip() == "0.1.0"

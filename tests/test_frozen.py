@@ -1,0 +1,59 @@
+"""The frozen network: the same bits for a seed, everywhere and always."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from supsup import SupSupError, nets
+from supsup.frozen import FrozenNet
+
+CPU = torch.device("cpu")
+
+
+def test_every_weight_is_plus_or_minus_c() -> None:
+    net = FrozenNet(nets.lenet_300_100(outputs=20), 0, CPU)
+    assert list(net.weights) == ["layers.0.weight", "layers.1.weight", "layers.2.weight"]
+    for weight, fan_in in zip(net.weights.values(), (784, 300, 100)):
+        assert torch.allclose(weight.abs(), torch.tensor(math.sqrt(2 / fan_in)))
+        assert abs(float((weight > 0).float().mean()) - 0.5) < 0.02
+
+
+def test_the_checksum_is_fixed_for_good() -> None:
+    """A changed checksum means that saved masks would meet other weights."""
+    assert FrozenNet(nets.lenet_300_100(outputs=100), 0, CPU).checksum == "d72230d231eb3f9617bd0a2ad1ed9977"
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    one = FrozenNet(nets.fc_1024(10), 5, CPU)
+    torch.manual_seed(2)
+    assert one.checksum == FrozenNet(nets.fc_1024(10), 5, CPU).checksum
+    assert one.checksum != FrozenNet(nets.fc_1024(10), 6, CPU).checksum
+
+
+def test_the_module_given_is_left_alone() -> None:
+    net = nets.lenet_300_100(10)
+    before = [p.clone() for p in net.parameters()]
+    FrozenNet(net, 0, CPU)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters()))
+    assert all(p.requires_grad for p in net.parameters())
+
+
+def test_a_convolution_counts_its_whole_window_and_biases_are_zero() -> None:
+    net = FrozenNet(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4)), 0, CPU)
+    assert torch.allclose(net.weights["0.weight"].abs(), torch.tensor(math.sqrt(2 / 27)))
+    assert not any(p.any() for name, p in net.module.named_parameters() if name.endswith("bias"))
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Sequential(nn.ReLU()), "nothing to mask"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "running statistics"),
+    ],
+)
+def test_what_cannot_be_masked_is_named(net: nn.Module, message: str) -> None:
+    with pytest.raises(SupSupError, match=message):
+        FrozenNet(net, 0, CPU)

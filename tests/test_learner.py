@@ -1,0 +1,263 @@
+"""The face: learning, answering, forgetting, and what happens to bad input."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from supsup import Allocation, Inference, Recipe, SupSup, SupSupError, data, nets
+from supsup.data import Part, Stream, Task
+
+
+def outputs(model: SupSup, x: Tensor, task: str) -> Tensor:
+    return model.net.run(x, model.net.masked(model.bank.mask(model.tasks.index(task))))
+
+
+def state(model: SupSup) -> tuple[list[str], int, list[bytes]]:
+    """Everything a failed call must leave as it was."""
+    masks = [model.bank.mask(i) for i in range(len(model.bank))]
+    return model.tasks, len(model.bank), [m.numpy().tobytes() for mask in masks for m in mask.values()]
+
+
+def test_learned_tasks_are_answered_and_told_apart(learned: SupSup, stream: Stream) -> None:
+    parts = [task.test.tensors() for task in stream[:4]]
+    x, y = torch.cat([p[0][:100] for p in parts]), torch.cat([p[1][:100] for p in parts])
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
+    answer = learned.predict(x[order])
+    expected = [stream[int(i) // 100].name for i in order]
+    assert sum(a == b for a, b in zip(answer.tasks, expected)) >= 396
+    assert float((answer.labels == y[order]).float().mean()) > 0.8
+    assert ((answer.confidence > 0) & (answer.confidence <= 1)).all()
+
+
+def test_learning_leaves_every_earlier_answer_bit_identical(small: SupSup, stream: Stream, images: Tensor) -> None:
+    before = {name: outputs(small, images, name) for name in small.tasks}
+    small.learn(stream[2])
+    small.observe(*stream[3].train.batch(torch.arange(64)))
+    assert all(torch.equal(outputs(small, images, name), before[name]) for name in before)
+
+
+def test_forgetting_leaves_the_other_answers_bit_identical(small: SupSup, stream: Stream, images: Tensor) -> None:
+    small.learn(stream[2])
+    before = {name: outputs(small, images, name) for name in small.tasks}
+    small.forget("permutation-1")
+    assert small.tasks == ["permutation-0", "permutation-2"]
+    assert all(torch.equal(outputs(small, images, name), before[name]) for name in small.tasks)
+    with pytest.raises(SupSupError, match="unknown task 'permutation-1'"):
+        small.predict(images, task="permutation-1")
+    small.learn(stream[1])
+    assert torch.equal(outputs(small, images, "permutation-1"), before["permutation-1"])
+
+
+def test_the_order_of_learning_does_not_matter(small: SupSup, stream: Stream, images: Tensor) -> None:
+    other = SupSup(nets.FullyConnected((784, 40, 20)), seed=1, recipe=Recipe(steps=10), device="cpu")
+    other.learn(stream[1])
+    other.learn(stream[0])
+    for name in small.tasks:
+        assert torch.equal(outputs(small, images, name), outputs(other, images, name))
+
+
+def test_a_pair_of_arrays_is_a_task_too(stream: Stream) -> None:
+    x, y = stream[0].train.tensors()
+    model = SupSup(nets.lenet_300_100(outputs=20), recipe=Recipe(steps=30), device="cpu")
+    assert model.learn((x.numpy(), y.numpy()), task="mine") == "mine"
+    assert model.classes("mine") == 10
+    test_x, test_y = stream[0].test.tensors()
+    assert float((model.predict(test_x.numpy(), task="mine").labels == test_y).float().mean()) > 0.5
+
+
+def test_one_task_is_always_the_right_one(stream: Stream, images: Tensor) -> None:
+    model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
+    model.learn(stream[0])
+    for method in ("one-shot", "binary", "gamma", "descent", "exhaustive"):
+        assert model.infer_task(images, method=method, per="batch") == "permutation-0"
+
+
+def test_who_decides(learned: SupSup, stream: Stream) -> None:
+    """per="image" answers for each, "first" and "batch" once for all."""
+    x = torch.cat([stream[1].test.batch(torch.arange(1))[0], stream[3].test.batch(torch.arange(60))[0]])
+    assert learned.infer_task(x) == ["permutation-1"] + ["permutation-3"] * 60
+    assert learned.infer_task(x, per="first") == "permutation-1"
+    assert learned.infer_task(x, per="batch") == "permutation-3"
+    assert learned.infer_task(x, per="batch", among=["permutation-0"]) == "permutation-0"
+
+
+def test_the_default_method_can_be_set_and_overruled(stream: Stream, images: Tensor) -> None:
+    model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), inference=Inference("binary", "H"))
+    model.learn_many(stream[:2])
+    with pytest.raises(SupSupError, match="superfluous"):
+        model.infer_task(images, objective="G")
+    with pytest.raises(SupSupError, match="superfluous"):
+        model.predict(images, inference=Inference(objective="G"))
+
+
+def test_tasks_with_different_numbers_of_classes_share_the_outputs() -> None:
+    source = data.digits()
+    model = SupSup(nets.lenet_300_100(outputs=12), recipe=Recipe(steps=20), device="cpu")
+    pair, whole = data.split(source, 2)[0], data.permuted(source, 1)[0]
+    model.learn_many([pair, whole])
+    assert [model.classes(name) for name in model.tasks] == [2, 10]
+    assert len(model.infer_task(pair.test.tensors()[0], objective="G")) == 200
+
+
+def test_a_convolutional_network_of_ones_own(images: Tensor, stream: Stream) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 5, stride=2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(576, 20))
+    model = SupSup(net, recipe=Recipe(steps=3), device="cpu")
+    model.learn_many(stream[:2])
+    assert len(model.predict(images).labels) == 40
+
+
+class TestObserve:
+    """Nobody says when the task changes."""
+
+    @staticmethod
+    def feed(model: SupSup, task: Task, batches: int) -> list[str]:
+        order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(1)).repeat(5)
+        return [model.observe(*task.train.batch(order[128 * i : 128 * (i + 1)])) for i in range(batches)]
+
+    def model(self, **rule: int) -> SupSup:
+        return SupSup(
+            nets.lenet_300_100(outputs=100), allocation=Allocation(every=50, **rule), device="cpu", recipe=Recipe()
+        )
+
+    def test_a_change_opens_a_mask_and_a_return_finds_it_again(self, stream: Stream) -> None:
+        model = self.model()
+        for index in (0, 1, 2):
+            assert set(self.feed(model, stream[index], 100)) == {f"observed-{index}"}
+        assert set(self.feed(model, stream[1], 50)) == {"observed-1"}
+        x, y = stream[0].test.tensors()
+        assert float((model.predict(x).labels == y).float().mean()) > 0.6
+
+    def test_optimiser_and_scores_stay_with_the_mask(self, stream: Stream) -> None:
+        """A task that comes back goes on as if it had never been away."""
+        away, straight = self.model(), self.model()
+        self.feed(away, stream[0], 100)
+        self.feed(away, stream[1], 100)
+        self.feed(away, stream[0], 50)
+        self.feed(straight, stream[0], 100)
+        self.feed(straight, stream[0], 50)
+        away._settle()
+        straight._settle()
+        a, b = away.bank.mask(0), straight.bank.mask(0)
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+    def test_at_the_budget_tasks_share_masks(self, stream: Stream) -> None:
+        model = self.model(budget=2)
+        for task in stream[:4]:
+            self.feed(model, task, 50)
+        assert model.tasks == ["observed-0", "observed-1"]
+
+    def test_forgetting_the_mask_in_use(self, stream: Stream) -> None:
+        model = self.model()
+        self.feed(model, stream[0], 5)
+        model.forget("observed-0")
+        assert model.tasks == []
+        assert self.feed(model, stream[1], 3) == ["observed-0"] * 3
+
+    def test_a_mask_whose_trainer_is_gone_goes_on_from_its_bits(
+        self, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("supsup.learner._TRAINERS_KEPT", 1)
+        model = self.model()
+        self.feed(model, stream[0], 100)
+        self.feed(model, stream[1], 100)
+        assert list(model._trainers) == ["observed-1"]
+        before = model.bank.mask(0)
+        assert set(self.feed(model, stream[0], 50)) == {"observed-0"}
+        model._settle()
+        kept = [(before[n] == after).float().mean() for n, after in model.bank.mask(0).items()]
+        assert min(kept) > 0.95
+
+
+def part(x: Tensor, y: Tensor) -> Part:
+    return Part(x, y)
+
+
+def test_bad_input_gets_an_error_and_changes_nothing(small: SupSup, stream: Stream, images: Tensor) -> None:
+    x, y = stream[2].train.batch(torch.arange(50))
+    poisoned = x.clone()
+    poisoned[3, 0, 0, 0] = float("nan")
+    empty = Part(x, y[:0], rows=torch.zeros(0, dtype=torch.int64))
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: small.learn((x[:, :, :5], y), task="t"), "learned images of shape"),
+        (lambda: small.learn((x.to(torch.uint8), y), task="t"), "floating point"),
+        (lambda: small.learn((poisoned, y), task="t"), "NaN"),
+        (lambda: small.learn(Task("t", part(poisoned, y), part(x, y), 10)), "NaN"),
+        (lambda: small.learn((x, y + 15), task="t"), "outputs"),
+        (lambda: small.learn((x, y - 5), task="t"), "count from 0"),
+        (lambda: small.learn((x, y[:10]), task="t"), "one label each"),
+        (lambda: small.learn((x[:0], y[:0]), task="t"), "at least one image"),
+        (lambda: small.learn(Task("t", empty, empty, 10)), "is empty"),
+        (lambda: small.learn(stream[0]), "learned already"),
+        (lambda: small.learn(stream[2], task=""), "name"),
+        (lambda: small.learn((x, y)), "name"),
+        (lambda: small.learn(x, task="t"), "pair"),  # type: ignore[arg-type]
+        (lambda: small.learn_many([]), "no tasks"),
+        (lambda: small.learn_many([stream[2], stream[0]]), "learned already"),
+        (lambda: small.learn_many([stream[2], stream[2]]), "more than one task"),
+        (lambda: small.observe(x, y + 15), "outputs"),
+        (lambda: small.observe(poisoned, y), "NaN"),
+        (lambda: small.forget("nobody"), "unknown task 'nobody'; known: permutation-0, permutation-1"),
+        (lambda: small.predict(images, task="nobody"), "unknown task"),
+        (lambda: small.predict(images[:, :, 1:]), "shape"),
+        (lambda: small.predict(images.long()), "floating point"),
+        (lambda: small.predict(images, among=["nobody"]), "unknown task"),
+        (lambda: small.predict(images, among=[]), "no task to choose"),
+        (lambda: small.infer_task(images, method="guess"), "known: one-shot"),
+        (lambda: small.infer_task(images, objective="X"), "known: H"),
+        (lambda: small.infer_task(images, per="day"), "'image', 'batch' or 'first'"),  # type: ignore[call-overload]
+        (lambda: small.infer_task(images, speed=3), "unknown inference setting"),
+    ]
+    before = state(small)
+    for call, message in cases:
+        with pytest.raises(SupSupError, match=message):
+            call()
+        assert state(small) == before, message
+
+
+def test_nothing_learned_yet(images: Tensor) -> None:
+    model = SupSup(nets.lenet_300_100(), device="cpu")
+    for call in (lambda: model.predict(images), lambda: model.infer_task(images), lambda: model.predict(images, "t")):
+        with pytest.raises(SupSupError, match="no task has been learned yet"):
+            call()
+
+
+def test_a_network_that_does_not_take_the_images(stream: Stream) -> None:
+    model = SupSup(nets.lenet_300_100(inputs=100), device="cpu")
+    with pytest.raises(SupSupError, match=r"does not take images of shape \(1, 28, 28\)"):
+        model.learn(stream[0])
+    flat = SupSup(nn.Sequential(nn.Linear(28, 10)), device="cpu")
+    with pytest.raises(SupSupError, match="one vector of outputs per image"):
+        flat.learn(stream[0])
+    assert model.tasks == []
+    assert flat.tasks == []
+
+
+def test_an_interruption_keeps_the_tasks_finished(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
+    learn, calls = model._learn, []
+
+    def interrupted(task: Task) -> str:
+        calls.append(task)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return learn(task)
+
+    monkeypatch.setattr(model, "_learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn_many(stream)
+    assert model.tasks == ["permutation-0", "permutation-1"]
+
+
+def test_unknown_devices_are_named() -> None:
+    with pytest.raises(SupSupError, match="'auto', 'cpu' or 'cuda'"):
+        SupSup(nets.lenet_300_100(), device="toaster")
+    if not torch.cuda.is_available():
+        with pytest.raises(SupSupError, match="no GPU"):
+            SupSup(nets.lenet_300_100(), device="cuda")
+
+
+def test_numpy_answers_equal_torch_answers(small: SupSup, images: Tensor) -> None:
+    assert torch.equal(small.predict(images.numpy().astype(np.float64)).labels, small.predict(images).labels)

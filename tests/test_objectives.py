@@ -1,0 +1,59 @@
+"""The paper's analysis of its objectives, held for random outputs."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from supsup import SupSupError
+from supsup.objectives import LEVELS, OBJECTIVES
+
+
+@st.composite
+def outputs_and_classes(draw: st.DrawFn) -> tuple[Tensor, int]:
+    size = draw(st.integers(2, 40))
+    values = draw(st.lists(st.floats(-20, 20), min_size=size, max_size=size))
+    return torch.tensor(values, dtype=torch.float64), draw(st.integers(1, size - 1))
+
+
+def gradient(name: str, y: Tensor, classes: int) -> Tensor:
+    y = y.clone().requires_grad_()
+    return torch.autograd.grad(OBJECTIVES[name](y, classes), y)[0]
+
+
+@given(outputs_and_classes(), st.integers(0, 1000))
+def test_lemma_1(case: tuple[Tensor, int], label: int) -> None:
+    """∂G/∂y is the gradient of the training loss on every superfluous output and 0 on the real ones."""
+    y, classes = case
+    trained = y.clone().requires_grad_()
+    loss = cross_entropy(trained, torch.tensor(label % classes))
+    (expected,) = torch.autograd.grad(loss, trained)
+    found = gradient("G", y, classes)
+    assert torch.allclose(found[classes:], expected[classes:], atol=1e-12)
+    assert not found[:classes].any()
+
+
+@given(outputs_and_classes())
+def test_entropy_decomposes_into_minus_the_mean_output_plus_g(case: tuple[Tensor, int]) -> None:
+    y, classes = case
+    expected = -(y.softmax(-1) * y).sum(-1) + OBJECTIVES["G"](y, classes)
+    assert torch.allclose(OBJECTIVES["H"](y, classes), expected, atol=1e-9)
+
+
+@given(outputs_and_classes())
+def test_m_is_minus_the_largest_probability(case: tuple[Tensor, int]) -> None:
+    y, classes = case
+    assert torch.allclose(OBJECTIVES["M"](y, classes), -y.softmax(-1).max())
+
+
+@given(outputs_and_classes())
+def test_the_level_of_g_is_the_share_of_the_superfluous_outputs(case: tuple[Tensor, int]) -> None:
+    y, classes = case
+    assert torch.allclose(LEVELS["G"](y, classes).exp(), y.softmax(-1)[classes:].sum(), atol=1e-12)
+
+
+def test_g_needs_superfluous_outputs() -> None:
+    with pytest.raises(SupSupError, match="more than 10 outputs"):
+        OBJECTIVES["G"](torch.zeros(3, 10), 10)

@@ -77,7 +77,7 @@ def run(settings: Settings) -> list[Line]:
     if settings.strict:
         scenario = "NNs" if settings.unannounced else "GNu"
         strict = evaluate(model, stream, scenario, protocol="strict")
-        lines.append(Line("… decided by each image alone", strict, lines[0].seconds))
+        lines.append(Line("… by each image alone", strict, lines[0].seconds))
     if settings.compare:
         begin = time.perf_counter()
         rival = FineTuning(net, settings.seed, recipe=recipe, device=settings.device)

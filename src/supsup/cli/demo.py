@@ -1,42 +1,23 @@
-"""The command line: arguments in, one call out."""
+"""`supsup demo`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
-from rich.markup import escape
 from typer import Option
 
-import supsup
+from supsup import data as sources
 from supsup import demo as demo_job
 from supsup.devices import resolve
-from supsup.errors import SupSupError
 from supsup.report import accuracy_plot, closing_table
 
-app = typer.Typer(
-    help="Continual learning with thousands of tasks on one frozen network (Supermasks in Superposition).",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 _DEFAULT = demo_job.Settings()
 
 
-@app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, Option("--version", help="Print the version and stop.")] = False) -> None:
-    """Commands of supsup."""
-    if show:
-        typer.echo(supsup.__version__)
-        raise typer.Exit
-
-
-@app.command()
 def demo(
-    data: Annotated[str, Option(help=f"Data set: {', '.join(supsup.data.SOURCES)}.")] = _DEFAULT.data,
+    data: Annotated[str, Option(help=f"Data set: {', '.join(sources.SOURCES)}.")] = _DEFAULT.data,
     data_dir: Annotated[
         Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets (holding mnist/, fashion_mnist/ …).")
     ] = None,
@@ -85,15 +66,3 @@ def demo(
     if settings.unannounced:
         console.print(f"{lines[0].evaluation.masks} masks were opened for {len(lines[0].evaluation.per_task)} tasks.")
     console.print(f"plot: {plot}   figures: {figures}")
-
-
-def main() -> None:
-    """Run the command line; what a user can put right is said in one line."""
-    try:
-        app()
-    except SupSupError as error:
-        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
-        sys.exit(130)

@@ -1,0 +1,42 @@
+"""The command line: arguments in, one call out. One module for each command or group of commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer import Option
+
+import supsup
+from supsup.cli.demo import demo
+from supsup.errors import SupSupError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Continual learning with thousands of tasks on one frozen network (Supermasks in Superposition)."""
+    if show:
+        typer.echo(supsup.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; what a user can put right is said in one line."""
+    try:
+        app()
+    except SupSupError as error:
+        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted")
+        sys.exit(130)

@@ -35,6 +35,8 @@ def test_any_history_of_adding_replacing_and_removing(seed: int, moves: int) -> 
             bank.remove(index)
             del plain[index]
     assert len(bank) == len(plain)
+    copy = bank.subset(range(len(bank)))
+    assert all(torch.equal(copy.packed(i), bank.pack(mask)) for i, mask in enumerate(plain))
     for index, mask in enumerate(plain):
         found = bank.mask(index)
         assert all(torch.equal(found[name], mask[name]) for name in SHAPES)

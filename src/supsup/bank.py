@@ -43,16 +43,31 @@ class Bank:
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
         """One more mask, at index len(bank)."""
-        if self._count == sum(block.shape[1] for block in self._blocks):
-            width = min(_BLOCK, max(_FIRST, self._count))
-            self._blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
-        self._count += 1
-        self._write(self._count - 1, mask)
+        self.add_packed(self.pack(mask)[:, None])
+
+    def add_packed(self, columns: Tensor) -> None:
+        """More masks as bytes [bytes, tasks], each column as `packed` gives it."""
+        for packed in columns.T:
+            if self._count == sum(block.shape[1] for block in self._blocks):
+                width = min(_BLOCK, max(_FIRST, self._count))
+                self._blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
+            self._count += 1
+            self._column(self._count - 1).copy_(packed)
+            self._tally(self.mask(self._count - 1), sign=1)
+
+    def pack(self, mask: Mapping[str, Tensor]) -> Tensor:
+        """A mask as bytes: eight weights in each, the first one lowest, every weight tensor padded to whole bytes."""
+        return torch.cat([_pack(mask[name].to(self.device).flatten() > 0) for name in self.shapes])
+
+    def packed(self, index: int) -> Tensor:
+        """The bytes of one mask, a copy."""
+        return self._column(index).clone()
 
     def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
         """Put another mask in the place of one."""
         self._tally(self.mask(index), sign=-1)
-        self._write(index, mask)
+        self._column(index).copy_(self.pack(mask))
+        self._tally(mask, sign=1)
 
     def remove(self, index: int) -> None:
         """Take a mask out; the later ones move up by one and its bits are overwritten."""
@@ -105,14 +120,8 @@ class Bank:
         """A bank of its own with these masks in this order."""
         chosen = Bank(self.shapes, self.device)
         for index in members:
-            chosen.add(self.mask(index))
+            chosen.add_packed(self.packed(index)[:, None])
         return chosen
-
-    def _write(self, index: int, mask: Mapping[str, Tensor]) -> None:
-        column = self._column(index)
-        for name, (start, stop) in self._spans.items():
-            column[start:stop] = _pack(mask[name].to(self.device).flatten() > 0)
-        self._tally(mask, sign=1)
 
     def _tally(self, mask: Mapping[str, Tensor], sign: int) -> None:
         for name, total in self._sum.items():

@@ -19,9 +19,9 @@ from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, alpha_gradient, infer
-from supsup.objectives import entropy
+from supsup.query import Goal
 from supsup.scores import initial_scores, score_bound
-from supsup.training import MaskTrainer, Recipe, train_mask
+from supsup.training import MaskTrainer, Recipe, train_masks
 
 _ANSWERED_AT_ONCE = 4096  # images in one forward pass
 _TRAINERS_KEPT = 16  # observed masks whose scores and optimiser state are kept ready to go on
@@ -84,12 +84,17 @@ class SupSup:
 
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
         """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
-        return self._learn(self._checked(data, task))
+        checked = self._checked(data, task)
+        self._learn([checked], show_progress=False)
+        return checked.name
 
-    def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
-        """Learn every task of a stream; nothing is learned if one of them is not in order.
+    def learn_many(
+        self, stream: Sequence[Task], *, precision: torch.dtype | None = None, show_progress: bool | None = None
+    ) -> list[str]:
+        """Learn every task of a stream, many at once; nothing is learned if one of them is not in order.
 
-        An interruption keeps every task finished by then.
+        An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
+        on a GPU (for fully connected networks) and float32 elsewhere.
         """
         tasks = [self._checked(task) for task in stream]
         if not tasks:
@@ -98,10 +103,7 @@ class SupSup:
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise SupSupError(f"the stream names more than one task {min(twice)!r}; names must differ")
-        with progress.bar("learning", len(tasks), show=show_progress) as advance:
-            for task in tasks:
-                self._learn(task)
-                advance()
+        self._learn(tasks, show_progress, precision)
         return names
 
     def predict(
@@ -187,15 +189,16 @@ class SupSup:
         if self._observing == task:
             self._observing = None
 
-    def _learn(self, task: Task) -> str:
+    def _learn(self, tasks: list[Task], show_progress: bool | None, precision: torch.dtype | None = None) -> None:
         self._settle()
-        mask = train_mask(self.net, task.name, task.train, self.recipe)
-        self._add(task.name, mask, task.classes, task.train.shape)
-        return task.name
+        with progress.bar("learning", len(tasks), show=show_progress) as advance:
+            for done, packed in train_masks(self.net, tasks, self.recipe, advance, precision):
+                self._add({task.name: task.classes for task in done}, packed, done[0].train.shape)
 
-    def _add(self, name: str, mask: dict[str, Tensor], classes: int, shape: tuple[int, ...]) -> None:
-        self.bank.add(mask)
-        self._classes[name] = classes
+    def _add(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
+        """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes."""
+        self.bank.add_packed(packed)
+        self._classes |= classes
         self._shape = shape
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
@@ -214,7 +217,7 @@ class SupSup:
 
         def gradient(bank: Bank) -> Tensor:
             uniform = torch.full((len(bank),), 1 / len(bank), device=self.device)
-            return alpha_gradient(self.net, bank, images[None], uniform, lambda y: entropy(y, 0), layers)[0]
+            return alpha_gradient(self.net, bank, images[None], uniform, Goal("H", 0), layers)[0]
 
         def stand_in(number: int) -> dict[str, Tensor]:
             scores = initial_scores(self.seed, f"stand-in-{number}", self.net.shapes, self.device)
@@ -237,7 +240,7 @@ class SupSup:
             number += 1
         trainer = MaskTrainer(self.net, initial_scores(self.seed, name, self.net.shapes, self.device), self.recipe)
         self._trainers[name] = trainer
-        self._add(name, trainer.mask(), 0, tuple(images.shape[1:]))
+        self._add({name: 0}, self.bank.pack(trainer.mask())[:, None], tuple(images.shape[1:]))
         return name
 
     def _settle(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
@@ -96,13 +96,14 @@ class SupSup:
         An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
         on a GPU (for fully connected networks) and float32 elsewhere.
         """
-        tasks = [self._checked(task) for task in stream]
+        seen: set[tuple[int, ...]] = set()
+        tasks = [self._checked(task, seen=seen) for task in stream]
         if not tasks:
             raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
         names = [task.name for task in tasks]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise SupSupError(f"the stream names more than one task {min(twice)!r}; names must differ")
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise SupSupError(f"the stream names more than one task {twice!r}; names must differ")
         self._learn(tasks, show_progress, precision)
         return names
 
@@ -257,8 +258,10 @@ class SupSup:
             )
         return self.tasks.index(task)
 
-    def _checked(self, data: Task | tuple[Array, Array], name: str | None = None) -> Task:
-        """The task to learn, once everything about it has been looked at."""
+    def _checked(
+        self, data: Task | tuple[Array, Array], name: str | None = None, seen: set[tuple[int, ...]] | None = None
+    ) -> Task:
+        """The task to learn, once everything about it has been looked at; images and labels already seen only once."""
         if isinstance(data, Task):
             task = data if name is None else replace(data, name=name)
         else:
@@ -269,6 +272,11 @@ class SupSup:
             raise SupSupError(f"task {task.name!r} has been learned already; use another name or forget it first")
         if len(task.train) == 0:
             raise SupSupError(f"task {task.name!r} is empty: its training part has no images")
+        key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
+        if seen is not None:
+            if key in seen:
+                return task
+            seen.add(key)
         if task.train.images.is_floating_point() and not bool(task.train.images.sum().isfinite()):
             checks.images(task.train.tensors(self.device)[0], self.device)
         first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))

@@ -33,7 +33,7 @@ class Feed:
 
 
 def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
-    """Fill x [t, b, f] and y [t, b] with the batch of the feed's present step."""
+    """Fill the first features of x [t, b, ≥ f], and y [t, b], with the batch of the feed's present step."""
     if x.is_cuda and triton_kernels is not None:
         triton_kernels.gather(feed, x, y)
         return
@@ -43,19 +43,20 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
     for task in range(len(x)):
         pixels = feed.images[feed.rows[task, start : start + batch].long()].float()
         shown = pixels[:, feed.maps[task].clamp(min=0).long()].masked_fill_(black[task], 0)
-        x[task] = shown.mul_(feed.gain).add_(feed.offset)
+        x[task, :, : shown.shape[1]] = shown.mul_(feed.gain).add_(feed.offset)
     y.copy_(feed.labels[:, start : start + batch])
 
 
-def loss_gradient(outputs: Tensor, y: Tensor) -> None:
-    """Turn outputs [t, b, s] into the gradient of the mean cross-entropy with respect to them, in place."""
+def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
+    """Turn the first `size` outputs [t, b, ≥ size] into the gradient of the mean cross-entropy, in place; 0 beyond."""
     if outputs.is_cuda and triton_kernels is not None:
-        triton_kernels.loss_gradient(outputs, y)
+        triton_kernels.loss_gradient(outputs, y, size)
         return
     batch = outputs.shape[1]
-    p = outputs.float().softmax(-1)
+    p = outputs[..., :size].float().softmax(-1)
     p.scatter_add_(2, y.long()[..., None], torch.full_like(p[..., :1], -1.0))
-    outputs.copy_(p.div_(batch))
+    outputs[..., :size] = p.div_(batch)
+    outputs[..., size:] = 0
 
 
 @dataclass

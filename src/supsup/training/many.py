@@ -139,24 +139,24 @@ def start_group(trainer: BatchedTrainer, names: Sequence[str]) -> None:
 
 def make_feed(net: FrozenNet, group: Sequence[Task], recipe: Recipe) -> Feed:
     """The batches of a group of tasks that share their images, as `batch_positions` orders them."""
-    parts = [task.train.on(net.device) for task in group]
-    images = parts[0].images.flatten(1)
-    drawn = recipe.steps * recipe.batch_size
-    rows = torch.empty(len(group), drawn, dtype=torch.int32, device=net.device)
+    first = group[0].train.on(net.device)
+    images = first.images.flatten(1)
+    rows = torch.empty(len(group), recipe.steps * recipe.batch_size, dtype=torch.int32, device=net.device)
     labels = torch.empty_like(rows)
-    for size in {len(part) for part in parts}:
-        alike = [i for i, part in enumerate(parts) if len(part) == size]
-        at_once = max(1, (1 << 26) // size)
-        for start in range(0, len(alike), at_once):
-            chosen = alike[start : start + at_once]
+    alike: dict[tuple[int, int], list[int]] = {}  # tasks with the same rows and labels
+    for i, task in enumerate(group):
+        alike.setdefault((id(task.train.rows), id(task.train.labels)), []).append(i)
+    for members in alike.values():
+        part = group[members[0]].train.on(net.device)
+        at_once = max(1, (1 << 26) // len(part))
+        for start in range(0, len(members), at_once):
+            chosen = members[start : start + at_once]
             names = [group[i].name for i in chosen]
-            positions = many_positions(net.seed, names, size, drawn, net.device)
-            for i, order in zip(chosen, positions):
-                part = parts[i]
-                rows[i] = order if part.rows is None else part.rows[order]
-                labels[i] = part.labels[order]
-    gain, offset = _by_feature(parts[0], parts[0].gain), _by_feature(parts[0], parts[0].offset)
-    maps = torch.stack([_feature_map(part, images.shape[1]) for part in parts])
+            positions = many_positions(net.seed, names, len(part), rows.shape[1], net.device)
+            rows[chosen] = (positions if part.rows is None else part.rows[positions]).int()
+            labels[chosen] = part.labels[positions].int()
+    gain, offset = _by_feature(first, first.gain), _by_feature(first, first.offset)
+    maps = torch.stack([_feature_map(task.train) for task in group]).to(net.device)
     return Feed(images, gain, offset, maps, rows, labels, torch.zeros(1, dtype=torch.int32, device=net.device))
 
 
@@ -174,10 +174,13 @@ def _by_feature(part: Part, values: Tensor) -> Tensor:
     return values.float().view(-1, 1).expand(-1, math.prod(part.shape) // values.numel()).flatten().contiguous()
 
 
-def _feature_map(part: Part, features: int) -> Tensor:
+def _feature_map(part: Part) -> Tensor:
     """Where each feature of a flattened image comes from, −1 for black: [features] int32."""
+    features = math.prod(part.shape)
     if part.pixels is None:
         return torch.arange(features, dtype=torch.int32, device=part.images.device)
-    pixels = part.pixels
-    shift = torch.arange(0, features, len(pixels), device=pixels.device)[:, None]
-    return torch.where(pixels < 0, -1, pixels + shift).flatten().int()
+    pixels = part.pixels.int()
+    if len(pixels) == features:
+        return pixels
+    shift = torch.arange(0, features, len(pixels), dtype=torch.int32, device=pixels.device)[:, None]
+    return torch.where(pixels < 0, -1, pixels + shift).flatten()

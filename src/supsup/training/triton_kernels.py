@@ -30,7 +30,8 @@ def _gather(
     y,
     total,
     batch,
-    features,
+    features: tl.constexpr,
+    stride: tl.constexpr,
     stored: tl.constexpr,
     block: tl.constexpr,
 ):
@@ -49,12 +50,13 @@ def _gather(
             row = tl.load(rows + task * total + start + b).to(tl.int64)
             pixel = tl.load(images + row * features + source, mask=visible, other=0).to(tl.float32)
             value = pixel * g + o
-            tl.store(x + (task * batch + b) * features + place, value.to(x.dtype.element_ty), mask=inside)
+            tl.store(x + (task * batch + b) * stride + place, value.to(x.dtype.element_ty), mask=inside)
             tl.store(y + task * batch + b, tl.load(labels + task * total + start + b))
 
 
 def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
-    tasks, batch, features = x.shape
+    tasks, batch, stride = x.shape
+    features = feed.images.shape[1]
     stored = 16
     _gather[(triton.cdiv(batch, stored), tasks)](
         feed.images,
@@ -68,27 +70,28 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
         y,
         feed.rows.shape[1],
         batch,
-        features,
+        features=features,
+        stride=stride,
         stored=stored,
         block=triton.next_power_of_2(features),
     )
 
 
 @triton.jit
-def _loss_gradient(outputs, y, batch, size, block: tl.constexpr):
+def _loss_gradient(outputs, y, batch, size: tl.constexpr, stride: tl.constexpr, block: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, block)
     inside = place < size
-    z = tl.load(outputs + row * size + place, mask=inside, other=-float("inf")).to(tl.float32)
+    z = tl.load(outputs + row * stride + place, mask=inside, other=-float("inf")).to(tl.float32)
     p = tl.exp(z - tl.max(z, 0))
     p = p / tl.sum(p, 0)
     p = tl.where(place == tl.load(y + row), p - 1.0, p) / batch
-    tl.store(outputs + row * size + place, p.to(outputs.dtype.element_ty), mask=inside)
+    tl.store(outputs + row * stride + place, p.to(outputs.dtype.element_ty), mask=place < stride)
 
 
-def loss_gradient(outputs: Tensor, y: Tensor) -> None:
-    tasks, batch, size = outputs.shape
-    _loss_gradient[(tasks * batch,)](outputs, y, batch, size, block=triton.next_power_of_2(size))
+def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
+    tasks, batch, stride = outputs.shape
+    _loss_gradient[(tasks * batch,)](outputs, y, batch, size=size, stride=stride, block=triton.next_power_of_2(stride))
 
 
 @triton.jit
@@ -101,12 +104,12 @@ def _update(
     delta,
     inputs,
     step,
-    batch,
-    out_size,
-    in_size,
     rate,
     decay,
     momentum,
+    batch: tl.constexpr,
+    out_size: tl.constexpr,
+    in_size: tl.constexpr,
     optimiser: tl.constexpr,
     has_decay: tl.constexpr,
     has_first: tl.constexpr,
@@ -181,12 +184,12 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
         delta,
         inputs,
         step,
-        batch,
-        out_size,
-        in_size,
         recipe.learning_rate,
         recipe.weight_decay,
         recipe.momentum,
+        batch=batch,
+        out_size=out_size,
+        in_size=in_size,
         optimiser=_OPTIMISERS[recipe.optimiser],
         has_decay=recipe.weight_decay > 0,
         has_first=layer.first is not None,

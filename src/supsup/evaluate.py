@@ -193,9 +193,9 @@ def _observe(model: Learner, task: Task) -> None:
     """The task's batches, without a word about where they come from."""
     if not isinstance(model, SupSup):
         raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs)")
-    recipe, part = model.recipe, task.train.on(model.device)
-    for positions in batch_positions(model.seed, task.name, len(part), recipe.batch_size, recipe.steps):
-        model.observe(*part.batch(positions.to(model.device)))
+    recipe = model.recipe
+    steps = batch_positions(model.seed, task.name, len(task.train), recipe.batch_size, recipe.steps)
+    model.observe_batches(task.train, torch.stack(list(steps)))
 
 
 def _up_to(model: Learner, task: Task) -> list[str]:

@@ -21,10 +21,11 @@ from supsup.frozen import FrozenNet
 from supsup.inference import Inference, alpha_gradient, infer
 from supsup.query import Goal
 from supsup.scores import initial_scores, score_bound
-from supsup.training import MaskTrainer, Recipe, train_masks
+from supsup.training import Recipe, train_masks
+from supsup.training.workbench import Workbench, workbench
 
 _ANSWERED_AT_ONCE = 4096  # images in one forward pass
-_TRAINERS_KEPT = 16  # observed masks whose scores and optimiser state are kept ready to go on
+_HALF_TRAINED = 16  # observed masks whose scores and optimiser state are kept ready to go on
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class SupSup:
         self.allocation = allocation or Allocation()
         self._classes: dict[str, int] = {}  # by task, in the bank's order
         self._shape: tuple[int, ...] | None = None
-        self._trainers: OrderedDict[str, MaskTrainer] = OrderedDict()
-        self._observing: str | None = None
+        self._bench: Workbench | None = None
+        self._half_trained: OrderedDict[str, Any] = OrderedDict()  # observed masks taken off the bench, last used last
+        self._observing: str | None = None  # the mask on the bench
         self._observed = 0
         self._stale = False  # the observed mask has moved on since it was written to the bank
 
@@ -171,14 +173,30 @@ class SupSup:
         images = self._images(x, learning=True)
         labels = checks.labels(y, len(images), self.device)
         checks.label_range(labels, self._outputs_for(images), "observed")
-        if self._observing is None or self._observed % self.allocation.every == 0:
-            self._observing = self._choose_or_open(images)
-        name = self._observing
-        self._trainers[name].step(images, labels)
-        self._stale = True
-        self._observed += 1
+        name = self._observed_by(images, batches=1)
+        self._on_bench.step(images, labels)
         self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
         return name
+
+    def observe_batches(self, part: Part, positions: Tensor) -> list[str]:
+        """`observe` on the batches of a part at positions [n, b], in order and much faster on a GPU.
+
+        Returns the name of the mask that each batch went to.
+        """
+        part = part.on(self.device)
+        positions = positions.to(self.device)
+        if len(part) == 0 or positions.ndim != 2 or int(positions.min()) < 0 or int(positions.max()) >= len(part):
+            raise SupSupError(f"positions must be [batches, images] within the part's {len(part)} images")
+        checks.label_range(part.labels, self._outputs_for(part.batch(positions[0, :1])[0]), "observed")
+        names: list[str] = []
+        while len(names) < len(positions):
+            until_check = self.allocation.every - self._observed % self.allocation.every
+            batches = positions[len(names) : len(names) + until_check]
+            name = self._observed_by(part.batch(batches[0])[0], len(batches))
+            self._on_bench.run(part, batches)
+            self._classes[name] = max(self._classes[name], int(part.labels[batches].max()) + 1)
+            names += [name] * len(batches)
+        return names
 
     def forget(self, task: str) -> None:
         """Remove a task for good; every other answer stays as it is."""
@@ -186,7 +204,7 @@ class SupSup:
         self._settle()
         self.bank.remove(index)
         del self._classes[task]
-        self._trainers.pop(task, None)
+        self._half_trained.pop(task, None)
         if self._observing == task:
             self._observing = None
 
@@ -212,8 +230,8 @@ class SupSup:
         members = [self._index(name) for name in names]
         return infer(self.net, self.bank, decisions, members, max(self._classes[name] for name in names), how)
 
-    def _choose_or_open(self, images: Tensor) -> str:
-        self._settle()
+    def _known_mask(self, images: Tensor) -> str | None:
+        """The mask whose task these images seem to belong to, None for a new one."""
         layers = list(self.net.weights)
 
         def gradient(bank: Bank) -> Tensor:
@@ -225,29 +243,51 @@ class SupSup:
             return {name: value >= 0 for name, value in scores.items()}
 
         chosen = choose_mask(self.bank, gradient, stand_in, self.allocation)
-        name = self._open(images) if chosen is None else self.tasks[chosen]
-        if name not in self._trainers:
+        return None if chosen is None else self.tasks[chosen]
+
+    def _observed_by(self, images: Tensor, batches: int) -> str:
+        """Put the right mask on the bench for the batches to come, of which these are the first images."""
+        if self._observing is None or self._observed % self.allocation.every == 0:
+            self._settle()
+            chosen = self._known_mask(images)
+            if chosen is None or chosen != self._observing:
+                if self._observing is not None:
+                    self._half_trained[self._observing] = self._on_bench.take_off()
+                    self._half_trained.move_to_end(self._observing)
+                self._observing = self._open(images) if chosen is None else self._take_up(chosen)
+                while len(self._half_trained) > _HALF_TRAINED:
+                    self._half_trained.popitem(last=False)
+        self._observed += batches
+        self._stale = True
+        return self._observing
+
+    @property
+    def _on_bench(self) -> Workbench:
+        if self._bench is None:
+            self._bench = workbench(self.net, self.recipe)
+        return self._bench
+
+    def _take_up(self, name: str) -> str:
+        """Go on with a known mask: from where it was left, or from its bits if that is no longer kept."""
+        if name in self._half_trained:
+            self._on_bench.put_on(self._half_trained.pop(name))
+        else:
             bits = self.bank.mask(self._index(name))
-            scores = {n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()}
-            self._trainers[name] = MaskTrainer(self.net, scores, self.recipe)
-        self._trainers.move_to_end(name)
-        while len(self._trainers) > _TRAINERS_KEPT:
-            self._trainers.popitem(last=False)
+            self._on_bench.start({n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()})
         return name
 
     def _open(self, images: Tensor) -> str:
         number = 0
         while (name := f"observed-{number}") in self._classes:
             number += 1
-        trainer = MaskTrainer(self.net, initial_scores(self.seed, name, self.net.shapes, self.device), self.recipe)
-        self._trainers[name] = trainer
-        self._add({name: 0}, self.bank.pack(trainer.mask())[:, None], tuple(images.shape[1:]))
+        self._on_bench.start(initial_scores(self.seed, name, self.net.shapes, self.device))
+        self._add({name: 0}, self.bank.pack(self._on_bench.mask())[:, None], tuple(images.shape[1:]))
         return name
 
     def _settle(self) -> None:
         """Write the mask that `observe` is training into the bank."""
         if self._stale and self._observing is not None:
-            self.bank.replace(self._index(self._observing), self._trainers[self._observing].mask())
+            self.bank.replace(self._index(self._observing), self._on_bench.mask())
         self._stale = False
 
     def _index(self, task: str) -> int:

@@ -191,6 +191,13 @@ class TestObserve:
         assert min(kept) > 0.95
 
 
+def test_a_copy_on_a_device_gives_the_same_answers(learned: SupSup, images: Tensor) -> None:
+    copy = learned.to("cpu")
+    copy.forget("permutation-3")
+    assert learned.tasks == [*copy.tasks, "permutation-3"]
+    assert torch.equal(outputs(copy, images, "permutation-1"), outputs(learned, images, "permutation-1"))
+
+
 def part(x: Tensor, y: Tensor) -> Part:
     return Part(x, y)
 

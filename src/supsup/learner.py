@@ -208,6 +208,22 @@ class SupSup:
         if self._observing == task:
             self._observing = None
 
+    def to(self, device: str | torch.device) -> SupSup:
+        """A copy of this model on a device, with all its masks; what `observe` has half-trained stays behind."""
+        self._settle()
+        copy = SupSup(
+            self.net.module,
+            self.seed,
+            recipe=self.recipe,
+            inference=self.inference,
+            allocation=self.allocation,
+            device=device,
+        )
+        for block in self.bank.blocks():
+            copy.bank.add_packed(block)
+        copy._classes, copy._shape = dict(self._classes), self._shape
+        return copy
+
     def _learn(self, tasks: list[Task], show_progress: bool | None, precision: torch.dtype | None = None) -> None:
         self._settle()
         with progress.bar("learning", len(tasks), show=show_progress) as advance:

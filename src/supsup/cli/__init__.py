@@ -11,6 +11,7 @@ from rich.markup import escape
 from typer import Option
 
 import supsup
+from supsup.cli import bench
 from supsup.cli.demo import demo
 from supsup.errors import SupSupError
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

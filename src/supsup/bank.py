@@ -7,6 +7,7 @@ Bits of all weights are laid end to end (each weight tensor padded to whole byte
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ class Bank:
         self._count = 0
         self._sum = {name: torch.zeros(shape, dtype=torch.int32, device=device) for name, shape in self.shapes.items()}
         self._mean: dict[str, Tensor] | None = None
+        self.kept: dict[Any, Any] = {}  # whatever is worth keeping until a mask changes
 
     def __len__(self) -> int:
         return self._count
@@ -202,6 +204,7 @@ class Bank:
     def _tally(self, columns: Tensor, sign: int) -> None:
         """Add the masks in these columns to the running sum, or take them away."""
         self._mean = None
+        self.kept.clear()
         for name, (start, stop) in self.spans.items():
             total = self._sum[name].flatten()
             for rows, bits in _pieces(columns[start:stop]):

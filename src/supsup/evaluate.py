@@ -23,7 +23,7 @@ from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.learner import Prediction, SupSup
 from supsup.scenario import Scenario, scenario_named
-from supsup.training.order import batch_positions
+from supsup.training.many import many_positions
 
 Grading = Literal["paper", "paper-full-batch", "strict"]
 _ASKED_TOGETHER = 32  # tasks whose deciding images are handed in at once
@@ -196,8 +196,9 @@ def _observe(model: Learner, task: Task) -> None:
     if not isinstance(model, SupSup):
         raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs)")
     recipe = model.recipe
-    steps = batch_positions(model.seed, task.name, len(task.train), recipe.batch_size, recipe.steps)
-    model.observe_batches(task.train, torch.stack(list(steps)))
+    drawn = recipe.steps * recipe.batch_size
+    order = many_positions(model.seed, [task.name], len(task.train), drawn, model.device)[0]
+    model.observe_batches(task.train, order.view(recipe.steps, recipe.batch_size))
 
 
 def _up_to(model: Learner, task: Task) -> list[str]:

@@ -42,22 +42,24 @@ def add_inner_few(query: Tensor, block: Tensor, out: Tensor) -> None:
 
 
 @triton.jit
-def _unpack(block, bits, size, tasks, stride, bytes_: tl.constexpr, block_tasks: tl.constexpr):
+def _unpack(block, bits, size, tasks, padded, stride, bytes_: tl.constexpr, block_tasks: tl.constexpr):
     b = tl.program_id(1) * bytes_ + tl.arange(0, bytes_)
     t = tl.program_id(0) * block_tasks + tl.arange(0, block_tasks)
     inside = (b < size)[:, None] & (t < tasks)[None, :]
     packed = tl.load(block + b[:, None].to(tl.int64) * stride + t[None, :], mask=inside, other=0)
+    room = (b < size)[:, None] & (t < padded)[None, :]
     for bit in tl.static_range(8):
-        place = (b[:, None].to(tl.int64) * 8 + bit) * tasks + t[None, :]
-        tl.store(bits + place, ((packed >> bit) & 1).to(bits.dtype.element_ty), mask=inside)
+        place = (b[:, None].to(tl.int64) * 8 + bit) * padded + t[None, :]
+        tl.store(bits + place, ((packed >> bit) & 1).to(bits.dtype.element_ty), mask=room)
 
 
 def unpack(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes [b, tasks] to numbers [8b, tasks]."""
+    """Bytes [b, tasks] to numbers [8b, tasks or more]: columns of 0 fill up to a width that matrix products like."""
     size, tasks = block.shape
-    bits = torch.empty(8 * size, tasks, dtype=dtype, device=block.device)
-    grid = (triton.cdiv(tasks, 128), triton.cdiv(size, 32))
-    _unpack[grid](block, bits, size, tasks, block.stride(0), bytes_=32, block_tasks=128)
+    padded = triton.cdiv(tasks, 64) * 64
+    bits = torch.empty(8 * size, padded, dtype=dtype, device=block.device)
+    grid = (triton.cdiv(padded, 128), triton.cdiv(size, 32))
+    _unpack[grid](block, bits, size, tasks, padded, block.stride(0), bytes_=32, block_tasks=128)
     return bits
 
 
@@ -67,4 +69,5 @@ def add_inner_many(query: Tensor, block: Tensor, out: Tensor) -> None:
     step = max(1, _UNPACKED // (8 * max(1, block.shape[1])))
     for start in range(0, len(block), step):
         bits = unpack(block[start : start + step], torch.bfloat16)
-        out += torch.mm(narrow[:, 8 * start : 8 * start + len(bits)], bits, out_dtype=torch.float32)
+        sums = torch.mm(narrow[:, 8 * start : 8 * start + len(bits)], bits, out_dtype=torch.float32)
+        out += sums[:, : out.shape[1]]

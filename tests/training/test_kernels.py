@@ -48,6 +48,20 @@ def test_loss_gradient() -> None:
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("relu", [True, False])
+def test_forward_and_backward(relu: bool) -> None:
+    torch.manual_seed(0)
+    inputs, masked = torch.randn(2, 40, 70), torch.randn(2, 33, 70)
+    expected, found = (torch.full((2, 40, 33), torch.nan) for _ in range(2))
+    kernels.forward(inputs, masked, expected, relu)
+    triton_kernels.forward(inputs, masked, found, relu)
+    assert torch.allclose(found, expected, atol=1e-4)
+    delta = torch.randn(2, 40, 33)
+    below = kernels.backward(delta, masked, inputs)
+    assert torch.allclose(below, (delta @ masked) * (inputs > 0), atol=1e-4)
+    assert torch.allclose(triton_kernels.backward(delta, masked, inputs), below, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "recipe",
     [

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from supsup.frozen import FrozenNet
 from supsup.nets import FullyConnected
-from supsup.training.kernels import Feed, LayerState, gather, loss_gradient, update
+from supsup.training.kernels import Feed, LayerState, backward, forward, gather, loss_gradient, update
 from supsup.training.recipe import Recipe
 
 
@@ -98,16 +98,13 @@ class BatchedTrainer:
         """One optimiser step on the batch in x [t, b, features] and y [t, b]."""
         inputs = [self.x, *self.hidden[:-1]]
         for i, (layer, h, z) in enumerate(zip(self.layers, inputs, self.hidden)):
-            torch.bmm(h, layer.masked.transpose(1, 2), out=z)
-            if i < len(self.layers) - 1:
-                z.relu_()
+            forward(h, layer.masked, z, relu=i < len(self.layers) - 1)
         delta = self.hidden[-1]
         loss_gradient(delta, self.y, self.outputs)
         for i in reversed(range(len(self.layers))):
             below = None
             if i > 0:
-                below = torch.bmm(delta, self.layers[i].masked)
-                torch.ops.aten.threshold_backward.grad_input(below, inputs[i], 0, grad_input=below)
+                below = backward(delta, self.layers[i].masked, inputs[i])
             update(self.layers[i], delta, inputs[i], self.recipe, self.step_count)
             if below is not None:
                 delta = below

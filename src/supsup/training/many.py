@@ -78,8 +78,8 @@ def _on_gpu(
         yield group, packed
 
 
-def captured(trainer: BatchedTrainer, feed: Feed) -> Callable[[], None]:
-    """A training step as a CUDA graph: one launch instead of dozens. Call before the scores are set."""
+def captured(trainer: BatchedTrainer, feed: Feed, steps: int = 1) -> Callable[[], None]:
+    """Training steps as a CUDA graph: one launch instead of dozens. Call before the scores are set."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -88,7 +88,8 @@ def captured(trainer: BatchedTrainer, feed: Feed) -> Callable[[], None]:
     feed.step.zero_()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        trainer.step_from(feed)
+        for _ in range(steps):
+            trainer.step_from(feed)
     return graph.replay
 
 

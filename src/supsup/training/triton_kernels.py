@@ -95,6 +95,83 @@ def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
 
 
 @triton.jit
+def _product(
+    left,
+    right,
+    out,
+    gate,
+    rows: tl.constexpr,
+    inner: tl.constexpr,
+    columns: tl.constexpr,
+    right_inner: tl.constexpr,
+    right_column: tl.constexpr,
+    relu: tl.constexpr,
+    gated: tl.constexpr,
+    precision: tl.constexpr,
+    block: tl.constexpr,
+    block_inner: tl.constexpr,
+):
+    """out = left · right for each task, then ReLU, or 0 where the gate is not positive."""
+    task = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * block + tl.arange(0, block)
+    n = tl.program_id(1) * block + tl.arange(0, block)
+    total = tl.zeros((block, block), dtype=tl.float32)
+    for start in range(0, inner, block_inner):
+        k = start + tl.arange(0, block_inner)
+        a = tl.load(
+            left + (task * rows + m[:, None]) * inner + k[None, :],
+            mask=(m < rows)[:, None] & (k < inner)[None, :],
+            other=0.0,
+        )
+        b = tl.load(
+            right + task * inner * columns + k[:, None] * right_inner + n[None, :] * right_column,
+            mask=(k < inner)[:, None] & (n < columns)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(a, b, total, input_precision=precision)
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    here = (task * rows + m[:, None]) * columns + n[None, :]
+    if relu:
+        total = tl.maximum(total, 0.0)
+    if gated:
+        total = tl.where(tl.load(gate + here, mask=inside, other=0.0) > 0, total, 0.0)
+    tl.store(out + here, total.to(out.dtype.element_ty), mask=inside)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor, transposed: bool, relu: bool, gate: Tensor | None) -> None:
+    tasks, rows, inner = left.shape
+    columns = out.shape[2]
+    block = 32
+    _product[(triton.cdiv(rows, block), triton.cdiv(columns, block), tasks)](
+        left,
+        right,
+        out,
+        out if gate is None else gate,
+        rows=rows,
+        inner=inner,
+        columns=columns,
+        right_inner=1 if transposed else columns,
+        right_column=inner if transposed else 1,
+        relu=relu,
+        gated=gate is not None,
+        precision="ieee" if left.dtype == torch.float32 else "tf32",
+        block=block,
+        block_inner=64,
+        num_stages=4,
+    )
+
+
+def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
+    _multiply(inputs, masked, out, transposed=True, relu=relu, gate=None)
+
+
+def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
+    below = torch.empty_like(inputs)
+    _multiply(delta, masked, below, transposed=False, relu=False, gate=inputs)
+    return below
+
+
+@triton.jit
 def _update(
     weight,
     scores,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -14,6 +15,8 @@ from supsup.training.kernels import Feed
 from supsup.training.many import captured, feature_map, image_feed
 from supsup.training.plain import MaskTrainer
 from supsup.training.recipe import Recipe
+
+_AT_ONCE = 20  # steps in one launch on a GPU
 
 
 class Workbench(Protocol):
@@ -69,13 +72,23 @@ class PlainBench:
         return self.trainer.mask()
 
 
+@dataclass(frozen=True)
+class _Fed:
+    """Images on a GPU, a feed from them, and the steps that take one batch, or several in one launch, from it."""
+
+    images: Tensor
+    feed: Feed
+    step: Callable[[], None]
+    steps: Callable[[], None]
+
+
 class DirectBench:
     """For fully connected networks, by hand; on a GPU the batches of `run` never wait for the host."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
         self.net = net
         self.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size)
-        self._fed: tuple[Tensor, Feed, Callable[[], None]] | None = None  # images, their feed, its captured step
+        self._fed: _Fed | None = None
 
     def start(self, scores: Mapping[str, Tensor]) -> None:
         self.trainer.start(lambda name: [scores[name][None]])
@@ -98,31 +111,32 @@ class DirectBench:
             for batch in positions:
                 self.step(*part.batch(batch))
             return
-        feed, step = self._feed(part, positions)
-        order = positions.flatten()
+        fed = self._feed(part, positions)
+        feed, order = fed.feed, positions.flatten()
         feed.maps[0] = feature_map(part)
         feed.rows[0, : len(order)] = (order if part.rows is None else part.rows[order]).int()
         feed.labels[0, : len(order)] = part.labels[order].int()
         feed.step.zero_()
-        for _ in positions:
-            step()
+        for _ in range(len(positions) // _AT_ONCE):
+            fed.steps()
+        for _ in range(len(positions) % _AT_ONCE):
+            fed.step()
 
     def mask(self) -> dict[str, Tensor]:
         return {name: bits[0] for name, bits in self.trainer.masks().items()}
 
-    def _feed(self, part: Part, positions: Tensor) -> tuple[Feed, Callable[[], None]]:
-        """A feed for these images with room for the positions, and the step that takes from it."""
-        batch_size = positions.shape[1]
-        if self._fed is not None:
-            images, feed, step = self._fed
-            fits = self.trainer.x.shape[1] == batch_size and positions.numel() <= feed.rows.shape[1]
-            if images is part.images and fits:
-                return feed, step
+    def _feed(self, part: Part, positions: Tensor) -> _Fed:
+        """A feed for these images with room for the positions, and the steps that take from it."""
+        batch_size, fed = positions.shape[1], self._fed
+        if fed is not None and fed.images is part.images:
+            fits = self.trainer.x.shape[1] == batch_size and positions.numel() <= fed.feed.rows.shape[1]
+            if fits:
+                return fed
         if self.trainer.x.shape[1] != batch_size:
             self.trainer.resize(1, batch_size)
         feed = image_feed(part, 1, positions.numel())
         state = self.take_off()
-        step = captured(self.trainer, feed)
+        step, steps = captured(self.trainer, feed), captured(self.trainer, feed, _AT_ONCE)
         self.put_on(state)
-        self._fed = (part.images, feed, step)
-        return feed, step
+        self._fed = _Fed(part.images, feed, step, steps)
+        return self._fed

@@ -10,6 +10,7 @@ from supsup.evaluate import follow as follow
 from supsup.inference import Inference as Inference
 from supsup.learner import Prediction as Prediction
 from supsup.learner import SupSup as SupSup
+from supsup.loading import load as load
 from supsup.scenario import Scenario as Scenario
 from supsup.training import Recipe as Recipe
 

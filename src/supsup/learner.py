@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self, overload
 
 import torch
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from supsup import checks, progress
@@ -19,6 +20,9 @@ from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, alpha_gradient, infer
+from supsup.modelfile import AnyPath, ModelFile, write_new
+from supsup.modelformat import Header, Stored, now
+from supsup.nets.registry import architecture_of
 from supsup.objectives import entropy
 from supsup.scores import initial_scores, score_bound
 from supsup.training import MaskTrainer, Recipe, train_mask
@@ -43,6 +47,8 @@ class SupSup:
     recipe      how a mask is trained
     inference   how a task is inferred when nobody says it
     allocation  when `observe` opens a new mask
+
+    `notes` (JSON values) and `extras` (tensors, by task) are the user's own and are saved with the model.
     """
 
     def __init__(
@@ -67,6 +73,12 @@ class SupSup:
         self._observing: str | None = None
         self._observed = 0
         self._stale = False  # the observed mask has moved on since it was written to the bank
+        self.notes: dict[str, Any] = {}
+        self.extras: dict[str, dict[str, Tensor]] = {}
+        self._created = now()
+        self._learned_at: dict[str, str] = {}
+        self._file: ModelFile | None = None  # where the model lives, if it was loaded with in_place=True
+        self._unsaved: dict[str, None] = {}  # tasks whose masks are not in that file yet, in order
 
     @property
     def seed(self) -> int:
@@ -181,11 +193,45 @@ class SupSup:
         """Remove a task for good; every other answer stays as it is."""
         index = self._index(task)
         self._settle()
+        if self._file is not None and task in self._file.names:
+            self._file.remove(task, self._header())
         self.bank.remove(index)
         del self._classes[task]
         self._trainers.pop(task, None)
+        for belongings in (self.extras, self._learned_at, self._unsaved):
+            belongings.pop(task, None)
         if self._observing == task:
             self._observing = None
+
+    def save(self, path: AnyPath | None = None) -> None:
+        """Write the model to a file, whole or not at all; an older model file there is replaced.
+
+        Without a path: bring the file of a model loaded with in_place=True up to date, which `learn` and `forget` do by
+        themselves. A mask that `observe` is training is written as it stands.
+        """
+        self._settle()
+        if path is not None and (self._file is None or not self._file.is_at(path)):
+            write_new(path, self._header(), (self._stored(name) for name in self.tasks))
+        elif self._file is None:
+            raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
+        else:
+            self._commit()
+
+    def close(self) -> None:
+        """Let go of the file of a model loaded with in_place=True, up to date; the model itself stays usable."""
+        if self._file is None:
+            return
+        try:
+            self.save()
+        finally:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _learn(self, task: Task) -> str:
         self._settle()
@@ -194,9 +240,46 @@ class SupSup:
         return task.name
 
     def _add(self, name: str, mask: dict[str, Tensor], classes: int, shape: tuple[int, ...]) -> None:
+        self._put(name, mask, classes, shape)
+        self._commit()
+
+    def _put(self, name: str, mask: dict[str, Tensor], classes: int, shape: tuple[int, ...]) -> None:
         self.bank.add(mask)
         self._classes[name] = classes
         self._shape = shape
+        self._learned_at[name] = now()
+        self._unsaved[name] = None
+
+    def _commit(self) -> None:
+        """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
+        if self._file is None:
+            return
+        self._file.put((self._stored(name) for name in self._unsaved), self._header())
+        self._unsaved.clear()
+
+    def _stored(self, name: str) -> Stored:
+        tensors = self.extras.get(name)
+        packed = self.bank.packed(self._index(name)).cpu().numpy()
+        extras = safetensors_bytes(tensors) if tensors else b""
+        return Stored(name, self._classes[name], packed, self._learned_at[name], extras)
+
+    def _header(self) -> Header:
+        from supsup import __version__
+
+        architecture = architecture_of(self.net.module)
+        return Header(
+            seed=self.seed,
+            weights=self.net.checksum,
+            shapes={name: list(shape) for name, shape in self.net.shapes.items()},
+            architecture=asdict(architecture) if architecture is not None else None,
+            recipe=asdict(self.recipe),
+            inference=asdict(self.inference),
+            allocation=asdict(self.allocation),
+            image_shape=None if self._shape is None else list(self._shape),
+            notes=self.notes,
+            created=self._created,
+            library=__version__,
+        )
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
         self._settle()
@@ -220,6 +303,7 @@ class SupSup:
             scores = initial_scores(self.seed, f"stand-in-{number}", self.net.shapes, self.device)
             return {name: value >= 0 for name, value in scores.items()}
 
+        self._commit()
         chosen = choose_mask(self.bank, gradient, stand_in, self.allocation)
         name = self._open(images) if chosen is None else self.tasks[chosen]
         if name not in self._trainers:
@@ -237,13 +321,14 @@ class SupSup:
             number += 1
         trainer = MaskTrainer(self.net, initial_scores(self.seed, name, self.net.shapes, self.device), self.recipe)
         self._trainers[name] = trainer
-        self._add(name, trainer.mask(), 0, tuple(images.shape[1:]))
+        self._put(name, trainer.mask(), 0, tuple(images.shape[1:]))
         return name
 
     def _settle(self) -> None:
         """Write the mask that `observe` is training into the bank."""
         if self._stale and self._observing is not None:
             self.bank.replace(self._index(self._observing), self._trainers[self._observing].mask())
+            self._unsaved[self._observing] = None
         self._stale = False
 
     def _index(self, task: str) -> int:

@@ -236,19 +236,20 @@ class SupSup:
     def _learn(self, task: Task) -> str:
         self._settle()
         mask = train_mask(self.net, task.name, task.train, self.recipe)
-        self._add(task.name, mask, task.classes, task.train.shape)
+        self._add({task.name: task.classes}, self.bank.pack(mask)[:, None], task.train.shape)
         return task.name
 
-    def _add(self, name: str, mask: dict[str, Tensor], classes: int, shape: tuple[int, ...]) -> None:
-        self._put(name, mask, classes, shape)
+    def _add(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
+        """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes, and commit them."""
+        self._put(classes, packed, shape)
         self._commit()
 
-    def _put(self, name: str, mask: dict[str, Tensor], classes: int, shape: tuple[int, ...]) -> None:
-        self.bank.add(mask)
-        self._classes[name] = classes
+    def _put(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
+        self.bank.add_packed(packed)
+        self._classes |= classes
         self._shape = shape
-        self._learned_at[name] = now()
-        self._unsaved[name] = None
+        self._learned_at |= dict.fromkeys(classes, now())
+        self._unsaved |= dict.fromkeys(classes)
 
     def _commit(self) -> None:
         """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
@@ -321,7 +322,7 @@ class SupSup:
             number += 1
         trainer = MaskTrainer(self.net, initial_scores(self.seed, name, self.net.shapes, self.device), self.recipe)
         self._trainers[name] = trainer
-        self._put(name, trainer.mask(), 0, tuple(images.shape[1:]))
+        self._put({name: 0}, self.bank.pack(trainer.mask())[:, None], tuple(images.shape[1:]))
         return name
 
     def _settle(self) -> None:

@@ -34,6 +34,10 @@ SCHEMA = (
 )
 
 
+class NewerFormat(SupSupError):
+    """A file that only a later version of this library can read."""
+
+
 @dataclass(frozen=True)
 class Header:
     """Everything about a model but its masks; JSON values only.
@@ -135,11 +139,16 @@ def check_format(connection: sqlite3.Connection) -> None:
         raise SupSupError("not a supsup model file but an SQLite file of another program")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > FORMAT:
-        raise SupSupError(f"format {version} is newer than {FORMAT}, the newest known here: pip install -U supsup")
+        raise NewerFormat(f"format {version} is newer than {FORMAT}, the newest known here: pip install -U supsup")
     if version < FORMAT:
         raise Damaged(f"the file is damaged (its format is given as {version})")
-    if tuple(sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema")) != SCHEMA:
+    if not has_our_tables(connection):
         raise Damaged("the file is damaged (its tables are not those of a model file)")
+
+
+def has_our_tables(connection: sqlite3.Connection) -> bool:
+    """Whether the file has the tables of a model file, and no others, no views and no triggers."""
+    return tuple(sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema")) == SCHEMA
 
 
 def write_header(connection: sqlite3.Connection, header: Header, checksums: Iterable[bytes]) -> None:

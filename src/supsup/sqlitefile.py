@@ -88,7 +88,7 @@ def explained(path: Path) -> Iterator[None]:
     except Damaged as error:
         raise Damaged(f"{path}: {error}; {_rescue(path)}") from error
     except SupSupError as error:
-        raise SupSupError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message may quote the damaged bytes
         raise _translated(error, path) from error
 

@@ -7,6 +7,7 @@ from supsup.errors import SupSupError as SupSupError
 from supsup.evaluate import Evaluation as Evaluation
 from supsup.evaluate import evaluate as evaluate
 from supsup.evaluate import follow as follow
+from supsup.exporting import export as export
 from supsup.inference import Inference as Inference
 from supsup.learner import Prediction as Prediction
 from supsup.learner import SupSup as SupSup

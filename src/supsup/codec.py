@@ -21,7 +21,6 @@ Bytes = NDArray[np.uint8]
 PLAIN, CODED = "bits", "ans-1"
 _EMPTY, _FULL, _AS_IS = 0, 128, 127  # class bytes that are not densities
 _WORTH_CODING = 1 - 1 / 256  # of the plain size; above it the bits stay as they are and decode at once
-_ONES = np.array([byte.bit_count() for byte in range(256)])
 
 
 def available() -> bool:
@@ -32,7 +31,7 @@ def available() -> bool:
 def encode(packed: Bytes, sizes: Sequence[int]) -> tuple[str, bytes]:
     """(codec, bytes) of a mask as the bank packs it; sizes are the numbers of weights in its tensors."""
     pieces = _pieces(packed, sizes)
-    classes = [_class_of(int(_ONES[piece].sum()), size) for piece, size in zip(pieces, sizes)]
+    classes = [_class_of(count, size) for count, size in zip(kept(packed, sizes), sizes)]
     if not available() or all(kind == _AS_IS for kind in classes):
         return PLAIN, packed.tobytes()
     coder = _coder().AnsCoder()
@@ -75,30 +74,35 @@ def decode(codec: str, blob: bytes, sizes: Sequence[int]) -> Bytes:
     return out
 
 
+def kept(packed: Bytes, sizes: Sequence[int]) -> list[int]:
+    """How many weights of each tensor a mask keeps."""
+    return [int(np.bitwise_count(piece).sum()) for piece in _pieces(packed, sizes)]
+
+
 def entropy_bytes(packed: Bytes, sizes: Sequence[int]) -> float:
     """The bound: the entropy of each tensor's own density, in bytes."""
-    counts = [(int(_ONES[piece].sum()), size) for piece, size in zip(_pieces(packed, sizes), sizes)]
-    return float(sum(_bits(kept, size, kept / size) for kept, size in counts if 0 < kept < size) / 8)
+    counts = zip(kept(packed, sizes), sizes)
+    return float(sum(_bits(count, size, count / size) for count, size in counts if 0 < count < size) / 8)
 
 
-def paper_bytes(kept: Sequence[int], shapes: Sequence[Sequence[int]], channels: int = 0) -> float:
+def paper_bytes(counts: Sequence[int], shapes: Sequence[Sequence[int]], channels: int = 0) -> float:
     """The paper's own count for one task: a bit mask, or CSC with 16-bit indices, whichever is smaller.
 
-    kept      weights kept in each tensor
+    counts    weights kept in each tensor
     shapes    [out, …] of each tensor
     channels  of normalisation layers, whose statistics take 8 bytes each
     """
     sizes = [int(np.prod(shape)) for shape in shapes]
-    tensors = zip(kept, sizes, shapes)
+    tensors = zip(counts, sizes, shapes)
     return sum(min(size / 8, 2 * count + 2 * (shape[0] + 1)) for count, size, shape in tensors) + 8 * channels
 
 
-def _class_of(kept: int, size: int) -> int:
+def _class_of(count: int, size: int) -> int:
     """The class byte whose density codes the tensor in the fewest bits."""
-    if kept in (0, size):
-        return _EMPTY if kept == 0 else _FULL
+    if count in (0, size):
+        return _EMPTY if count == 0 else _FULL
     kinds = np.array([kind for kind in range(256) if kind not in (_EMPTY, _FULL, _AS_IS)])
-    costs = _bits(kept, size, _densities()[kinds])
+    costs = _bits(count, size, _densities()[kinds])
     best = int(costs.argmin())
     return int(kinds[best]) if costs[best] < _WORTH_CODING * size else _AS_IS
 
@@ -135,8 +139,8 @@ def _constriction() -> Any:
     return constriction
 
 
-def _bits(kept: int, size: int, density: Any) -> Any:
-    return -kept * np.log2(density) - (size - kept) * np.log2(1 - density)
+def _bits(count: int, size: int, density: Any) -> Any:
+    return -count * np.log2(density) - (size - count) * np.log2(1 - density)
 
 
 def _pieces(packed: Bytes, sizes: Sequence[int]) -> list[Bytes]:

@@ -94,6 +94,17 @@ class SupSup:
         self._index(task)
         return self._classes[task]
 
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """The shape of the images learned, or None before the first."""
+        return self._shape
+
+    def mask(self, task: str) -> dict[str, Tensor]:
+        """A task's mask: a boolean tensor for each masked weight."""
+        index = self._index(task)
+        self._settle()
+        return self.bank.mask(index)
+
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
         """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
         return self._learn(self._checked(data, task))
@@ -194,7 +205,7 @@ class SupSup:
         index = self._index(task)
         self._settle()
         if self._file is not None and task in self._file.names:
-            self._file.remove(task, self._header())
+            self._file.remove(task, self.header())
         self.bank.remove(index)
         del self._classes[task]
         self._trainers.pop(task, None)
@@ -211,7 +222,7 @@ class SupSup:
         """
         self._settle()
         if path is not None and (self._file is None or not self._file.is_at(path)):
-            write_new(path, self._header(), (self._stored(name) for name in self.tasks))
+            write_new(path, self.header(), (self._stored(name) for name in self.tasks))
         elif self._file is None:
             raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
         else:
@@ -255,7 +266,7 @@ class SupSup:
         """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
         if self._file is None:
             return
-        self._file.put((self._stored(name) for name in self._unsaved), self._header())
+        self._file.put((self._stored(name) for name in self._unsaved), self.header())
         self._unsaved.clear()
 
     def _stored(self, name: str) -> Stored:
@@ -264,7 +275,8 @@ class SupSup:
         extras = safetensors_bytes(tensors) if tensors else b""
         return Stored(name, self._classes[name], packed, self._learned_at[name], extras)
 
-    def _header(self) -> Header:
+    def header(self) -> Header:
+        """What a model file says of this model beside its masks."""
         from supsup import __version__
 
         architecture = architecture_of(self.net.module)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from typer import Option
 
 import supsup
+from supsup.cli import model
 from supsup.cli.demo import demo
 from supsup.errors import SupSupError
 
@@ -20,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.export):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait must not fight for a shared core
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels are tested on the CPU; read when triton is imported
+
 import pytest
 import torch
 

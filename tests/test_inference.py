@@ -15,6 +15,7 @@ from supsup.frozen import FrozenNet
 from supsup.inference import alpha_gradient, choose_layers, infer
 from supsup.nets import FullyConnected
 from supsup.objectives import LEVELS, OBJECTIVES
+from supsup.query import Goal
 
 METHODS = ("one-shot", "binary", "gamma", "descent", "exhaustive")
 
@@ -64,9 +65,7 @@ def cases(draw: st.DrawFn, most: int = 60) -> Case:
 def test_the_gradient_equals_autograd(case: Case, objective: str, uniform: bool) -> None:
     k = len(case.masks)
     alpha = torch.full((k,), 1 / k) if uniform else torch.rand(k).softmax(0)
-    found = alpha_gradient(
-        case.net, case.bank, case.x, alpha, lambda y: OBJECTIVES[objective](y, case.classes), case.layers
-    )
+    found = alpha_gradient(case.net, case.bank, case.x, alpha, Goal(objective, case.classes), case.layers)
     expected = torch.stack([case.gradient(images, alpha, objective) for images in case.x])
     assert (found - expected).norm() <= 1e-5 * expected.norm() + 1e-6
 

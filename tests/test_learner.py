@@ -1,6 +1,6 @@
 """The face: learning, answering, forgetting, and what happens to bad input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from supsup import Allocation, Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Stream, Task
+from supsup.training.batched import BatchedTrainer
 
 
 def outputs(model: SupSup, x: Tensor, task: str) -> Tensor:
@@ -237,15 +238,15 @@ def test_a_network_that_does_not_take_the_images(stream: Stream) -> None:
 
 def test_an_interruption_keeps_the_tasks_finished(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
-    learn, calls = model._learn, []
+    train, calls = BatchedTrainer.start, []
 
-    def interrupted(task: Task) -> str:
-        calls.append(task)
+    def interrupted(trainer: BatchedTrainer, scores: Callable[[str], Iterable[Tensor]]) -> None:
+        calls.append(trainer)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return learn(task)
+        train(trainer, scores)
 
-    monkeypatch.setattr(model, "_learn", interrupted)
+    monkeypatch.setattr(BatchedTrainer, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn_many(stream)
     assert model.tasks == ["permutation-0", "permutation-1"]

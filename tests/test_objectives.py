@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from supsup import SupSupError
 from supsup.objectives import LEVELS, OBJECTIVES
+from supsup.objectives import gradient as closed_form
 
 
 @st.composite
@@ -21,6 +22,12 @@ def outputs_and_classes(draw: st.DrawFn) -> tuple[Tensor, int]:
 def gradient(name: str, y: Tensor, classes: int) -> Tensor:
     y = y.clone().requires_grad_()
     return torch.autograd.grad(OBJECTIVES[name](y, classes), y)[0]
+
+
+@given(outputs_and_classes(), st.sampled_from("HGM"))
+def test_the_closed_form_gradient_is_that_of_autograd(case: tuple[Tensor, int], name: str) -> None:
+    y, classes = case
+    assert torch.allclose(closed_form(name, y, classes), gradient(name, y, classes), atol=1e-10)
 
 
 @given(outputs_and_classes(), st.integers(0, 1000))

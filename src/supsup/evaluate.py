@@ -140,13 +140,13 @@ def evaluate(
     with progress.bar("grading", len(ends) + (len(tasks) if want_fresh else 0), "stages", show_progress) as advance:
         for end in ends:
             graded.append(_grade(model, tasks[:end], setting, protocol, batch_size, _up_to(model, tasks[end - 1])))
-            advance()
+            advance(1)
         for task in tasks if want_fresh else []:
             # With the task given, the answer does not depend on what else is known.
             newest = graded[-1] if setting.given_at_test else None
             among = _up_to(model, task)
             fresh[task.name] = (newest or _grade(model, [task], setting, protocol, batch_size, among))[task.name]
-            advance()
+            advance(1)
     for end, stage in zip(ends, graded):
         fresh.setdefault(tasks[end - 1].name, stage[tasks[end - 1].name])
     return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))
@@ -179,7 +179,7 @@ def follow(
             if count in ends:
                 graded.append(_grade(model, list(stream[:count]), setting, protocol, batch_size, None))
                 fresh[task.name] = graded[-1][task.name]
-            advance()
+            advance(1)
     return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))
 
 

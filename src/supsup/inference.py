@@ -17,7 +17,7 @@ from supsup import objectives
 from supsup.bank import Bank
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
-from supsup.query import Score, query
+from supsup.query import Goal, query
 
 Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
 Gradient = Callable[[Tensor, Tensor], Tensor]  # (decisions [n], α [k]) → −∂Obj/∂α [n, k]
@@ -62,11 +62,10 @@ def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int], classes
     if how.method == "exhaustive":
         level = objectives.LEVELS[how.objective]
         return exhaustive(net, bank, x, candidates, lambda y: level(y, classes))
-    objective = objectives.OBJECTIVES[how.objective]
     layers = choose_layers(net, how.layers)
 
     def gradient(decisions: Tensor, alpha: Tensor) -> Tensor:
-        return alpha_gradient(net, bank, x[decisions], alpha, lambda y: objective(y, classes), layers)
+        return alpha_gradient(net, bank, x[decisions], alpha, Goal(how.objective, classes), layers)
 
     uniform = torch.zeros(len(bank), device=bank.device).index_fill_(0, candidates, 1.0)
     alive = (uniform > 0).expand(len(x), -1)
@@ -93,12 +92,12 @@ def choose_layers(net: FrozenNet, layers: str | Sequence[str]) -> list[str]:
     return [name for name in names if name in set(layers)]
 
 
-def alpha_gradient(net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor, score: Score, layers: Sequence[str]) -> Tensor:
+def alpha_gradient(net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor, goal: Goal, layers: Sequence[str]) -> Tensor:
     """−∂Obj/∂αᵢ at the superposition with coefficients α [k], for each decision: [r, k]."""
     superposed = bank.mean() if bool((alpha == 1 / len(bank)).all()) else bank.weighted(alpha)
     size = sum(net.shapes[name].numel() for name in layers)
     pieces = x.split(max(1, _QUERY_VALUES // size))
-    return torch.cat([bank.inner(query(net, piece, superposed, score, layers)) for piece in pieces])
+    return torch.cat([bank.inner(query(net, piece, superposed, goal, layers)) for piece in pieces])
 
 
 def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Tensor:
@@ -128,7 +127,7 @@ def descend(gradient: Gradient, alive: Tensor, steps: int, step_size: float) -> 
     return alpha.argmax(1)
 
 
-def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score: Score) -> Tensor:
+def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
     """Every candidate mask in turn; the one with the lowest objective."""
     values = torch.stack(
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, overload
@@ -23,9 +23,9 @@ from supsup.inference import Inference, alpha_gradient, infer
 from supsup.modelfile import AnyPath, ModelFile, write_new
 from supsup.modelformat import Header, Stored, now
 from supsup.nets.registry import architecture_of
-from supsup.objectives import entropy
+from supsup.query import Goal
 from supsup.scores import initial_scores, score_bound
-from supsup.training import MaskTrainer, Recipe, train_mask
+from supsup.training import MaskTrainer, Recipe, train_masks
 
 _ANSWERED_AT_ONCE = 4096  # images in one forward pass
 _TRAINERS_KEPT = 16  # observed masks whose scores and optimiser state are kept ready to go on
@@ -107,24 +107,27 @@ class SupSup:
 
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
         """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
-        return self._learn(self._checked(data, task))
+        checked = self._checked(data, task)
+        self._learn([checked], show_progress=False)
+        return checked.name
 
-    def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
-        """Learn every task of a stream; nothing is learned if one of them is not in order.
+    def learn_many(
+        self, stream: Sequence[Task], *, precision: torch.dtype | None = None, show_progress: bool | None = None
+    ) -> list[str]:
+        """Learn every task of a stream, many at once; nothing is learned if one of them is not in order.
 
-        An interruption keeps every task finished by then.
+        An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
+        on a GPU (for fully connected networks) and float32 elsewhere.
         """
-        tasks = [self._checked(task) for task in stream]
+        seen: set[tuple[int, ...]] = set()
+        tasks = [self._checked(task, seen=seen) for task in stream]
         if not tasks:
             raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
         names = [task.name for task in tasks]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise SupSupError(f"the stream names more than one task {min(twice)!r}; names must differ")
-        with progress.bar("learning", len(tasks), show=show_progress) as advance:
-            for task in tasks:
-                self._learn(task)
-                advance()
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise SupSupError(f"the stream names more than one task {twice!r}; names must differ")
+        self._learn(tasks, show_progress, precision)
         return names
 
     def predict(
@@ -244,11 +247,11 @@ class SupSup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _learn(self, task: Task) -> str:
+    def _learn(self, tasks: list[Task], show_progress: bool | None, precision: torch.dtype | None = None) -> None:
         self._settle()
-        mask = train_mask(self.net, task.name, task.train, self.recipe)
-        self._add({task.name: task.classes}, self.bank.pack(mask)[:, None], task.train.shape)
-        return task.name
+        with progress.bar("learning", len(tasks), show=show_progress) as advance:
+            for done, packed in train_masks(self.net, tasks, self.recipe, advance, precision):
+                self._add({task.name: task.classes for task in done}, packed, done[0].train.shape)
 
     def _add(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
         """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes, and commit them."""
@@ -310,7 +313,7 @@ class SupSup:
 
         def gradient(bank: Bank) -> Tensor:
             uniform = torch.full((len(bank),), 1 / len(bank), device=self.device)
-            return alpha_gradient(self.net, bank, images[None], uniform, lambda y: entropy(y, 0), layers)[0]
+            return alpha_gradient(self.net, bank, images[None], uniform, Goal("H", 0), layers)[0]
 
         def stand_in(number: int) -> dict[str, Tensor]:
             scores = initial_scores(self.seed, f"stand-in-{number}", self.net.shapes, self.device)
@@ -352,8 +355,10 @@ class SupSup:
             )
         return self.tasks.index(task)
 
-    def _checked(self, data: Task | tuple[Array, Array], name: str | None = None) -> Task:
-        """The task to learn, once everything about it has been looked at."""
+    def _checked(
+        self, data: Task | tuple[Array, Array], name: str | None = None, seen: set[tuple[int, ...]] | None = None
+    ) -> Task:
+        """The task to learn, once everything about it has been looked at; images and labels already seen only once."""
         if isinstance(data, Task):
             task = data if name is None else replace(data, name=name)
         else:
@@ -364,6 +369,11 @@ class SupSup:
             raise SupSupError(f"task {task.name!r} has been learned already; use another name or forget it first")
         if len(task.train) == 0:
             raise SupSupError(f"task {task.name!r} is empty: its training part has no images")
+        key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
+        if seen is not None:
+            if key in seen:
+                return task
+            seen.add(key)
         if task.train.images.is_floating_point() and not bool(task.train.images.sum().isfinite()):
             checks.images(task.train.tensors(self.device)[0], self.device)
         first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))

@@ -46,6 +46,21 @@ OBJECTIVES: dict[str, Objective] = {"H": entropy, "G": superfluous, "M": negativ
 LEVELS: dict[str, Objective] = {**OBJECTIVES, "G": superfluous_share}
 
 
+def gradient(name: str, outputs: Tensor, classes: int) -> Tensor:
+    """∂Obj/∂outputs in closed form, for each image on its own."""
+    p = outputs.softmax(-1)
+    if name == "H":
+        log_p = outputs.log_softmax(-1)
+        return -p * (log_p - (p * log_p).sum(-1, keepdim=True))
+    if name == "G":
+        _need_superfluous(outputs, classes)
+        p[..., :classes] = 0
+        return p
+    top = p.amax(-1, keepdim=True)
+    largest = (p == top).to(p.dtype)  # several where they share the maximum, as autograd has it
+    return top * (p - largest / largest.sum(-1, keepdim=True))
+
+
 def _need_superfluous(outputs: Tensor, classes: int) -> None:
     if outputs.shape[-1] <= classes:
         raise SupSupError(

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+Advance = Callable[[float], None]
+
 
 class _Rate(ProgressColumn):
     def __init__(self, unit: str) -> None:
@@ -22,10 +24,10 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Callable[[], None]]:
-    """A function to call after each piece of work; show=None shows the bar on a terminal only."""
+def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Advance]:
+    """A function to call with the number of pieces just done; show=None shows the bar on a terminal only."""
     if not (sys.stderr.isatty() if show is None else show):
-        yield lambda: None
+        yield lambda pieces: None
         return
     columns = (
         TextColumn("{task.description}"),
@@ -36,4 +38,4 @@ def bar(description: str, total: int, unit: str = "tasks", show: bool | None = N
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         job = progress.add_task(description, total=total)
-        yield lambda: progress.advance(job)
+        yield lambda pieces: progress.advance(job, pieces)

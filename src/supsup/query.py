@@ -1,50 +1,67 @@
 """The query of task inference: −W ⊙ ∂Obj/∂W_eff at a superposition of masks, one row for each decision.
 
 Its inner product with mask i is −∂Obj/∂αᵢ, so no mask is ever needed as floats. `any_query` works for every module and
-defines what is right; `linear_query` is the same for layers that are plain matrix products, without per-row autograd.
+defines what is right; `linear_query` is the same for layers that are plain matrix products, in one backward pass for
+all rows; `fully_connected_query` is the same for the paper's fully connected networks, without autograd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from supsup import objectives
 from supsup.frozen import FrozenNet
+from supsup.nets import FullyConnected
+from supsup.search import Outer, Query
 
-Score = Callable[[Tensor], Tensor]  # outputs [images, s] → one value per image
+
+@dataclass(frozen=True)
+class Goal:
+    """What is minimised: an objective's name and the number of real classes."""
+
+    objective: str
+    classes: int
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """One value per image."""
+        return objectives.OBJECTIVES[self.objective](outputs, self.classes)
+
+    def gradient(self, outputs: Tensor) -> Tensor:
+        """The derivative of each image's value by its outputs."""
+        return objectives.gradient(self.objective, outputs, self.classes)
 
 
-def query(
-    net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], score: Score, layers: Sequence[str]
-) -> dict[str, Tensor]:
+def query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]) -> Query:
     """For images [r, b, …]: a mapping from each weight named in `layers` to [r, *shape], the mean over b images."""
+    if type(net.module) is FullyConnected:
+        return fully_connected_query(net, x, superposed, goal, layers)
     if all(isinstance(net.module.get_submodule(name.rpartition(".")[0]), nn.Linear) for name in layers):
-        rows = linear_query(net, x, superposed, score, layers)
+        rows = linear_query(net, x, superposed, goal, layers)
         if rows is not None:
             return rows
-    return any_query(net, x, superposed, score, layers)
+    return any_query(net, x, superposed, goal, layers)
 
 
-def any_query(
-    net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], score: Score, layers: Sequence[str]
-) -> dict[str, Tensor]:
+def any_query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]) -> Query:
     """Autograd with respect to the effective weights, row by row."""
     effective = net.masked(superposed)
     chosen = [effective[name].requires_grad_() for name in layers]
     rows = []
     for images in x:
         with torch.enable_grad():
-            value = score(net.run(images, effective)).mean()
+            value = goal.values(net.run(images, effective)).mean()
         rows.append(torch.autograd.grad(value, chosen))
     return {name: -net.weights[name] * torch.stack(grads) for name, grads in zip(layers, zip(*rows))}
 
 
 def linear_query(
-    net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], score: Score, layers: Sequence[str]
-) -> dict[str, Tensor] | None:
+    net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
+) -> Query | None:
     """One pass for all rows: a linear layer's gradient is the product of its output's gradient and its input.
 
     None where a layer is used more than once or sees anything but one vector per image.
@@ -63,16 +80,36 @@ def linear_query(
     try:
         with torch.enable_grad():
             effective = {name: weight.requires_grad_() for name, weight in net.masked(superposed).items()}
-            total = score(net.run(x.flatten(0, 1), effective)).sum() / images
+            total = goal.values(net.run(x.flatten(0, 1), effective)).sum() / images
     finally:
         for handle in hooks:
             handle.remove()
     if any(len(calls) != 1 or calls[0][0].shape[:-1] != (rows * images,) for calls in seen.values()):
         return None
-    gradients = torch.autograd.grad(total, [seen[name][0][1] for name in layers])
+    gradients = torch.autograd.grad(-total, [seen[name][0][1] for name in layers])
     return {
-        name: torch.bmm(gradient.view(rows, images, -1).transpose(1, 2), seen[name][0][0].view(rows, images, -1)).mul_(
-            -net.weights[name]
-        )
+        name: Outer(net.weights[name], gradient.view(rows, images, -1), seen[name][0][0].view(rows, images, -1))
         for name, gradient in zip(layers, gradients)
     }
+
+
+def fully_connected_query(
+    net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
+) -> Query:
+    """Forward and backward by hand, down to the lowest layer asked for."""
+    rows, images = x.shape[:2]
+    effective = net.masked(superposed)
+    names = list(effective)
+    inputs = [x.reshape(rows * images, -1)]
+    for name in names[:-1]:
+        inputs.append((inputs[-1] @ effective[name].T).relu_())
+    delta = goal.gradient(inputs[-1] @ effective[names[-1]].T).div_(-images)
+    out: dict[str, Tensor | Outer] = {}
+    lowest = min(names.index(name) for name in layers)
+    for i in reversed(range(lowest, len(names))):
+        if names[i] in layers:
+            d, h = delta.view(rows, images, -1), inputs[i].view(rows, images, -1)
+            out[names[i]] = Outer(net.weights[names[i]], d, h)
+        if i > lowest:
+            delta = (delta @ effective[names[i]]).mul_(inputs[i] > 0)
+    return {name: out[name] for name in layers}

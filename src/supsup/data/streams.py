@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import overload
 
 import torch
@@ -20,6 +21,8 @@ from supsup.data.rotation import rotation_map
 from supsup.data.source import Source
 from supsup.data.task import Part, Task, pixels_per_channel
 from supsup.errors import SupSupError
+
+_PERMUTED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +53,16 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
     count = pixels_per_channel(source.shape)
     seed = _whole(seed, "seed")
 
+    @lru_cache(maxsize=2)
+    def orders(chunk: int) -> Tensor:
+        """Many at once, since tasks are mostly asked for one after the other."""
+        first = chunk * _PERMUTED_AT_ONCE
+        labels = [f"permutation/{index}" for index in range(first, first + _PERMUTED_AT_ONCE)]
+        return philox.permutations(seed, labels, count)
+
     def make(index: int) -> Task:
-        name = f"permutation-{index}"
-        return _remapped(source, name, philox.permutations(seed, [f"permutation/{index}"], count)[0])
+        chunk, place = divmod(index, _PERMUTED_AT_ONCE)
+        return _remapped(source, f"permutation-{index}", orders(chunk)[place])
 
     return Stream(f"permuted-{source.name}", make, _first(tasks))
 

@@ -1,5 +1,6 @@
 """From a task's images to a mask: the recipe, the order of the batches, and the executors that train."""
 
+from supsup.training.many import train_masks as train_masks
 from supsup.training.plain import MaskTrainer as MaskTrainer
 from supsup.training.plain import train_mask as train_mask
 from supsup.training.recipe import Recipe as Recipe

@@ -10,13 +10,18 @@ from torch import Tensor
 from supsup import philox
 
 
+def epoch_label(task: str, epoch: int) -> str:
+    """The random stream that shuffles one epoch of one task."""
+    return f"order/{task}/{epoch}"
+
+
 def batch_positions(seed: int, task: str, images: int, batch_size: int, steps: int) -> Iterator[Tensor]:
     """Positions [batch_size] of the images of each step: a function of the seed, the task's name and its size alone."""
     waiting = torch.empty(0, dtype=torch.int64)
     epoch = 0
     for _ in range(steps):
         while len(waiting) < batch_size:
-            waiting = torch.cat([waiting, philox.permutations(seed, [f"order/{task}/{epoch}"], images)[0]])
+            waiting = torch.cat([waiting, philox.permutations(seed, [epoch_label(task, epoch)], images)[0]])
             epoch += 1
         yield waiting[:batch_size]
         waiting = waiting[batch_size:]

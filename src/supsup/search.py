@@ -1,0 +1,80 @@
+"""Inner products of queries with masks kept as bits: the search behind task inference.
+
+`plain_inner` defines what is right. On a CPU a few queries go through tables of 256 partial sums (numba, where it is
+installed); on a GPU they go through a kernel that reads each byte once, and many queries go through matrix products
+with the bits unpacked a piece at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+try:
+    from supsup import numba_search
+except ImportError:  # numba is an extra
+    numba_search = None  # type: ignore[assignment]
+try:
+    from supsup import triton_search
+except ImportError:  # no triton on this machine
+    triton_search = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A query kept in factors: W ⊙ Σ over a row's images of delta ⊗ inputs."""
+
+    weight: Tensor  # [out, in]
+    delta: Tensor  # [r, b, out]
+    inputs: Tensor  # [r, b, in]
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the whole query, [r, out, in]."""
+        return torch.Size((len(self.delta), *self.weight.shape))
+
+    def dense(self) -> Tensor:
+        """The query itself."""
+        if self.delta.shape[1] == 1:
+            product = self.delta.transpose(1, 2) * self.inputs
+        else:
+            product = torch.bmm(self.delta.transpose(1, 2), self.inputs)
+        return product.mul_(self.weight)
+
+    def inner(self, mask: Tensor) -> Tensor:
+        """The inner product of every row with one mask [out, in], without the query itself: [r]."""
+        through = self.inputs.flatten(0, 1) @ (self.weight * mask).T
+        return through.mul_(self.delta.flatten(0, 1)).view(len(self.delta), -1).sum(1)
+
+
+Query = Mapping[str, Tensor | Outer]  # by weight: [r, *shape], or the factors of it
+
+FEW = 8  # queries for which reading the bits costs more than the arithmetic
+_UNPACKED = 1 << 24  # how many bits may be unpacked at once on a CPU
+
+
+def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
+    """out [r, tasks] += query [r, bits] · masks, given as bytes [bits / 8, tasks]."""
+    few = len(query) <= FEW
+    if query.is_cuda and triton_search is not None:
+        if few:
+            triton_search.add_inner_few(query, block, out)
+        else:
+            triton_search.add_inner_many(query, block, out)
+    elif not query.is_cuda and few and numba_search is not None:
+        numba_search.add_inner(query, block, out)
+    else:
+        plain_inner(query, block, out)
+
+
+def plain_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
+    """The same with torch operations alone."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=block.device)[:, None]
+    step = max(1, _UNPACKED // (8 * max(1, block.shape[1])))
+    for start in range(0, len(block), step):
+        piece = block[start : start + step]
+        bits = ((piece[:, None, :] >> shifts) & 1).flatten(0, 1).to(query.dtype)
+        out += query[:, 8 * start : 8 * (start + len(piece))] @ bits

@@ -1,0 +1,101 @@
+"""The three fused steps of training many masks at once, each as one Triton kernel and as plain torch operations.
+
+Shapes: t tasks, b images in a batch, f features of an image; a layer has [out, in] weights shared by all tasks.
+The torch versions define the meaning and run anywhere; the kernels run on CUDA (in tests: in Triton's interpreter).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from supsup.training.recipe import Recipe
+
+try:
+    from supsup.training import triton_kernels
+except ImportError:  # no triton on this machine
+    triton_kernels = None  # type: ignore[assignment]
+
+
+@dataclass
+class Feed:
+    """Where the batches of t tasks come from: shared images and, for each task, rows, labels and a pixel map."""
+
+    images: Tensor  # [n, f] uint8 or float32
+    gain: Tensor  # [f]
+    offset: Tensor  # [f]
+    maps: Tensor  # [t, f] int32: the pixel shown at each place, −1 for black
+    rows: Tensor  # [t, steps · b] int32, of the images
+    labels: Tensor  # [t, steps · b] int32
+    step: Tensor  # [1] int32: the step to come
+
+
+def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
+    """Fill the first features of x [t, b, ≥ f], and y [t, b], with the batch of the feed's present step."""
+    if x.is_cuda and triton_kernels is not None:
+        triton_kernels.gather(feed, x, y)
+        return
+    batch = x.shape[1]
+    start = int(feed.step) * batch
+    black = feed.maps < 0
+    for task in range(len(x)):
+        pixels = feed.images[feed.rows[task, start : start + batch].long()].float()
+        shown = pixels[:, feed.maps[task].clamp(min=0).long()].masked_fill_(black[task], 0)
+        x[task, :, : shown.shape[1]] = shown.mul_(feed.gain).add_(feed.offset)
+    y.copy_(feed.labels[:, start : start + batch])
+
+
+def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
+    """Turn the first `size` outputs [t, b, ≥ size] into the gradient of the mean cross-entropy, in place; 0 beyond."""
+    if outputs.is_cuda and triton_kernels is not None:
+        triton_kernels.loss_gradient(outputs, y, size)
+        return
+    batch = outputs.shape[1]
+    p = outputs[..., :size].float().softmax(-1)
+    p.scatter_add_(2, y.long()[..., None], torch.full_like(p[..., :1], -1.0))
+    outputs[..., :size] = p.div_(batch)
+    outputs[..., size:] = 0
+
+
+@dataclass
+class LayerState:
+    """Scores and optimiser state of one layer for t tasks, and the masked weights they give."""
+
+    weight: Tensor  # [out, in] float32, frozen, shared
+    scores: Tensor  # [t, out, in] float32
+    masked: Tensor  # [t, out, in] in the precision of the matrix products
+    first: Tensor | None  # momentum (SGD) or first moment (Adam)
+    second: Tensor | None  # second moment (RMSprop, Adam)
+
+
+def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, step: Tensor) -> None:
+    """One optimiser step on a layer's scores from its outputs' gradient [t, b, out] and its inputs [t, b, in].
+
+    `step` holds the number of steps done before this one.
+    """
+    if delta.is_cuda and triton_kernels is not None:
+        triton_kernels.update(layer, delta, inputs, recipe, step)
+        return
+    g = torch.bmm(delta.transpose(1, 2), inputs).float().mul_(layer.weight)
+    scores, rate = layer.scores, recipe.learning_rate
+    if recipe.weight_decay:
+        g.add_(scores, alpha=recipe.weight_decay)
+    if recipe.optimiser == "rmsprop":
+        assert layer.second is not None
+        layer.second.mul_(0.99).addcmul_(g, g, value=0.01)
+        scores.addcdiv_(g, layer.second.sqrt().add_(1e-8), value=-rate)
+    elif recipe.optimiser == "adam":
+        assert layer.first is not None
+        assert layer.second is not None
+        count = int(step) + 1
+        layer.first.lerp_(g, 0.1)
+        layer.second.mul_(0.999).addcmul_(g, g, value=0.001)
+        root = (layer.second.sqrt() / (1 - 0.999**count) ** 0.5).add_(1e-8)
+        scores.addcdiv_(layer.first, root, value=-rate / (1 - 0.9**count))
+    else:
+        if layer.first is not None:
+            g = layer.first.mul_(recipe.momentum).add_(g)
+        scores.add_(g, alpha=-rate)
+    layer.masked.copy_(scores >= 0).mul_(layer.weight)

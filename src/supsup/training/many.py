@@ -1,0 +1,186 @@
+"""Training many tasks: which executor, which tasks together, and how their batches reach the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+from supsup.bank import pack_columns
+from supsup.data import Part, Task
+from supsup.frozen import FrozenNet
+from supsup.progress import Advance
+from supsup.scores import score_bound, score_label
+from supsup.training.batched import BatchedTrainer, supports
+from supsup.training.kernels import Feed
+from supsup.training.order import batch_positions, epoch_label
+from supsup.training.plain import train_mask
+from supsup.training.recipe import Recipe
+
+_TOGETHER = 2500  # tasks at once at most: more do not go faster, and an interruption loses those under way
+_MEMORY = 0.7  # the share of the free memory that may be filled
+
+
+def train_masks(
+    net: FrozenNet,
+    tasks: Sequence[Task],
+    recipe: Recipe,
+    advance: Advance = lambda _: None,
+    precision: torch.dtype | None = None,
+) -> Iterator[tuple[list[Task], Tensor]]:
+    """Tasks as they are finished, with their masks as bytes [bytes, tasks]; every task's mask is its own affair.
+
+    precision  of the matrix products: by default bfloat16 on a GPU and float32 on a CPU
+    """
+    if not supports(net):
+        for task in tasks:
+            mask = train_mask(net, task.name, task.train, recipe)
+            yield [task], pack_columns({name: bits[None] for name, bits in mask.items()})
+            advance(1)
+    elif net.device.type == "cuda":
+        yield from _on_gpu(net, tasks, recipe, advance, precision)
+    else:
+        yield from _one_by_one(net, tasks, recipe, advance, precision)
+
+
+def _one_by_one(
+    net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, advance: Advance, precision: torch.dtype | None
+) -> Iterator[tuple[list[Task], Tensor]]:
+    trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
+    for task in tasks:
+        start_group(trainer, [task.name])
+        for positions in batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, recipe.steps):
+            x, y = task.train.batch(positions)
+            trainer.load(x, y)
+            trainer.step()
+        yield [task], pack_columns(trainer.masks())
+        advance(1)
+
+
+def _on_gpu(
+    net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, advance: Advance, precision: torch.dtype | None
+) -> Iterator[tuple[list[Task], Tensor]]:
+    for group in groups(net, tasks, recipe, free_memory(net.device)):
+        trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision)
+        feed = make_feed(net, group, recipe)
+        step = captured(trainer, feed)
+        start_group(trainer, [task.name for task in group])
+        for count in range(recipe.steps):
+            step()
+            if count % 50 == 49 or count == recipe.steps - 1:
+                torch.cuda.synchronize()
+                advance(len(group) * (count % 50 + 1) / recipe.steps)
+        packed = pack_columns(trainer.masks())
+        del trainer, feed, step
+        yield group, packed
+
+
+def captured(trainer: BatchedTrainer, feed: Feed) -> Callable[[], None]:
+    """A training step as a CUDA graph: one launch instead of dozens. Call before the scores are set."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        trainer.step_from(feed)  # compiles the kernels
+    torch.cuda.current_stream().wait_stream(side)
+    feed.step.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        trainer.step_from(feed)
+    return graph.replay
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes on the device that torch could still take."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def groups(net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, memory: int) -> list[list[Task]]:
+    """Tasks that share their images, in groups of about equal size that fit into the memory; order is kept."""
+    runs: list[list[Task]] = []
+    for task in tasks:
+        if runs and runs[-1][0].train.images is task.train.images:
+            runs[-1].append(task)
+        else:
+            runs.append([task])
+    most = max(1, min(_TOGETHER, int(_MEMORY * memory) // bytes_per_task(net, recipe)))
+    out = []
+    for run in runs:
+        count = math.ceil(len(run) / most)
+        size = math.ceil(len(run) / count)
+        out += [run[start : start + size] for start in range(0, len(run), size)]
+    return out
+
+
+def bytes_per_task(net: FrozenNet, recipe: Recipe) -> int:
+    """What training one task takes on the device: scores, moments, masked weights, a batch's activations, its order."""
+    weights = sum(shape.numel() for shape in net.shapes.values())
+    units = sum(shape[0] for shape in net.shapes.values()) + next(iter(net.shapes.values()))[1]
+    moments = {"rmsprop": 1, "adam": 2, "sgd": 1 if recipe.momentum else 0}[recipe.optimiser]
+    return weights * (4 + 4 * moments + 4 + 2) + 8 * units * recipe.batch_size + 8 * recipe.steps * recipe.batch_size
+
+
+def start_group(trainer: BatchedTrainer, names: Sequence[str]) -> None:
+    """Begin training the tasks of these names, each from its own `initial_scores`."""
+    net = trainer.net
+
+    def scores(weight: str) -> Iterator[Tensor]:
+        shape = net.shapes[weight]
+        at_once = max(1, (1 << 26) // shape.numel())
+        for start in range(0, len(names), at_once):
+            labels = [score_label(name, weight) for name in names[start : start + at_once]]
+            yield philox.uniform(net.seed, labels, shape.numel(), score_bound(shape), net.device).view(-1, *shape)
+
+    trainer.start(scores)
+
+
+def make_feed(net: FrozenNet, group: Sequence[Task], recipe: Recipe) -> Feed:
+    """The batches of a group of tasks that share their images, as `batch_positions` orders them."""
+    first = group[0].train.on(net.device)
+    images = first.images.flatten(1)
+    rows = torch.empty(len(group), recipe.steps * recipe.batch_size, dtype=torch.int32, device=net.device)
+    labels = torch.empty_like(rows)
+    alike: dict[tuple[int, int], list[int]] = {}  # tasks with the same rows and labels
+    for i, task in enumerate(group):
+        alike.setdefault((id(task.train.rows), id(task.train.labels)), []).append(i)
+    for members in alike.values():
+        part = group[members[0]].train.on(net.device)
+        at_once = max(1, (1 << 26) // len(part))
+        for start in range(0, len(members), at_once):
+            chosen = members[start : start + at_once]
+            names = [group[i].name for i in chosen]
+            positions = many_positions(net.seed, names, len(part), rows.shape[1], net.device)
+            rows[chosen] = (positions if part.rows is None else part.rows[positions]).int()
+            labels[chosen] = part.labels[positions].int()
+    gain, offset = _by_feature(first, first.gain), _by_feature(first, first.offset)
+    maps = torch.stack([_feature_map(task.train) for task in group]).to(net.device)
+    return Feed(images, gain, offset, maps, rows, labels, torch.zeros(1, dtype=torch.int32, device=net.device))
+
+
+def many_positions(seed: int, names: Sequence[str], size: int, drawn: int, device: torch.device) -> Tensor:
+    """The first `drawn` positions of each task's epochs laid end to end: [tasks, drawn]."""
+    epochs = [
+        philox.permutations(seed, [epoch_label(name, epoch) for name in names], size, device)
+        for epoch in range(math.ceil(drawn / size))
+    ]
+    return torch.cat(epochs, 1)[:, :drawn]
+
+
+def _by_feature(part: Part, values: Tensor) -> Tensor:
+    """One number per feature of an image from one, or one per channel."""
+    return values.float().view(-1, 1).expand(-1, math.prod(part.shape) // values.numel()).flatten().contiguous()
+
+
+def _feature_map(part: Part) -> Tensor:
+    """Where each feature of a flattened image comes from, −1 for black: [features] int32."""
+    features = math.prod(part.shape)
+    if part.pixels is None:
+        return torch.arange(features, dtype=torch.int32, device=part.images.device)
+    pixels = part.pixels.int()
+    if len(pixels) == features:
+        return pixels
+    shift = torch.arange(0, features, len(pixels), dtype=torch.int32, device=pixels.device)[:, None]
+    return torch.where(pixels < 0, -1, pixels + shift).flatten()

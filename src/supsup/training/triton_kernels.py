@@ -1,0 +1,204 @@
+"""Triton kernels for training many masks at once; `kernels` says what each computes and when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from supsup.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from supsup.training.kernels import Feed, LayerState
+
+_OPTIMISERS = {"rmsprop": 0, "adam": 1, "sgd": 2}
+
+
+@triton.jit
+def _gather(
+    images,
+    gain,
+    offset,
+    maps,
+    rows,
+    labels,
+    step,
+    x,
+    y,
+    total,
+    batch,
+    features: tl.constexpr,
+    stride: tl.constexpr,
+    stored: tl.constexpr,
+    block: tl.constexpr,
+):
+    """One program writes `stored` images of one task."""
+    task = tl.program_id(1).to(tl.int64)
+    start = tl.load(step).to(tl.int64) * batch
+    place = tl.arange(0, block)
+    inside = place < features
+    source = tl.load(maps + task * features + place, mask=inside, other=-1)
+    visible = source >= 0
+    g = tl.load(gain + place, mask=inside, other=0.0)
+    o = tl.load(offset + place, mask=inside, other=0.0)
+    for i in range(stored):
+        b = tl.program_id(0) * stored + i
+        if b < batch:
+            row = tl.load(rows + task * total + start + b).to(tl.int64)
+            pixel = tl.load(images + row * features + source, mask=visible, other=0).to(tl.float32)
+            value = pixel * g + o
+            tl.store(x + (task * batch + b) * stride + place, value.to(x.dtype.element_ty), mask=inside)
+            tl.store(y + task * batch + b, tl.load(labels + task * total + start + b))
+
+
+def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
+    tasks, batch, stride = x.shape
+    features = feed.images.shape[1]
+    stored = 16
+    _gather[(triton.cdiv(batch, stored), tasks)](
+        feed.images,
+        feed.gain,
+        feed.offset,
+        feed.maps,
+        feed.rows,
+        feed.labels,
+        feed.step,
+        x,
+        y,
+        feed.rows.shape[1],
+        batch,
+        features=features,
+        stride=stride,
+        stored=stored,
+        block=triton.next_power_of_2(features),
+    )
+
+
+@triton.jit
+def _loss_gradient(outputs, y, batch, size: tl.constexpr, stride: tl.constexpr, block: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, block)
+    inside = place < size
+    z = tl.load(outputs + row * stride + place, mask=inside, other=-float("inf")).to(tl.float32)
+    p = tl.exp(z - tl.max(z, 0))
+    p = p / tl.sum(p, 0)
+    p = tl.where(place == tl.load(y + row), p - 1.0, p) / batch
+    tl.store(outputs + row * stride + place, p.to(outputs.dtype.element_ty), mask=place < stride)
+
+
+def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
+    tasks, batch, stride = outputs.shape
+    _loss_gradient[(tasks * batch,)](outputs, y, batch, size=size, stride=stride, block=triton.next_power_of_2(stride))
+
+
+@triton.jit
+def _update(
+    weight,
+    scores,
+    masked,
+    first,
+    second,
+    delta,
+    inputs,
+    step,
+    rate,
+    decay,
+    momentum,
+    batch: tl.constexpr,
+    out_size: tl.constexpr,
+    in_size: tl.constexpr,
+    optimiser: tl.constexpr,
+    has_decay: tl.constexpr,
+    has_first: tl.constexpr,
+    precision: tl.constexpr,
+    block_out: tl.constexpr,
+    block_in: tl.constexpr,
+    block_batch: tl.constexpr,
+):
+    """One program updates a tile of one task's scores: the gradient is made and used without leaving the chip."""
+    task = tl.program_id(1).to(tl.int64)
+    across = tl.cdiv(in_size, block_in)
+    m = tl.program_id(0) // across * block_out + tl.arange(0, block_out)
+    n = tl.program_id(0) % across * block_in + tl.arange(0, block_in)
+    inside = (m < out_size)[:, None] & (n < in_size)[None, :]
+    here = task * out_size * in_size + m[:, None] * in_size + n[None, :]
+    s = tl.load(scores + here, mask=inside, other=0.0)
+    w = tl.load(weight + m[:, None] * in_size + n[None, :], mask=inside, other=0.0)
+    total = tl.zeros((block_out, block_in), dtype=tl.float32)
+    for start in range(0, batch, block_batch):
+        k = start + tl.arange(0, block_batch)
+        d = tl.load(
+            delta + (task * batch + k[:, None]) * out_size + m[None, :],
+            mask=(k < batch)[:, None] & (m < out_size)[None, :],
+            other=0.0,
+        )
+        h = tl.load(
+            inputs + (task * batch + k[:, None]) * in_size + n[None, :],
+            mask=(k < batch)[:, None] & (n < in_size)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(tl.trans(d), h, total, input_precision=precision)
+    g = total * w
+    if has_decay:
+        g += decay * s
+    if optimiser == 0:
+        v = tl.load(second + here, mask=inside, other=0.0)
+        v = 0.99 * v + 0.01 * g * g
+        tl.store(second + here, v, mask=inside)
+        s -= rate * g / (tl.sqrt(v) + 1e-8)
+    elif optimiser == 1:
+        count = tl.load(step).to(tl.float32) + 1.0
+        u = tl.load(first + here, mask=inside, other=0.0)
+        v = tl.load(second + here, mask=inside, other=0.0)
+        u = u + 0.1 * (g - u)
+        v = 0.999 * v + 0.001 * g * g
+        tl.store(first + here, u, mask=inside)
+        tl.store(second + here, v, mask=inside)
+        corrected = 1.0 - tl.exp2(count * -0.0014434168696687186)  # log2(0.999)
+        root = tl.sqrt(v) / tl.sqrt(corrected) + 1e-8
+        s -= rate / (1.0 - tl.exp2(count * -0.15200309344504997)) * u / root  # log2(0.9)
+    else:
+        if has_first:
+            u = momentum * tl.load(first + here, mask=inside, other=0.0) + g
+            tl.store(first + here, u, mask=inside)
+            g = u
+        s -= rate * g
+    tl.store(scores + here, s, mask=inside)
+    tl.store(masked + here, tl.where(s >= 0, w, 0.0).to(masked.dtype.element_ty), mask=inside)
+
+
+def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, step: Tensor) -> None:
+    tasks, batch, out_size = delta.shape
+    in_size = inputs.shape[2]
+    tile = tile_of(out_size, in_size, batch, inputs.dtype)
+    programs = triton.cdiv(out_size, tile["block_out"]) * triton.cdiv(in_size, tile["block_in"])
+    _update[(programs, tasks)](
+        layer.weight,
+        layer.scores,
+        layer.masked,
+        layer.first if layer.first is not None else layer.scores,
+        layer.second if layer.second is not None else layer.scores,
+        delta,
+        inputs,
+        step,
+        recipe.learning_rate,
+        recipe.weight_decay,
+        recipe.momentum,
+        batch=batch,
+        out_size=out_size,
+        in_size=in_size,
+        optimiser=_OPTIMISERS[recipe.optimiser],
+        has_decay=recipe.weight_decay > 0,
+        has_first=layer.first is not None,
+        precision="ieee" if inputs.dtype == torch.float32 else "tf32",
+        **tile,
+    )
+
+
+def tile_of(out_size: int, in_size: int, batch: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Tile sizes and warps for an update of these shapes."""
+    block_batch = min(128 if dtype == torch.bfloat16 else 32, max(16, triton.next_power_of_2(batch)))
+    return {"block_out": 64, "block_in": 64, "block_batch": block_batch, "num_warps": 4}

@@ -1,0 +1,70 @@
+"""Search kernels for a GPU; `search` says what each computes and chooses between them and the others."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_UNPACKED = 1 << 28  # how many bits may be unpacked at once
+_SPLITS = 256  # into how many parts the bytes of a lone query are divided, so that every multiprocessor has some
+
+
+@triton.jit
+def _few(query, block, partial, size, tasks, stride, share, bytes_: tl.constexpr, block_tasks: tl.constexpr):
+    """The sum over one share of the bytes for some tasks and one query."""
+    t = tl.program_id(0) * block_tasks + tl.arange(0, block_tasks)
+    split = tl.program_id(1)
+    row = tl.program_id(2)
+    total = tl.zeros((block_tasks,), dtype=tl.float32)
+    stop = min((split + 1) * share, size)
+    for start in range(split * share, stop, bytes_):
+        b = start + tl.arange(0, bytes_)
+        place = b[:, None].to(tl.int64) * stride + t[None, :]
+        packed = tl.load(block + place, mask=(b < stop)[:, None] & (t < tasks)[None, :], other=0)
+        for bit in tl.static_range(8):
+            q = tl.load(query + row * size * 8 + b * 8 + bit, mask=b < stop, other=0.0)
+            total += tl.sum(((packed >> bit) & 1).to(tl.float32) * q[:, None], 0)
+    tl.store(partial + (row * tl.num_programs(1) + split) * tasks + t, total, mask=t < tasks)
+
+
+def add_inner_few(query: Tensor, block: Tensor, out: Tensor) -> None:
+    """For a few queries: every byte is read once for each."""
+    size, tasks = block.shape
+    share = max(16, triton.cdiv(size, _SPLITS))
+    splits = triton.cdiv(size, share)
+    partial = torch.empty(len(query), splits, tasks, device=query.device)
+    _few[(triton.cdiv(tasks, 128), splits, len(query))](
+        query.contiguous(), block, partial, size, tasks, block.stride(0), share, bytes_=16, block_tasks=128
+    )
+    out += partial.sum(1)
+
+
+@triton.jit
+def _unpack(block, bits, size, tasks, stride, bytes_: tl.constexpr, block_tasks: tl.constexpr):
+    b = tl.program_id(1) * bytes_ + tl.arange(0, bytes_)
+    t = tl.program_id(0) * block_tasks + tl.arange(0, block_tasks)
+    inside = (b < size)[:, None] & (t < tasks)[None, :]
+    packed = tl.load(block + b[:, None].to(tl.int64) * stride + t[None, :], mask=inside, other=0)
+    for bit in tl.static_range(8):
+        place = (b[:, None].to(tl.int64) * 8 + bit) * tasks + t[None, :]
+        tl.store(bits + place, ((packed >> bit) & 1).to(bits.dtype.element_ty), mask=inside)
+
+
+def unpack(block: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes [b, tasks] to numbers [8b, tasks]."""
+    size, tasks = block.shape
+    bits = torch.empty(8 * size, tasks, dtype=dtype, device=block.device)
+    grid = (triton.cdiv(tasks, 128), triton.cdiv(size, 32))
+    _unpack[grid](block, bits, size, tasks, block.stride(0), bytes_=32, block_tasks=128)
+    return bits
+
+
+def add_inner_many(query: Tensor, block: Tensor, out: Tensor) -> None:
+    """For many queries: matrix products in bfloat16 with float32 sums, the bits unpacked a piece at a time."""
+    narrow = query.to(torch.bfloat16)
+    step = max(1, _UNPACKED // (8 * max(1, block.shape[1])))
+    for start in range(0, len(block), step):
+        bits = unpack(block[start : start + step], torch.bfloat16)
+        out += torch.mm(narrow[:, 8 * start : 8 * start + len(bits)], bits, out_dtype=torch.float32)

@@ -1,0 +1,48 @@
+"""Every way of searching the bits against the plain one."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from supsup import search
+
+
+def case(seed: int, rows: int, size: int, tasks: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, bytes and the inner products from float masks."""
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(rows, 8 * size, generator=generator)
+    wide = torch.randint(256, (size, tasks + 3), generator=generator, dtype=torch.uint8)
+    block = wide[:, :tasks]
+    floats = torch.stack([(block >> bit) & 1 for bit in range(8)], 1).flatten(0, 1).float()
+    return query, block, query @ floats
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 12), st.integers(1, 70), st.integers(1, 300))
+def test_the_cpu_search(seed: int, rows: int, size: int, tasks: int) -> None:
+    """Few and many queries take different ways."""
+    query, block, expected = case(seed, rows, size, tasks)
+    out = torch.ones(rows, tasks)
+    search.add_inner(query, block, out)
+    assert torch.allclose(out, 1 + expected, atol=1e-3)
+
+
+def test_the_kernel_for_few_queries_and_the_unpacking() -> None:
+    triton_search = pytest.importorskip("supsup.triton_search", reason="triton is not installed")
+    for rows, size, tasks in ((1, 37, 5), (3, 80, 150)):
+        query, block, expected = case(0, rows, size, tasks)
+        out = torch.ones(rows, tasks)
+        triton_search.add_inner_few(query, block, out)
+        assert torch.allclose(out, 1 + expected, atol=1e-3)
+        assert torch.allclose(query @ triton_search.unpack(block, torch.float32), expected, atol=1e-3)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 4))
+def test_a_query_in_factors_equals_the_dense_one(seed: int, rows: int, images: int) -> None:
+    torch.manual_seed(seed)
+    query = search.Outer(torch.randn(6, 7), torch.randn(rows, images, 6), torch.randn(rows, images, 7))
+    mask = torch.rand(6, 7) < 0.5
+    assert query.dense().shape == query.shape
+    assert torch.allclose(query.inner(mask), (query.dense() * mask).sum((1, 2)), atol=1e-4)

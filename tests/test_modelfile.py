@@ -317,6 +317,39 @@ class TestForget:
         assert path.stat().st_size < size / 3
         assert masks(supsup.load(path)) == masks(tiny(5))
 
+    def test_masks_coded_against_their_mean_do_not_outlive_a_task_in_it(self, path: Path) -> None:
+        """Alike masks get smaller; the mean goes with the first task that it was taken over."""
+        alike = tiny()
+        common = torch.rand(
+            alike.bank.pack(tiny(1).mask("task-0")).shape[0], generator=torch.Generator().manual_seed(1)
+        )
+        for number in range(40):
+            noise = torch.rand(len(common), generator=torch.Generator().manual_seed(number))
+            alike._add({f"task-{number}": 10}, ((common < 0.3) ^ (noise < 0.05)).byte()[:, None] * 37, (200,))
+        alike.save(path)
+        with ModelFile(path, write=True) as file:
+            size = sum(len(row.mask) for row in file.rows())
+            file.compact(against_mean=True)
+            assert sum(len(row.mask) for row in file.rows()) < 0.75 * size
+        assert masks(supsup.load(path)) == masks(alike)
+        with supsup.load(path, in_place=True) as model:
+            add(model, "later")
+            model.forget("later")
+            with ModelFile(path) as file:
+                assert file.reference is not None
+            model.forget("task-3")
+        with ModelFile(path) as file:
+            assert file.reference is None
+        assert masks(supsup.load(path)) == masks(model)
+        assert len(model.tasks) == 39
+
+    def test_the_mean_is_not_kept_where_it_does_not_help(self, path: Path) -> None:
+        tiny(10).save(path)
+        with ModelFile(path, write=True) as file:
+            file.compact(against_mean=True)
+            assert file.reference is None
+        assert masks(supsup.load(path)) == masks(tiny(10))
+
     def test_a_name_can_be_learned_again(self, path: Path) -> None:
         tiny(3).save(path)
         with supsup.load(path, in_place=True) as model:

@@ -23,6 +23,7 @@ _EMPTY, _FULL, _AS_IS = 0, 128, 127  # class bytes that are not densities
 _WORTH_CODING = 1 - 1 / 256  # of the plain size; above it the bits stay as they are and decode at once
 
 
+@lru_cache(maxsize=1)
 def available() -> bool:
     """Whether the entropy coder is installed; without it masks are written as plain bits."""
     return importlib.util.find_spec("constriction") is not None
@@ -30,15 +31,15 @@ def available() -> bool:
 
 def encode(packed: Bytes, sizes: Sequence[int]) -> tuple[str, bytes]:
     """(codec, bytes) of a mask as the bank packs it; sizes are the numbers of weights in its tensors."""
-    pieces = _pieces(packed, sizes)
+    tensors = pieces(packed, sizes)
     classes = [_class_of(count, size) for count, size in zip(kept(packed, sizes), sizes)]
     if not available() or all(kind == _AS_IS for kind in classes):
         return PLAIN, packed.tobytes()
     coder = _coder().AnsCoder()
-    for kind, piece in reversed(list(zip(classes, pieces))):
+    for kind, piece in reversed(list(zip(classes, tensors))):
         if kind not in (_EMPTY, _FULL, _AS_IS):
             coder.encode_reverse(piece.astype(np.int32), _model(kind))
-    plain = b"".join(piece.tobytes() for kind, piece in zip(classes, pieces) if kind == _AS_IS)
+    plain = b"".join(piece.tobytes() for kind, piece in zip(classes, tensors) if kind == _AS_IS)
     words = coder.get_compressed().astype("<u4").tobytes()
     coded = bytes(classes) + plain + words
     return (CODED, coded) if len(coded) < len(packed) else (PLAIN, packed.tobytes())
@@ -63,7 +64,7 @@ def decode(codec: str, blob: bytes, sizes: Sequence[int]) -> Bytes:
     except ValueError as error:
         raise Damaged(f"the coded mask cannot be read: {error}") from error
     out = np.zeros(sum(lengths), np.uint8)
-    for kind, size, piece in zip(classes, sizes, _pieces(out, sizes)):
+    for kind, size, piece in zip(classes, sizes, pieces(out, sizes)):
         if kind == _FULL:
             piece[:] = np.packbits(np.ones(size, bool), bitorder="little")
         elif kind == _AS_IS:
@@ -76,7 +77,7 @@ def decode(codec: str, blob: bytes, sizes: Sequence[int]) -> Bytes:
 
 def kept(packed: Bytes, sizes: Sequence[int]) -> list[int]:
     """How many weights of each tensor a mask keeps."""
-    return [int(np.bitwise_count(piece).sum()) for piece in _pieces(packed, sizes)]
+    return [int(np.bitwise_count(piece).sum()) for piece in pieces(packed, sizes)]
 
 
 def entropy_bytes(packed: Bytes, sizes: Sequence[int]) -> float:
@@ -97,14 +98,20 @@ def paper_bytes(counts: Sequence[int], shapes: Sequence[Sequence[int]], channels
     return sum(min(size / 8, 2 * count + 2 * (shape[0] + 1)) for count, size, shape in tensors) + 8 * channels
 
 
+def pieces(packed: Bytes, sizes: Sequence[int]) -> list[Bytes]:
+    """The bytes of each tensor (views)."""
+    ends = np.cumsum([_length(size) for size in sizes])
+    return np.split(packed, ends[:-1])
+
+
 def _class_of(count: int, size: int) -> int:
     """The class byte whose density codes the tensor in the fewest bits."""
     if count in (0, size):
         return _EMPTY if count == 0 else _FULL
-    kinds = np.array([kind for kind in range(256) if kind not in (_EMPTY, _FULL, _AS_IS)])
-    costs = _bits(count, size, _densities()[kinds])
+    costs = _bits(count, size, _densities())
+    costs[[_EMPTY, _FULL, _AS_IS]] = np.inf
     best = int(costs.argmin())
-    return int(kinds[best]) if costs[best] < _WORTH_CODING * size else _AS_IS
+    return best if costs[best] < _WORTH_CODING * size else _AS_IS
 
 
 @lru_cache(maxsize=1)
@@ -141,11 +148,6 @@ def _constriction() -> Any:
 
 def _bits(count: int, size: int, density: Any) -> Any:
     return -count * np.log2(density) - (size - count) * np.log2(1 - density)
-
-
-def _pieces(packed: Bytes, sizes: Sequence[int]) -> list[Bytes]:
-    ends = np.cumsum([_length(size) for size in sizes])
-    return np.split(packed, ends[:-1])
 
 
 def _length(size: int) -> int:

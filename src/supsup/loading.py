@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import safetensors
 import torch
 from safetensors.torch import load as tensors_of
 from torch import Tensor, nn
 
 from supsup.allocation import Allocation
+from supsup.codec import Bytes
 from supsup.errors import Damaged, SupSupError
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference
@@ -90,11 +92,11 @@ def _check_weights(net: FrozenNet, header: Header) -> None:
 
 
 def _fill(model: SupSup, file: ModelFile) -> None:
-    waiting: list[Tensor] = []
+    waiting: list[Bytes] = []
     for task in file.tasks():
-        waiting.append(torch.tensor(task.packed))
+        waiting.append(task.packed)
         if len(waiting) == _AT_ONCE:
-            model.bank.add_packed(torch.stack(waiting, dim=1).to(model.device))
+            model.bank.add_packed(torch.from_numpy(np.stack(waiting)).T.to(model.device))
             waiting.clear()
         model._classes[task.name] = task.classes
         model._learned_at[task.name] = task.created
@@ -102,7 +104,7 @@ def _fill(model: SupSup, file: ModelFile) -> None:
             with explained(file.path):
                 model.extras[task.name] = _tensors(task.name, task.extras, model.device)
     if waiting:
-        model.bank.add_packed(torch.stack(waiting, dim=1).to(model.device))
+        model.bank.add_packed(torch.from_numpy(np.stack(waiting)).T.to(model.device))
 
 
 def _tensors(task: str, extras: bytes, device: torch.device) -> dict[str, Tensor]:

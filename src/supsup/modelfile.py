@@ -7,12 +7,25 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from supsup.errors import Damaged, SupSupError
-from supsup.modelformat import COLUMNS, Header, Row, Stored, check_complete, check_format, create, read_header
-from supsup.modelformat import write_header as _write_header
+from supsup.modelformat import (
+    COLUMNS,
+    Header,
+    Row,
+    Stored,
+    check_complete,
+    check_format,
+    create,
+    read_header,
+    read_reference,
+    write_header,
+    write_reference,
+)
+from supsup.reference import Reference
 from supsup.sqlitefile import PAGE, WriterLock, connect, explained, transaction
 
 AnyPath = str | os.PathLike[str]
@@ -23,6 +36,7 @@ class ModelFile:
     """An open model file; with `write=True` the only one that may change it."""
 
     header: Header
+    reference: Reference | None
 
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
         self.path = existing(path)
@@ -76,7 +90,7 @@ class ModelFile:
         """Every task, checked, in order; none is to be trusted before the last has come."""
         for row in self.rows():
             with explained(self.path):
-                task = row.decoded(self.header)
+                task = row.decoded(self.header, self.reference)
             yield task
 
     def put(self, tasks: Iterable[Stored], header: Header | None = None) -> None:
@@ -98,12 +112,22 @@ class ModelFile:
             raise SupSupError(f"{self.path}: no task {name!r}; `supsup tasks {self.path.name}` lists what there is")
         places = dict(self._places)
         position, _ = places.pop(name)
+        independent = [] if self.reference is None or name not in self._members else self._coded_alone()
         with self._writing(header or self.header, places):
             self._connection.execute("DELETE FROM tasks WHERE position = ?", (position,))
+            if independent:
+                self._recode(independent, None)
+        if independent:
+            self.reference, self._members = None, []
 
-    def compact(self) -> None:
-        """Give the space of removed tasks back to the file system."""
+    def compact(self, *, against_mean: bool = False) -> None:
+        """Give the space of removed tasks back to the file system.
+
+        against_mean  also code masks against their mean, if the file gets smaller by it
+        """
         self._check_writable()
+        if against_mean:
+            self._code_against_mean()
         with explained(self.path):
             self._connection.execute("VACUUM")
 
@@ -112,6 +136,33 @@ class ModelFile:
         with explained(self.path):
             found = [str(line) for (line,) in self._connection.execute("PRAGMA integrity_check(20)")]
         return [] if found == ["ok"] else found
+
+    def _coded_alone(self) -> list[Row]:
+        """Every row with a mask that needs no other."""
+        return [Row.encoded(self.header, row.position, row.decoded(self.header, self.reference)) for row in self.rows()]
+
+    def _code_against_mean(self) -> None:
+        """Forgetting stays exact: when a task goes that the mean was taken over, the mean goes too."""
+        alone = self._coded_alone()
+        sizes = self.header.sizes
+        masks = [row.decoded(self.header, None).packed for row in alone]
+        reference = Reference.of(masks, sizes)
+        coded = [reference.encode(packed) for packed in masks]
+        better = [
+            replace(row, codec=name, mask=blob) if len(blob) < len(row.mask) else row
+            for row, (name, blob) in zip(alone, coded)
+        ]
+        saved = sum(len(row.mask) for row in alone) - sum(len(row.mask) for row in better)
+        wins = saved > len(reference.to_bytes()[1])
+        with self._writing(self.header, self._places):
+            self._recode(better if wins else alone, reference if wins else None)
+        self.reference, self._members = (reference, self.names) if wins else (None, [])
+
+    def _recode(self, rows: list[Row], reference: Reference | None) -> None:
+        self._connection.executemany(
+            "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?", [(r.codec, r.mask, r.position) for r in rows]
+        )
+        write_reference(self._connection, reference, self.names)
 
     def _read_places(self) -> dict[str, tuple[int, bytes]]:
         """Position and checksum of each task; the masks are not read."""
@@ -128,6 +179,7 @@ class ModelFile:
         with explained(self.path), transaction(self._connection):
             check_format(self._connection)
             self.header, digest = read_header(self._connection)
+            self.reference, self._members = read_reference(self._connection, self.header)
             yield digest
 
     @contextmanager
@@ -138,7 +190,7 @@ class ModelFile:
             if self._data_version() != self._version:
                 raise SupSupError("another process has changed it; load it again before you go on")
             yield
-            _write_header(self._connection, header, (checksum for _, checksum in places.values()))
+            write_header(self._connection, header, (checksum for _, checksum in places.values()))
         self._places, self.header = places, header
 
     def _check_writable(self) -> None:
@@ -204,7 +256,7 @@ def _write(path: Path, header: Header, tasks: Iterable[Stored]) -> None:
                 row = Row.encoded(header, position, task)
                 checksums.append(row.checksum)
                 connection.execute(_INSERT, row.values())
-            _write_header(connection, header, checksums)
+            write_header(connection, header, checksums)
     finally:
         connection.close()
 

@@ -19,6 +19,8 @@ import numpy as np
 from supsup import codec
 from supsup.codec import Bytes
 from supsup.errors import Damaged, SupSupError
+from supsup.reference import Reference
+from supsup.reference import decode as decode_mask
 
 FORMAT = 1
 APPLICATION_ID = 0x53555053  # "SUPS"
@@ -31,6 +33,7 @@ SCHEMA = (
     "CREATE TABLE tasks (position INTEGER PRIMARY KEY, name TEXT NOT NULL, created TEXT NOT NULL, "
     "classes INTEGER NOT NULL, kept INTEGER NOT NULL, codec TEXT NOT NULL, checksum BLOB NOT NULL, "
     "extras BLOB NOT NULL, mask BLOB NOT NULL)",
+    "CREATE TABLE reference (id INTEGER PRIMARY KEY, members TEXT NOT NULL, codec TEXT NOT NULL, levels BLOB NOT NULL)",
 )
 
 
@@ -104,10 +107,10 @@ class Row:
             position, task.name, task.created, task.classes, kept, name, _sum(header, task, kept), task.extras, mask
         )
 
-    def decoded(self, header: Header) -> Stored:
+    def decoded(self, header: Header, reference: Reference | None) -> Stored:
         """The task, whose every bit is as it was written, or an error."""
         try:
-            packed = codec.decode(self.codec, self.mask, header.sizes)
+            packed = decode_mask(self.codec, self.mask, header.sizes, reference)
         except SupSupError as error:
             raise type(error)(f"task {self.name!r} cannot be read: {error}") from error
         task = Stored(self.name, self.classes, packed, self.created, self.extras)
@@ -174,6 +177,26 @@ def read_header(connection: sqlite3.Connection, table: str = "model") -> tuple[H
     if not all(type(side) is int and side > 0 for side in sides) or not 0 < sum(header.sizes) <= _MOST_WEIGHTS:
         raise Damaged("the header cannot be read (weights of impossible shapes)")
     return header, digest
+
+
+def write_reference(connection: sqlite3.Connection, reference: Reference | None, members: Sequence[str] = ()) -> None:
+    """Replace the mean that masks are coded against; `members` are the tasks it was taken over."""
+    connection.execute("DELETE FROM reference")
+    if reference is not None:
+        connection.execute("INSERT INTO reference VALUES (1, ?, ?, ?)", (json.dumps(members), *reference.to_bytes()))
+
+
+def read_reference(connection: sqlite3.Connection, header: Header) -> tuple[Reference | None, list[str]]:
+    """The mean that masks are coded against, and the tasks it was taken over; None and no tasks where there is none."""
+    row = connection.execute("SELECT members, codec, levels FROM reference").fetchone()
+    if row is None:
+        return None, []
+    if [type(value) for value in row] != [str, str, bytes]:
+        raise Damaged("the mean that masks are coded against is damaged (a value has the wrong type)")
+    try:
+        return Reference.from_bytes(row[1], row[2], header.sizes), list(map(str, json.loads(row[0])))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Damaged(f"the mean that masks are coded against is damaged ({error})") from error
 
 
 def check_complete(checksums: Iterable[bytes], digest: bytes) -> None:

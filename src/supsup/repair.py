@@ -12,7 +12,18 @@ from pathlib import Path
 
 from supsup.errors import Damaged, SupSupError
 from supsup.modelfile import AnyPath, ModelFile, existing, write_new
-from supsup.modelformat import COLUMNS, Header, NewerFormat, Row, Stored, create, has_our_tables, read_header
+from supsup.modelformat import (
+    COLUMNS,
+    Header,
+    NewerFormat,
+    Row,
+    Stored,
+    create,
+    has_our_tables,
+    read_header,
+    read_reference,
+)
+from supsup.reference import Reference
 from supsup.sqlitefile import PAGE, connect
 
 _UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError)
@@ -33,10 +44,10 @@ class Findings:
         """Whether every task is as it was written, and the file sound."""
         return not self.damaged and not self.structure
 
-    def judge(self, row: Row, header: Header) -> None:
+    def judge(self, row: Row, header: Header, reference: Reference | None) -> None:
         """Put a task on one of the two lists."""
         try:
-            self.intact.append(row.decoded(header))
+            self.intact.append(row.decoded(header, reference))
         except SupSupError as error:
             self.damaged[row.name] = str(error)
 
@@ -49,7 +60,7 @@ def verify(path: AnyPath) -> Findings:
             findings.header = file.header
             findings.structure += file.structure_problems()
             for row in file.rows():
-                findings.judge(row, file.header)
+                findings.judge(row, file.header, file.reference)
     except Damaged as error:
         findings.structure.append(str(error))
     return findings
@@ -97,9 +108,12 @@ def _read_around(path: Path) -> Findings:
             with suppress(*_UNREADABLE):
                 findings.header = findings.header or read_header(connection, table)[0]
         if findings.header is not None:
+            reference = None
+            with suppress(*_UNREADABLE):
+                reference, _ = read_reference(connection, findings.header)
             pages = path.stat().st_size // PAGE
             for position in _positions(connection, pages * _ROWS_PER_PAGE):
-                _read_task(connection, position, findings.header, findings)
+                _read_task(connection, position, findings.header, reference, findings)
     return findings
 
 
@@ -125,11 +139,13 @@ def _positions(connection: sqlite3.Connection, most: int) -> Iterable[int]:
     return [*forward, *range(start, min(stop, start + most)), *(p for p in reversed(backward) if p >= start)]
 
 
-def _read_task(connection: sqlite3.Connection, position: int, header: Header, findings: Findings) -> None:
+def _read_task(
+    connection: sqlite3.Connection, position: int, header: Header, reference: Reference | None, findings: Findings
+) -> None:
     try:
         values = connection.execute(f"SELECT {COLUMNS} FROM tasks WHERE position = ?", (position,)).fetchone()
         if values is not None:
-            findings.judge(Row.of(values), header)
+            findings.judge(Row.of(values), header, reference)
     except _UNREADABLE as error:
         with suppress(*_UNREADABLE):
             (name,) = connection.execute("SELECT name FROM tasks WHERE position = ?", (position,)).fetchone()

@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
-for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.export):
+for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.compact, model.export):
     app.command()(command)
 
 

@@ -44,7 +44,7 @@ def info(file: File) -> None:
     with ModelFile(file) as model:
         header, coded, extras, bound, paper = model.header, 0, 0, 0.0, 0.0
         for row in model.rows():
-            packed = row.decoded(header).packed
+            packed = row.decoded(header, model.reference).packed
             coded, extras = coded + len(row.mask), extras + len(row.extras)
             bound += codec.entropy_bytes(packed, header.sizes)
             paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
@@ -114,6 +114,19 @@ def forget(
             model.compact()
         left = len(model.names)
     Console().print(f"{', '.join(map(escape, names))} forgotten; {left:,} tasks left", highlight=False)
+
+
+def compact(
+    file: File,
+    against_mean: Annotated[
+        bool, Option("--against-mean", help="Also code masks against their mean, where that is smaller.")
+    ] = False,
+) -> None:
+    """Make a model file as small as it can be: no space of forgotten tasks, no mask larger than it must be."""
+    before = file.stat().st_size if file.is_file() else 0
+    with ModelFile(file, write=True) as model:
+        model.compact(against_mean=against_mean)
+    Console().print(f"{escape(str(file))}: {before:,} → {file.stat().st_size:,} bytes", highlight=False)
 
 
 def export(

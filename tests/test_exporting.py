@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import onnxruntime
 import pytest
 import torch
 from safetensors import safe_open
@@ -33,6 +32,7 @@ def test_onnx_runs_without_torch(learned: SupSup, images: Tensor, tmp_path: Path
     path = tmp_path / "one.onnx"
     supsup.export(learned, "permutation-2", path)
     assert [file.name for file in tmp_path.iterdir()] == ["one.onnx"]
+    onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for batch in (images[:1], images):
         (found,) = session.run(None, {"images": batch.numpy()})

@@ -30,6 +30,7 @@ def test_every_mask_comes_back(sizes: list[int], count: int, seed: int) -> None:
         assert np.array_equal(decode(*reference.encode(packed), sizes, again), packed)
 
 
+@pytest.mark.skipif(not codec.available(), reason="needs the entropy coder")
 def test_alike_masks_get_smaller() -> None:
     sizes = [20_000, 5_000]
     masks = random_masks(sizes, 50, 0, noise=0.2)

@@ -273,7 +273,7 @@ class SupSup:
         self._unsaved.clear()
 
     def _stored(self, name: str) -> Stored:
-        tensors = self.extras.get(name)
+        tensors = {key: value.contiguous() for key, value in self.extras.get(name, {}).items()}
         packed = self.bank.packed(self._index(name)).cpu().numpy()
         extras = safetensors_bytes(tensors) if tensors else b""
         return Stored(name, self._classes[name], packed, self._learned_at[name], extras)

@@ -37,6 +37,8 @@ class ModelFile:
 
     header: Header
     reference: Reference | None
+    _members: list[str]
+    _places: dict[str, tuple[int, bytes]] | None  # None while a commit may or may not have happened
 
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
         self.path = existing(path)
@@ -48,9 +50,9 @@ class ModelFile:
             self._unlock()
             raise
         try:
-            with self._reading() as digest:
-                self._places = self._read_places()
-                check_complete((checksum for _, checksum in self._places.values()), digest)
+            self._places = None
+            self._known_places()
+            with explained(self.path):
                 self._version = self._data_version()
         except BaseException:
             self.close()
@@ -74,7 +76,7 @@ class ModelFile:
     @property
     def names(self) -> list[str]:
         """The tasks, in order."""
-        return list(self._places)
+        return list(self._known_places())
 
     def rows(self) -> Iterator[Row]:
         """Every task as it lies in the file, in order; an error after the last if one is missing."""
@@ -96,7 +98,7 @@ class ModelFile:
     def put(self, tasks: Iterable[Stored], header: Header | None = None) -> None:
         """Commit tasks, all or none: new ones, or new masks of those that are there."""
         header = header or self.header
-        places = dict(self._places)
+        places = dict(self._known_places())
         next_position = max((position for position, _ in places.values()), default=-1) + 1
         with self._writing(header, places):
             for task in tasks:
@@ -108,9 +110,9 @@ class ModelFile:
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
-        if name not in self._places:
+        places = dict(self._known_places())
+        if name not in places:
             raise SupSupError(f"{self.path}: no task {name!r}; `supsup tasks {self.path.name}` lists what there is")
-        places = dict(self._places)
         position, _ = places.pop(name)
         independent = [] if self.reference is None or name not in self._members else self._coded_alone()
         with self._writing(header or self.header, places):
@@ -154,7 +156,7 @@ class ModelFile:
         ]
         saved = sum(len(row.mask) for row in alone) - sum(len(row.mask) for row in better)
         wins = saved > len(reference.to_bytes()[1])
-        with self._writing(self.header, self._places):
+        with self._writing(self.header, self._known_places()):
             self._recode(better if wins else alone, reference if wins else None)
         self.reference, self._members = (reference, self.names) if wins else (None, [])
 
@@ -164,13 +166,18 @@ class ModelFile:
         )
         write_reference(self._connection, reference, self.names)
 
-    def _read_places(self) -> dict[str, tuple[int, bytes]]:
+    def _known_places(self) -> dict[str, tuple[int, bytes]]:
         """Position and checksum of each task; the masks are not read."""
+        if self._places is not None:
+            return self._places
         places = {}
-        for values in self._connection.execute("SELECT position, name, checksum FROM tasks ORDER BY position"):
-            if [type(value) for value in values] != [int, str, bytes]:
-                raise Damaged(f"task {values[1]!r} is damaged (a value has the wrong type)")
-            places[values[1]] = (values[0], values[2])
+        with self._reading() as digest:
+            for values in self._connection.execute("SELECT position, name, checksum FROM tasks ORDER BY position"):
+                if [type(value) for value in values] != [int, str, bytes]:
+                    raise Damaged(f"task {values[1]!r} is damaged (a value has the wrong type)")
+                places[values[1]] = (values[0], values[2])
+            check_complete((checksum for _, checksum in places.values()), digest)
+        self._places = places
         return places
 
     @contextmanager
@@ -191,6 +198,7 @@ class ModelFile:
                 raise SupSupError("another process has changed it; load it again before you go on")
             yield
             write_header(self._connection, header, (checksum for _, checksum in places.values()))
+            self._places = None
         self._places, self.header = places, header
 
     def _check_writable(self) -> None:

@@ -101,6 +101,8 @@ class Row:
 
     @classmethod
     def encoded(cls, header: Header, position: int, task: Stored) -> Self:
+        if task.name != task.name.encode(errors="replace").decode():
+            raise SupSupError(f"the name {task.name!r} is not text that can be written; use another")
         name, mask = codec.encode(task.packed, header.sizes)
         kept = int(np.bitwise_count(task.packed).sum())
         return cls(
@@ -156,7 +158,10 @@ def has_our_tables(connection: sqlite3.Connection) -> bool:
 
 def write_header(connection: sqlite3.Connection, header: Header, checksums: Iterable[bytes]) -> None:
     """Replace the header and the digest of the tasks' checksums (in order)."""
-    text, digest = json.dumps(asdict(header)), _digest(checksums)
+    try:
+        text, digest = json.dumps(asdict(header)), _digest(checksums)
+    except (TypeError, ValueError) as error:
+        raise SupSupError(f"the model's notes and settings must be JSON values ({error})") from error
     for table in ("model", "spare"):
         connection.execute(f"REPLACE INTO {table} VALUES (1, ?, ?, ?)", (text, digest, _header_sum(text, digest)))
 

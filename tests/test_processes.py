@@ -1,6 +1,6 @@
-"""kill -9 at any moment while tasks are learned in place: the file opens and holds whatever `learn` had returned.
+"""Several processes and one file: kill -9 at any moment, a second writer, readers beside a writer.
 
-Ten kills by default; `SUPSUP_KILLS=200 pytest tests/test_crash.py -s` for more, with the counts printed.
+Eight kills by default; `SUPSUP_KILLS=200 pytest tests/test_processes.py -s` for more, with the counts printed.
 """
 
 import os
@@ -10,8 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import supsup
-from supsup import Recipe, SupSup, nets
+from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.repair import verify
 
 LEARNER = """
@@ -33,10 +35,15 @@ with supsup.load(sys.argv[1], in_place=True, device="cpu") as model:
 """
 
 
-def test_nothing_returned_is_ever_lost(tmp_path: Path) -> None:
-    kills, chance = int(os.environ.get("SUPSUP_KILLS", "10")), random.Random(0)
-    path = tmp_path / "model.supsup"
-    SupSup(nets.FullyConnected((200, 40, 20)), recipe=Recipe(steps=1), device="cpu").save(path)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A model file without tasks."""
+    SupSup(nets.FullyConnected((200, 40, 20)), recipe=Recipe(steps=1), device="cpu").save(tmp_path / "model.supsup")
+    return tmp_path / "model.supsup"
+
+
+def test_nothing_returned_is_ever_lost(path: Path) -> None:
+    kills, chance = int(os.environ.get("SUPSUP_KILLS", "8")), random.Random(0)
     known: set[str] = set()
     unfinished = 0
     for _ in range(kills):
@@ -56,3 +63,16 @@ def test_nothing_returned_is_ever_lost(tmp_path: Path) -> None:
         known = set(model.tasks)
     print(f"{kills} kills, {unfinished} in the middle of a commit, {len(known)} tasks in the file, none lost")
     assert len(known) > kills
+
+
+def test_one_writer_and_many_readers_until_the_writer_dies(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", LEARNER, str(path)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        with pytest.raises(SupSupError, match="being written by another process"):
+            supsup.load(path, in_place=True)
+        seen = [len(supsup.load(path, device="cpu").tasks) for _ in range(60)]
+        child.kill()
+    with supsup.load(path, in_place=True, device="cpu") as model:
+        assert len(model.tasks) >= seen[-1] - 1
+    assert os.listdir(path.parent) == [path.name]

@@ -137,6 +137,23 @@ def test_gamma_of_one_in_k_is_one_shot_and_a_half_is_binary() -> None:
         assert torch.equal(interpolated, named)
 
 
+@settings(deadline=None, max_examples=40)
+@given(cases(), st.sampled_from("HGM"))
+def test_all_coordinates_are_one_shot(case: Case, objective: str) -> None:
+    """With every coordinate the short way is the exact one; with few it stays among the candidates asked for."""
+    members = range(0, len(case.masks), 2)
+    exact = Inference("one-shot", objective, layers=case.layers)
+    rest = Case(case.net, case.bank, [case.masks[i] for i in members], case.x, case.classes, case.layers)
+    for coordinates in (10**6, 3):
+        how = Inference("one-shot", objective, layers=case.layers, coordinates=coordinates)
+        found = infer(case.net, case.bank, case.x, members, case.classes, how)
+        assert set(found.tolist()) <= set(members)
+        if coordinates > 3:
+            for images, answer in zip(case.x, found.tolist()):
+                expected, closest = reference(rest, images, exact)
+                assert answer == members[expected] or closest < 1e-4
+
+
 def test_choice_of_layers() -> None:
     net = FrozenNet(FullyConnected((4, 4, 4, 4)), 0, torch.device("cpu"))
     names = list(net.weights)
@@ -155,6 +172,7 @@ def test_choice_of_layers() -> None:
         ({"method": "guess"}, "one-shot, binary, gamma, descent, exhaustive"),
         ({"objective": "X"}, "H, G, M"),
         ({"gamma": 1.0}, "between 0 and 1"),
+        ({"method": "binary", "coordinates": 100}, "one-shot"),
         ({"steps": 0}, "steps"),
     ],
 )

@@ -144,6 +144,25 @@ class TestObserve:
         a, b = away.bank.mask(0), straight.bank.mask(0)
         assert all(torch.equal(a[name], b[name]) for name in a)
 
+    @pytest.mark.parametrize("batches", [1, 7, 120])
+    def test_many_batches_at_once_are_the_same_as_one_by_one(self, stream: Stream, batches: int) -> None:
+        together, single = self.model(), self.model()
+        positions = torch.arange(128 * batches).view(batches, 128) % len(stream[0].train)
+        for task in stream[:2]:
+            names = together.observe_batches(task.train, positions)
+            assert names == [single.observe(*task.train.batch(p)) for p in positions]
+        together._settle()
+        single._settle()
+        assert together.tasks == single.tasks
+        assert all(torch.equal(together.bank.packed(i), single.bank.packed(i)) for i in range(len(single.bank)))
+
+    def test_any_module_can_observe(self, stream: Stream) -> None:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), nn.ReLU(), nn.Linear(30, 20))
+        model = SupSup(net, allocation=Allocation(every=2), device="cpu")
+        names = model.observe_batches(stream[0].train, torch.arange(60).view(5, 12))
+        assert len(names) == 5
+        assert set(names) == set(model.tasks)
+
     def test_at_the_budget_tasks_share_masks(self, stream: Stream) -> None:
         model = self.model(budget=2)
         for task in stream[:4]:
@@ -160,16 +179,23 @@ class TestObserve:
     def test_a_mask_whose_trainer_is_gone_goes_on_from_its_bits(
         self, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("supsup.learner._TRAINERS_KEPT", 1)
+        monkeypatch.setattr("supsup.learner._HALF_TRAINED", 0)
         model = self.model()
         self.feed(model, stream[0], 100)
         self.feed(model, stream[1], 100)
-        assert list(model._trainers) == ["observed-1"]
+        assert not model._half_trained
         before = model.bank.mask(0)
         assert set(self.feed(model, stream[0], 50)) == {"observed-0"}
         model._settle()
         kept = [(before[n] == after).float().mean() for n, after in model.bank.mask(0).items()]
         assert min(kept) > 0.95
+
+
+def test_a_copy_on_a_device_gives_the_same_answers(learned: SupSup, images: Tensor) -> None:
+    copy = learned.to("cpu")
+    copy.forget("permutation-3")
+    assert learned.tasks == [*copy.tasks, "permutation-3"]
+    assert torch.equal(outputs(copy, images, "permutation-1"), outputs(learned, images, "permutation-1"))
 
 
 def part(x: Tensor, y: Tensor) -> Part:

@@ -46,3 +46,27 @@ def test_a_query_in_factors_equals_the_dense_one(seed: int, rows: int, images: i
     mask = torch.rand(6, 7) < 0.5
     assert query.dense().shape == query.shape
     assert torch.allclose(query.inner(mask), (query.dense() * mask).sum((1, 2)), atol=1e-4)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 300), st.integers(1, 480))
+def test_few_coordinates_and_few_columns(seed: int, size: int, tasks: int, count: int) -> None:
+    query, block, expected = case(seed, 1, size, tasks)
+    columns = torch.randperm(tasks)[:4]
+    assert torch.allclose(search.inner_columns(query[0], block, columns), expected[0, columns], atol=1e-3)
+    chosen = search.top_coordinates(query[0], count)
+    out = torch.zeros(tasks)
+    search.add_inner_at(query[0], chosen, block, out)
+    alone = torch.zeros_like(query)
+    alone[0, chosen] = query[0, chosen]
+    reference = torch.zeros(1, tasks)
+    search.plain_inner(alone, block, reference)
+    assert torch.allclose(out, reference[0], atol=1e-3)
+
+
+def test_the_largest_coordinates_are_chosen() -> None:
+    query = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+    chosen = search.top_coordinates(query, 4096)
+    assert 3500 < len(chosen) < 4700
+    left_out = torch.ones(100_000, dtype=torch.bool).index_fill_(0, chosen, False)
+    assert query[chosen].abs().min() >= query[left_out].abs().max()

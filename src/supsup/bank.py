@@ -15,6 +15,7 @@ from supsup import search
 
 _BLOCK = 256  # tasks in a block of those that are added one by one
 _FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that little stands empty
+_CANDIDATES = 4  # masks among which the exact inner product decides after a search from few coordinates
 _UNPACKED = 1 << 24  # how many bits may be unpacked at once on a CPU
 
 
@@ -111,6 +112,52 @@ class Bank:
                     flat[rows] += bits.float() @ alpha[tasks]
             totals[name] = flat[: self.shapes[name].numel()].view(self.shapes[name])
         return totals
+
+    def nearest(self, query: search.Query, coordinates: int, members: Tensor) -> Tensor:
+        """For each row the member with the largest inner product, found from few coordinates of the query: [r].
+
+        The `coordinates` largest in size rank all masks; the exact inner product decides among the best few.
+        """
+        flat = self._flat(query)
+        excluded = torch.ones(self._count, dtype=torch.bool, device=self.device).index_fill_(0, members, False)
+        out = []
+        for row in flat:
+            chosen = search.top_coordinates(row, coordinates)
+            scores = torch.zeros(self._count, device=self.device)
+            first = 0
+            for block in self.blocks():
+                search.add_inner_at(row, chosen, block, scores[first : first + block.shape[1]])
+                first += block.shape[1]
+            best = scores.masked_fill_(excluded, -torch.inf).topk(min(_CANDIDATES, len(members))).indices
+            out.append(best[self._inner_with(row, best).argmax()])
+        return torch.stack(out)
+
+    def bytes_read(self, layers: Sequence[str], coordinates: int | None = None) -> int:
+        """What a search for one query reads of the masks, in bytes: over these weights, or from few coordinates."""
+        if coordinates is None:
+            return self._count * sum(stop - start for start, stop in (self.spans[name] for name in layers))
+        return self._count * coordinates + min(_CANDIDATES, self._count) * self._bytes
+
+    def _flat(self, query: search.Query) -> Tensor:
+        """A query over all bits of a mask, 0 where it names no weight: [r, bits]."""
+        rows = next(iter(query.values())).shape[0]
+        flat = torch.zeros(rows, 8 * self._bytes, device=self.device)
+        for name, values in query.items():
+            dense = values.dense() if isinstance(values, search.Outer) else values
+            start = 8 * self.spans[name][0]
+            flat[:, start : start + self.shapes[name].numel()] = dense.reshape(rows, -1)
+        return flat
+
+    def _inner_with(self, row: Tensor, members: Tensor) -> Tensor:
+        """Exact inner products of one flat query with some masks, in their order."""
+        out = torch.zeros(len(members), device=self.device)
+        first = 0
+        for block in self.blocks():
+            here = ((members >= first) & (members < first + block.shape[1])).nonzero().flatten()
+            if len(here):
+                out[here] = search.inner_columns(row, block, members[here] - first)
+            first += block.shape[1]
+        return out
 
     def inner(self, query: search.Query) -> Tensor:
         """⟨query, Mⁱ⟩ summed over the weights the query names: [r, *shape] each in, [r, k] out."""

@@ -19,6 +19,7 @@ from supsup.loading import load
 from supsup.modelfile import ModelFile
 from supsup.modelformat import Header
 from supsup.provenance import provenance
+from supsup.saving import header_of
 from supsup.training import Recipe
 
 NETS = {"lenet_300_100": nets.lenet_300_100, "fc_1024": nets.fc_1024}
@@ -175,7 +176,7 @@ def _check_same(model: SupSup, file: Path) -> None:
 
     with ModelFile(file) as existing:
         there = essentials(existing.header)
-    here = essentials(model.header())
+    here = essentials(header_of(model))
     differing = [key for key in here | there if here.get(key) != there.get(key)]
     if differing:
         was = ", ".join(f"{key} {there.get(key)} (now {here.get(key)})" for key in differing)

@@ -22,7 +22,7 @@ from supsup.query import Goal, query
 Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
 Gradient = Callable[[Tensor, Tensor], Tensor]  # (decisions [n], α [k]) → −∂Obj/∂α [n, k]
 
-_QUERY_VALUES = 1 << 25  # how many numbers the queries of one pass may hold
+_QUERY_VALUES = {"cpu": 1 << 25, "cuda": 1 << 30}  # how many numbers the queries of one pass may hold
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Inference:
                 exhaustive: try every mask and take the lowest objective (k passes).
     objective   "H" entropy, "G" superfluous outputs only (needs more outputs than classes), "M" minus the maximum.
     layers      which weights' gradients count: "all" as in the paper, "first", "last", or names of weights.
+    coordinates for one-shot: rank the tasks from so many numbers of the gradient alone, those largest in size, and
+                decide exactly among the best few. None: all of them. A few thousand are enough for thousands of tasks.
     """
 
     method: Method = "one-shot"
@@ -42,6 +44,7 @@ class Inference:
     gamma: float = 0.5
     steps: int = 20
     step_size: float = 0.1
+    coordinates: int | None = None
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
@@ -50,6 +53,8 @@ class Inference:
             raise SupSupError(f"unknown objective {self.objective!r}; known: {', '.join(objectives.OBJECTIVES)}")
         if not 0 < self.gamma < 1:
             raise SupSupError(f"gamma is the fraction kept each time, between 0 and 1; got {self.gamma}")
+        if self.coordinates is not None and (self.method != "one-shot" or self.coordinates < 1):
+            raise SupSupError("coordinates must be 1 or more and goes with method 'one-shot'")
         if self.steps < 1 or not self.step_size > 0:
             raise SupSupError("descent needs steps of at least 1 and a positive step_size")
 
@@ -69,6 +74,8 @@ def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int], classes
 
     uniform = torch.zeros(len(bank), device=bank.device).index_fill_(0, candidates, 1.0)
     alive = (uniform > 0).expand(len(x), -1)
+    if how.coordinates is not None:
+        return few_coordinates(net, bank, x, candidates, Goal(how.objective, classes), layers, how.coordinates)
     if how.method == "one-shot":
         return narrow(gradient, alive, 1 / len(candidates))
     if how.method == "binary":
@@ -95,9 +102,17 @@ def choose_layers(net: FrozenNet, layers: str | Sequence[str]) -> list[str]:
 def alpha_gradient(net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor, goal: Goal, layers: Sequence[str]) -> Tensor:
     """−∂Obj/∂αᵢ at the superposition with coefficients α [k], for each decision: [r, k]."""
     superposed = bank.mean() if bool((alpha == 1 / len(bank)).all()) else bank.weighted(alpha)
-    size = sum(net.shapes[name].numel() for name in layers)
-    pieces = x.split(max(1, _QUERY_VALUES // size))
-    return torch.cat([bank.inner(query(net, piece, superposed, goal, layers)) for piece in pieces])
+    return torch.cat([bank.inner(query(net, piece, superposed, goal, layers)) for piece in _pieces(net, x, layers)])
+
+
+def few_coordinates(
+    net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, goal: Goal, layers: Sequence[str], coordinates: int
+) -> Tensor:
+    """One-Shot from the largest numbers of the query alone, exact among the best candidates."""
+    alpha = torch.zeros(len(bank), device=bank.device).index_fill_(0, candidates, 1 / len(candidates))
+    superposed = bank.mean() if len(candidates) == len(bank) else bank.weighted(alpha)
+    queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(net, x, layers))
+    return torch.cat([bank.nearest(rows, coordinates, candidates) for rows in queries])
 
 
 def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Tensor:
@@ -136,6 +151,13 @@ def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score:
         ]
     )
     return candidates[values.argmin(0)]
+
+
+def _pieces(net: FrozenNet, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, ...]:
+    """Decisions in pieces whose queries fit into memory."""
+    size = sum(net.shapes[name].numel() for name in layers)
+    pieces: tuple[Tensor, ...] = x.split(max(1, _QUERY_VALUES[net.device.type] // size))
+    return pieces
 
 
 def _same_rows(rows: Tensor) -> list[tuple[Tensor, Tensor]]:

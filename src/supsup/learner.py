@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
 
 import torch
-from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from supsup import checks, progress
@@ -21,14 +20,15 @@ from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, alpha_gradient, infer
 from supsup.modelfile import AnyPath, ModelFile, write_new
-from supsup.modelformat import Header, Stored, now
-from supsup.nets.registry import architecture_of
+from supsup.modelformat import now
 from supsup.query import Goal
+from supsup.saving import everything, header_of, stored
 from supsup.scores import initial_scores, score_bound
-from supsup.training import MaskTrainer, Recipe, train_masks
+from supsup.training import Recipe, train_masks
+from supsup.training.workbench import Workbench, workbench
 
 _ANSWERED_AT_ONCE = 4096  # images in one forward pass
-_TRAINERS_KEPT = 16  # observed masks whose scores and optimiser state are kept ready to go on
+_HALF_TRAINED = 16  # observed masks whose scores and optimiser state are kept ready to go on
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,14 @@ class SupSup:
         self.allocation = allocation or Allocation()
         self._classes: dict[str, int] = {}  # by task, in the bank's order
         self._shape: tuple[int, ...] | None = None
-        self._trainers: OrderedDict[str, MaskTrainer] = OrderedDict()
-        self._observing: str | None = None
+        self._bench: Workbench | None = None
+        self._half_trained: OrderedDict[str, Any] = OrderedDict()  # observed masks taken off the bench, last used last
+        self._observing: str | None = None  # the mask on the bench
         self._observed = 0
         self._stale = False  # the observed mask has moved on since it was written to the bank
         self.notes: dict[str, Any] = {}
         self.extras: dict[str, dict[str, Tensor]] = {}
-        self._created = now()
+        self.created = now()
         self._learned_at: dict[str, str] = {}
         self._file: ModelFile | None = None  # where the model lives, if it was loaded with in_place=True
         self._unsaved: dict[str, None] = {}  # tasks whose masks are not in that file yet, in order
@@ -98,6 +99,11 @@ class SupSup:
     def image_shape(self) -> tuple[int, ...] | None:
         """The shape of the images learned, or None before the first."""
         return self._shape
+
+    def learned_at(self, task: str) -> str:
+        """When a task was learned (UTC)."""
+        self._index(task)
+        return self._learned_at[task]
 
     def mask(self, task: str) -> dict[str, Tensor]:
         """A task's mask: a boolean tensor for each masked weight."""
@@ -194,28 +200,62 @@ class SupSup:
         images = self._images(x, learning=True)
         labels = checks.labels(y, len(images), self.device)
         checks.label_range(labels, self._outputs_for(images), "observed")
-        if self._observing is None or self._observed % self.allocation.every == 0:
-            self._observing = self._choose_or_open(images)
-        name = self._observing
-        self._trainers[name].step(images, labels)
-        self._stale = True
-        self._observed += 1
+        name = self._observed_by(images, batches=1)
+        self._on_bench.step(images, labels)
         self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
         return name
+
+    def observe_batches(self, part: Part, positions: Tensor) -> list[str]:
+        """`observe` on the batches of a part at positions [n, b], in order and much faster on a GPU.
+
+        Returns the name of the mask that each batch went to.
+        """
+        part = part.on(self.device)
+        positions = positions.to(self.device)
+        if len(part) == 0 or positions.ndim != 2 or int(positions.min()) < 0 or int(positions.max()) >= len(part):
+            raise SupSupError(f"positions must be [batches, images] within the part's {len(part)} images")
+        checks.label_range(part.labels, self._outputs_for(part.batch(positions[0, :1])[0]), "observed")
+        names: list[str] = []
+        while len(names) < len(positions):
+            until_check = self.allocation.every - self._observed % self.allocation.every
+            batches = positions[len(names) : len(names) + until_check]
+            name = self._observed_by(part.batch(batches[0])[0], len(batches))
+            self._on_bench.run(part, batches)
+            self._classes[name] = max(self._classes[name], int(part.labels[batches].max()) + 1)
+            names += [name] * len(batches)
+        return names
 
     def forget(self, task: str) -> None:
         """Remove a task for good; every other answer stays as it is."""
         index = self._index(task)
         self._settle()
         if self._file is not None and task in self._file.names:
-            self._file.remove(task, self.header())
+            self._file.remove(task, header_of(self))
         self.bank.remove(index)
         del self._classes[task]
-        self._trainers.pop(task, None)
+        self._half_trained.pop(task, None)
         for belongings in (self.extras, self._learned_at, self._unsaved):
             belongings.pop(task, None)
         if self._observing == task:
             self._observing = None
+
+    def to(self, device: str | torch.device) -> SupSup:
+        """A copy of this model on a device, with all its masks; what `observe` has half-trained stays behind."""
+        self._settle()
+        copy = SupSup(
+            self.net.module,
+            self.seed,
+            recipe=self.recipe,
+            inference=self.inference,
+            allocation=self.allocation,
+            device=device,
+        )
+        for block in self.bank.blocks():
+            copy.bank.add_packed(block)
+        copy._classes, copy._shape = dict(self._classes), self._shape
+        copy.notes, copy.extras = dict(self.notes), {name: dict(tensors) for name, tensors in self.extras.items()}
+        copy.created, copy._learned_at = self.created, dict(self._learned_at)
+        return copy
 
     def save(self, path: AnyPath | None = None) -> None:
         """Write the model to a file, whole or not at all; an older model file there is replaced.
@@ -225,7 +265,7 @@ class SupSup:
         """
         self._settle()
         if path is not None and (self._file is None or not self._file.is_at(path)):
-            write_new(path, self.header(), (self._stored(name) for name in self.tasks))
+            write_new(path, header_of(self), everything(self))
         elif self._file is None:
             raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
         else:
@@ -269,33 +309,8 @@ class SupSup:
         """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
         if self._file is None:
             return
-        self._file.put((self._stored(name) for name in self._unsaved), self.header())
+        self._file.put((stored(self, name) for name in self._unsaved), header_of(self))
         self._unsaved.clear()
-
-    def _stored(self, name: str) -> Stored:
-        tensors = {key: value.contiguous() for key, value in self.extras.get(name, {}).items()}
-        packed = self.bank.packed(self._index(name)).cpu().numpy()
-        extras = safetensors_bytes(tensors) if tensors else b""
-        return Stored(name, self._classes[name], packed, self._learned_at[name], extras)
-
-    def header(self) -> Header:
-        """What a model file says of this model beside its masks."""
-        from supsup import __version__
-
-        architecture = architecture_of(self.net.module)
-        return Header(
-            seed=self.seed,
-            weights=self.net.checksum,
-            shapes={name: list(shape) for name, shape in self.net.shapes.items()},
-            architecture=asdict(architecture) if architecture is not None else None,
-            recipe=asdict(self.recipe),
-            inference=asdict(self.inference),
-            allocation=asdict(self.allocation),
-            image_shape=None if self._shape is None else list(self._shape),
-            notes=self.notes,
-            created=self._created,
-            library=__version__,
-        )
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
         self._settle()
@@ -307,8 +322,8 @@ class SupSup:
         members = [self._index(name) for name in names]
         return infer(self.net, self.bank, decisions, members, max(self._classes[name] for name in names), how)
 
-    def _choose_or_open(self, images: Tensor) -> str:
-        self._settle()
+    def _known_mask(self, images: Tensor) -> str | None:
+        """The mask whose task these images seem to belong to, None for a new one."""
         layers = list(self.net.weights)
 
         def gradient(bank: Bank) -> Tensor:
@@ -321,29 +336,51 @@ class SupSup:
 
         self._commit()
         chosen = choose_mask(self.bank, gradient, stand_in, self.allocation)
-        name = self._open(images) if chosen is None else self.tasks[chosen]
-        if name not in self._trainers:
+        return None if chosen is None else self.tasks[chosen]
+
+    def _observed_by(self, images: Tensor, batches: int) -> str:
+        """Put the right mask on the bench for the batches to come, of which these are the first images."""
+        if self._observing is None or self._observed % self.allocation.every == 0:
+            self._settle()
+            chosen = self._known_mask(images)
+            if chosen is None or chosen != self._observing:
+                if self._observing is not None:
+                    self._half_trained[self._observing] = self._on_bench.take_off()
+                    self._half_trained.move_to_end(self._observing)
+                self._observing = self._open(images) if chosen is None else self._take_up(chosen)
+                while len(self._half_trained) > _HALF_TRAINED:
+                    self._half_trained.popitem(last=False)
+        self._observed += batches
+        self._stale = True
+        return self._observing
+
+    @property
+    def _on_bench(self) -> Workbench:
+        if self._bench is None:
+            self._bench = workbench(self.net, self.recipe)
+        return self._bench
+
+    def _take_up(self, name: str) -> str:
+        """Go on with a known mask: from where it was left, or from its bits if that is no longer kept."""
+        if name in self._half_trained:
+            self._on_bench.put_on(self._half_trained.pop(name))
+        else:
             bits = self.bank.mask(self._index(name))
-            scores = {n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()}
-            self._trainers[name] = MaskTrainer(self.net, scores, self.recipe)
-        self._trainers.move_to_end(name)
-        while len(self._trainers) > _TRAINERS_KEPT:
-            self._trainers.popitem(last=False)
+            self._on_bench.start({n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()})
         return name
 
     def _open(self, images: Tensor) -> str:
         number = 0
         while (name := f"observed-{number}") in self._classes:
             number += 1
-        trainer = MaskTrainer(self.net, initial_scores(self.seed, name, self.net.shapes, self.device), self.recipe)
-        self._trainers[name] = trainer
-        self._put({name: 0}, self.bank.pack(trainer.mask())[:, None], tuple(images.shape[1:]))
+        self._on_bench.start(initial_scores(self.seed, name, self.net.shapes, self.device))
+        self._put({name: 0}, self.bank.pack(self._on_bench.mask())[:, None], tuple(images.shape[1:]))
         return name
 
     def _settle(self) -> None:
         """Write the mask that `observe` is training into the bank."""
         if self._stale and self._observing is not None:
-            self.bank.replace(self._index(self._observing), self._trainers[self._observing].mask())
+            self.bank.replace(self._index(self._observing), self._on_bench.mask())
             self._unsaved[self._observing] = None
         self._stale = False
 

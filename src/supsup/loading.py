@@ -59,7 +59,7 @@ def _empty(header: Header, net: nn.Module | None, device: str | torch.device) ->
     _check_weights(model.net, header)
     model.notes = dict(header.notes)
     model._shape = None if header.image_shape is None else tuple(header.image_shape)
-    model._created = header.created
+    model.created = header.created
     return model
 
 

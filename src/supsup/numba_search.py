@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -14,7 +15,50 @@ def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
     for row in range(len(values)):
         partial = np.zeros((threads, bytes_.shape[1]), dtype=np.float32)
         _add_sums(values[row], bytes_, partial)
-        out[row] += Tensor.new_tensor(out, partial.sum(0))
+        out[row] += torch.from_numpy(partial.sum(0))
+
+
+def add_inner_at(query: Tensor, coordinates: Tensor, block: Tensor, out: Tensor) -> None:
+    """out [tasks] += the same over some coordinates of one query [bits] alone."""
+    bytes_ = block.numpy()
+    partial = np.zeros((numba.get_num_threads(), bytes_.shape[1]), dtype=np.float32)
+    _add_at(query.numpy(), coordinates.numpy(), bytes_, partial)
+    out += torch.from_numpy(partial.sum(0))
+
+
+def inner_columns(query: Tensor, block: Tensor, columns: Tensor) -> Tensor:
+    """The inner products of one query [bits] with some of the masks: [columns]."""
+    partial = np.zeros((numba.get_num_threads(), len(columns)), dtype=np.float32)
+    _columns(query.numpy(), block.numpy(), columns.numpy(), partial)
+    return torch.from_numpy(partial.sum(0))
+
+
+@numba.njit(parallel=True, cache=True, fastmath=True)
+def _add_at(query, coordinates, block, partial):  # type: ignore[no-untyped-def]
+    threads, tasks = partial.shape
+    count = len(coordinates)
+    for thread in numba.prange(threads):
+        mine = partial[thread]
+        for i in range(thread * count // threads, (thread + 1) * count // threads):
+            coordinate = coordinates[i]
+            row = block[coordinate >> 3]
+            shift = np.uint8(coordinate & 7)
+            value = query[coordinate]
+            for task in range(tasks):
+                mine[task] += value * np.float32((row[task] >> shift) & np.uint8(1))
+
+
+@numba.njit(parallel=True, cache=True, fastmath=True)
+def _columns(query, block, columns, partial):  # type: ignore[no-untyped-def]
+    threads, count = partial.shape
+    for thread in numba.prange(threads):
+        for byte in range(thread * len(block) // threads, (thread + 1) * len(block) // threads):
+            for i in range(count):
+                packed = block[byte, columns[i]]
+                total = np.float32(0)
+                for place in range(8):
+                    total += query[8 * byte + place] * np.float32((packed >> np.uint8(place)) & np.uint8(1))
+                partial[thread, i] += total
 
 
 @numba.njit(parallel=True, cache=True)

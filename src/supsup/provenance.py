@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import subprocess
 import sys
@@ -13,10 +14,10 @@ import torch
 
 def provenance(device: torch.device) -> dict[str, str | int]:
     """What somebody needs to know to get the same figures again."""
+    script = Path(sys.argv[0])
+    program = "supsup" if script.stem in ("supsup", "__main__") else f"python {script.parent.name}/{script.name}"
     return {
-        "command": " ".join(["supsup", *sys.argv[1:]])
-        if Path(sys.argv[0]).stem == "supsup"
-        else Path(sys.argv[0]).name,
+        "command": " ".join([program, *sys.argv[1:]]),
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()} (CPU)",
@@ -27,13 +28,13 @@ def provenance(device: torch.device) -> dict[str, str | int]:
 
 
 def _commit() -> str:
-    """The commit of the source tree that runs, marked where it was changed since; empty outside a checkout."""
+    """The commit of the source tree that runs, marked where it was changed since; outside a checkout $SUPSUP_COMMIT."""
     here = Path(__file__).resolve().parent
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
         changed = subprocess.run(["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return os.environ.get("SUPSUP_COMMIT", "")
     return commit.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
 
 

@@ -70,6 +70,37 @@ def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
         plain_inner(query, block, out)
 
 
+def top_coordinates(query: Tensor, count: int) -> Tensor:
+    """Indices, in order, of about `count` of the numbers in a query [n] that are largest in size.
+
+    Which numbers are large is judged by every 16th of them: a full selection would cost more than the search itself.
+    """
+    size = query.abs()
+    if count >= len(size):
+        return torch.arange(len(size), device=size.device)
+    sample = size[::16]
+    rank = max(1, min(len(sample), round(count * len(sample) / len(size))))
+    return (size >= sample.topk(rank).values[-1]).nonzero().flatten()
+
+
+def add_inner_at(query: Tensor, coordinates: Tensor, block: Tensor, out: Tensor) -> None:
+    """out [tasks] += Σ over the coordinates alone of query [bits] · masks, given as bytes [bits / 8, tasks]."""
+    if not query.is_cuda and numba_search is not None:
+        numba_search.add_inner_at(query, coordinates, block, out)
+        return
+    bits = (block[coordinates >> 3] >> (coordinates & 7).to(torch.uint8)[:, None]) & 1
+    out += query[coordinates] @ bits.to(query.dtype)
+
+
+def inner_columns(query: Tensor, block: Tensor, columns: Tensor) -> Tensor:
+    """The exact inner products of a query [bits] with some of the masks: [columns]."""
+    if not query.is_cuda and numba_search is not None:
+        return numba_search.inner_columns(query, block, columns)
+    out = torch.zeros(1, len(columns), device=query.device)
+    plain_inner(query[None], block[:, columns], out)
+    return out[0]
+
+
 def plain_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
     """The same with torch operations alone."""
     shifts = torch.arange(8, dtype=torch.uint8, device=block.device)[:, None]

@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer import Option
 
 import supsup
-from supsup.cli import model
+from supsup.cli import bench, model
 from supsup.cli.demo import demo
 from supsup.errors import SupSupError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command()(demo)
 for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.compact, model.export):
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

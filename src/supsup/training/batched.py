@@ -41,13 +41,21 @@ class BatchedTrainer:
         if precision is None:
             precision = torch.bfloat16 if device.type == "cuda" else torch.float32
         shapes = list(net.shapes.values())
-        widths = [padded(shapes[0][1]), *(padded(shape[0]) for shape in shapes)]
+        self.widths = [padded(shapes[0][1]), *(padded(shape[0]) for shape in shapes)]
         self.outputs = shapes[-1][0]
-        self.x = torch.zeros(tasks, batch_size, widths[0], dtype=precision, device=device)
-        self.y = torch.empty(tasks, batch_size, dtype=torch.int32, device=device)
+        self.precision = precision
         self.step_count = torch.zeros(1, dtype=torch.int32, device=device)
-        self.hidden = [torch.empty(tasks, batch_size, width, dtype=precision, device=device) for width in widths[1:]]
         self.layers = [self._layer(weight, tasks, precision) for weight in net.weights.values()]
+        self.resize(tasks, batch_size)
+
+    def resize(self, tasks: int, batch_size: int) -> None:
+        """Make room for batches of another size."""
+
+        def room(width: int) -> Tensor:
+            return torch.zeros(tasks, batch_size, width, dtype=self.precision, device=self.net.device)
+
+        self.x, *self.hidden = (room(width) for width in self.widths)
+        self.y = torch.zeros(tasks, batch_size, dtype=torch.int32, device=self.net.device)
 
     def _layer(self, weight: Tensor, tasks: int, precision: torch.dtype) -> LayerState:
         rows, columns = weight.shape
@@ -81,6 +89,8 @@ class BatchedTrainer:
 
     def load(self, x: Tensor, y: Tensor) -> None:
         """Put one batch of images for one task in place."""
+        if len(x) != self.x.shape[1]:
+            self.resize(1, len(x))
         self.x[0, :, : x[0].numel()] = x.flatten(1)
         self.y[0].copy_(y)
 
@@ -102,6 +112,13 @@ class BatchedTrainer:
             if below is not None:
                 delta = below
         self.step_count += 1
+
+    def state(self) -> list[Tensor]:
+        """All that training changes, to be copied and put back."""
+        tensors = [self.step_count]
+        for layer in self.layers:
+            tensors += [t for t in (layer.scores, layer.masked, layer.first, layer.second) if t is not None]
+        return tensors
 
     def step_from(self, feed: Feed) -> None:
         """One step on the feed's next batch."""

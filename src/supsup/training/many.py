@@ -139,10 +139,7 @@ def start_group(trainer: BatchedTrainer, names: Sequence[str]) -> None:
 
 def make_feed(net: FrozenNet, group: Sequence[Task], recipe: Recipe) -> Feed:
     """The batches of a group of tasks that share their images, as `batch_positions` orders them."""
-    first = group[0].train.on(net.device)
-    images = first.images.flatten(1)
-    rows = torch.empty(len(group), recipe.steps * recipe.batch_size, dtype=torch.int32, device=net.device)
-    labels = torch.empty_like(rows)
+    feed = image_feed(group[0].train.on(net.device), len(group), recipe.steps * recipe.batch_size)
     alike: dict[tuple[int, int], list[int]] = {}  # tasks with the same rows and labels
     for i, task in enumerate(group):
         alike.setdefault((id(task.train.rows), id(task.train.labels)), []).append(i)
@@ -152,12 +149,29 @@ def make_feed(net: FrozenNet, group: Sequence[Task], recipe: Recipe) -> Feed:
         for start in range(0, len(members), at_once):
             chosen = members[start : start + at_once]
             names = [group[i].name for i in chosen]
-            positions = many_positions(net.seed, names, len(part), rows.shape[1], net.device)
-            rows[chosen] = (positions if part.rows is None else part.rows[positions]).int()
-            labels[chosen] = part.labels[positions].int()
-    gain, offset = _by_feature(first, first.gain), _by_feature(first, first.offset)
-    maps = torch.stack([_feature_map(task.train) for task in group]).to(net.device)
-    return Feed(images, gain, offset, maps, rows, labels, torch.zeros(1, dtype=torch.int32, device=net.device))
+            positions = many_positions(net.seed, names, len(part), feed.rows.shape[1], net.device)
+            feed.rows[chosen] = (positions if part.rows is None else part.rows[positions]).int()
+            feed.labels[chosen] = part.labels[positions].int()
+    feed.maps.copy_(torch.stack([feature_map(task.train) for task in group]))
+    return feed
+
+
+def image_feed(part: Part, tasks: int, drawn: int) -> Feed:
+    """An empty feed from a part's images, on their device, with room for `drawn` positions of each task."""
+    images = part.images.flatten(1)
+
+    def room(width: int) -> Tensor:
+        return torch.zeros(tasks, width, dtype=torch.int32, device=images.device)
+
+    return Feed(
+        images=images,
+        gain=_by_feature(part, part.gain),
+        offset=_by_feature(part, part.offset),
+        maps=room(images.shape[1]),
+        rows=room(drawn),
+        labels=room(drawn),
+        step=torch.zeros(1, dtype=torch.int32, device=images.device),
+    )
 
 
 def many_positions(seed: int, names: Sequence[str], size: int, drawn: int, device: torch.device) -> Tensor:
@@ -174,7 +188,7 @@ def _by_feature(part: Part, values: Tensor) -> Tensor:
     return values.float().view(-1, 1).expand(-1, math.prod(part.shape) // values.numel()).flatten().contiguous()
 
 
-def _feature_map(part: Part) -> Tensor:
+def feature_map(part: Part) -> Tensor:
     """Where each feature of a flattened image comes from, −1 for black: [features] int32."""
     features = math.prod(part.shape)
     if part.pixels is None:

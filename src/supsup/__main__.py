@@ -1,0 +1,5 @@
+"""`python -m supsup` is `supsup`."""
+
+from supsup.cli import main
+
+main()

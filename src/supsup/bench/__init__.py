@@ -1,0 +1,8 @@
+"""Measurements: ours, the plain way, and the floor that the machine sets, in one run."""
+
+from supsup.bench.inferring import bench_inference as bench_inference
+from supsup.bench.machine import Machine as Machine
+from supsup.bench.machine import measure_machine as measure_machine
+from supsup.bench.memory import bench_memory as bench_memory
+from supsup.bench.training import bench_training as bench_training
+from supsup.bench.training import bench_unannounced as bench_unannounced

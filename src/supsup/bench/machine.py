@@ -1,0 +1,59 @@
+"""What the machine can do at best, measured: how fast it moves bytes and multiplies matrices."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Ceilings of a device: bytes moved and operations done per second."""
+
+    bytes_per_second: float  # of a large copy, bytes read plus bytes written
+    operations_per_second: float  # of a large matrix product in the precision that training uses
+
+    def floor(self, moved: float, operations: float) -> float:
+        """The least seconds for moving so many bytes and doing so many operations, whichever takes longer."""
+        return max(moved / self.bytes_per_second, operations / self.operations_per_second)
+
+
+def measure_machine(device: torch.device) -> Machine:
+    """Copy and multiply on this device."""
+    gpu = device.type == "cuda"
+    source = torch.rand((1 << 31 if gpu else 1 << 28) // 4, device=device)
+    target = torch.empty_like(source)
+    copied = seconds(lambda: target.copy_(source), device)
+    size = 8192 if gpu else 1024
+    left, right = (torch.randn(size, size, device=device).to(product_precision(device)) for _ in range(2))
+    multiplied = seconds(lambda: left @ right, device)
+    return Machine(2 * 4 * source.numel() / copied, 2 * size**3 / multiplied)
+
+
+def product_precision(device: torch.device) -> torch.dtype:
+    """What matrix products of training are taken in on this device."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def seconds(work: Callable[[], object], device: torch.device, repeats: int = 7) -> float:
+    """The median time of a piece of work, warmed up."""
+    work()
+    return statistics.median(once(work, device) for _ in range(repeats))
+
+
+def once(work: Callable[[], object], device: torch.device) -> float:
+    """The time of a piece of work, waiting for the device before and after."""
+    _wait(device)
+    begin = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - begin
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,169 @@
+"""`supsup bench train|infer|memory`: ours, the plain way and the floor, as a table, a JSON and a plot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from typer import Option
+
+from supsup import data
+from supsup.bench import bench_inference, bench_memory, bench_training, bench_unannounced, measure_machine
+from supsup.data import Stream
+from supsup.demo import NETS
+from supsup.devices import resolve
+from supsup.inference import Inference
+from supsup.learner import SupSup
+from supsup.nets import FullyConnected
+from supsup.provenance import provenance
+from supsup.report import time_plot
+from supsup.training import Recipe
+
+app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
+
+Net = Annotated[str, Option(help=f"Network: {', '.join(NETS)}.")]
+Outputs = Annotated[int, Option(help="Outputs of the network.")]
+Counts = Annotated[str, Option(help="Numbers of tasks, separated by commas.")]
+Steps = Annotated[int, Option(help="Training batches of 128 for each task.")]
+Data = Annotated[str, Option("--data", help=f"Data set: {', '.join(data.SOURCES)}.")]
+DataDir = Annotated[Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets.")]
+Device = Annotated[str, Option(help="auto, cpu or cuda.")]
+Json = Annotated[Path | None, Option("--json", help="Write the figures to this file, and a plot beside it.")]
+
+
+@app.command()
+def train(
+    net: Net = "lenet_300_100",
+    outputs: Outputs = 500,
+    tasks: Counts = "1,4,16",
+    steps: Steps = 200,
+    unannounced: Annotated[bool, Option("--unannounced", help="Never say where a task begins (NNs).")] = False,
+    data_set: Data = "digits",
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    json_file: Json = None,
+) -> None:
+    """Training: seconds for all tasks with data included, per task and step, against plain autograd and the floor."""
+    place, counts = resolve(device), _numbers(tasks)
+    stream = _stream(data_set, data_dir, max(counts))
+    recipe = Recipe(steps=steps)
+    if unannounced:
+        stages = sorted({max(1, round(max(counts) * part / 5)) for part in range(1, 6)})
+        row, _ = bench_unannounced(_net(net, outputs), stream, recipe, place, stages)
+        _show("training, tasks unannounced", [row], json_file, net=net, outputs=outputs, device=device)
+        return
+    machine = measure_machine(place)
+    rows = bench_training(_net(net, outputs), stream, counts, recipe, machine, place)
+    _show("training", rows, json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
+    if json_file is not None:
+        title = f"training {net} with {outputs} outputs, {steps} batches of 128 a task"
+        time_plot(json_file.with_suffix(".png"), title, rows)
+
+
+@app.command()
+def infer(
+    net: Net = "lenet_300_100",
+    outputs: Outputs = 500,
+    tasks: Counts = "250",
+    steps: Steps = 30,
+    images: Annotated[int, Option(help="Single images to infer the task of, from all tasks.")] = 1000,
+    batch: Annotated[int, Option(help="Images handed in at once.")] = 1024,
+    coordinates: Annotated[int, Option(help="How many coordinates the short search reads.")] = 4096,
+    data_set: Data = "digits",
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    search_device: Annotated[str | None, Option(help="Search on another device than the one that trains.")] = None,
+    json_file: Json = None,
+) -> None:
+    """Task inference from single images: exact and from few coordinates, against plain autograd and the floor."""
+    place = resolve(search_device or device)
+    machine = measure_machine(place)
+    rows: list[dict[str, Any]] = []
+    settings = {
+        "exact, all layers, H": Inference(),
+        "exact, all layers, G": Inference(objective="G"),
+        "exact, first layer, H": Inference(layers="first"),
+        "exact, first layer, G": Inference(layers="first", objective="G"),
+        "few coordinates, all layers, H": Inference(coordinates=coordinates),
+        "few coordinates, first layer, H": Inference(layers="first", coordinates=coordinates),
+    }
+    for count in _numbers(tasks):
+        stream = _stream(data_set, data_dir, count)
+        trained = SupSup(_net(net, outputs), recipe=Recipe(steps=steps), device=device)
+        trained.learn_many(stream)
+        model = trained if trained.device == place else trained.to(place)
+        x, names = single_images(stream, images)
+        rows += bench_inference(model, x.to(place), names, machine, settings, batch)
+    context = {"net": net, "outputs": outputs, "steps": steps, "images": images, "device": str(place)}
+    _show("task inference", rows, json_file, **context, machine=vars(machine))
+
+
+@app.command()
+def memory(
+    net: Net = "lenet_300_100",
+    outputs: Outputs = 500,
+    tasks: Counts = "10,100,1000,2500",
+    device: Device = "auto",
+    json_file: Json = None,
+) -> None:
+    """Memory of the masks, against one bit per weight and task."""
+    rows = bench_memory(_net(net, outputs), _numbers(tasks), resolve(device))
+    _show("memory of the masks (bytes)", rows, json_file, net=net, outputs=outputs, device=device)
+
+
+def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:
+    """Test images spread evenly over the tasks, with the names of their tasks."""
+    tasks = [stream[i * len(stream) // count] for i in range(count)]
+    x = torch.cat([task.test.batch(torch.tensor([i % len(task.test)]))[0] for i, task in enumerate(tasks)])
+    return x, [task.name for task in tasks]
+
+
+def _net(name: str, outputs: int) -> FullyConnected:
+    if name not in NETS:
+        raise typer.BadParameter(f"unknown network {name!r}; known: {', '.join(NETS)}")
+    return NETS[name](outputs)
+
+
+def _stream(data_set: str, data_dir: Path | None, tasks: int) -> Stream:
+    return data.permuted(data.named(data_set, data_dir), tasks)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers of tasks such as 10,100")
+    return numbers
+
+
+def _show(title: str, rows: list[dict[str, Any]], json_file: Path | None, **context: Any) -> None:
+    """A table with a line for each figure, a column for each run; and the JSON."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for _ in rows:
+        table.add_column(justify="right")
+    for key in rows[0]:
+        table.add_row(key, *(_short(row.get(key)) for row in rows), end_section=key == "setting")
+    Console().print(table)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        record = {"what": title, **context, "rows": rows, "made by": provenance(resolve(context["device"]))}
+        json_file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, dict):
+        return "\n".join(f"{key}: {_short(entry)}" for key, entry in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,128 @@
+"""A place to train one mask at a time, where a mask can be taken off half-trained and put on again later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from supsup.data import Part
+from supsup.frozen import FrozenNet
+from supsup.training.batched import BatchedTrainer, supports
+from supsup.training.kernels import Feed
+from supsup.training.many import captured, feature_map, image_feed
+from supsup.training.plain import MaskTrainer
+from supsup.training.recipe import Recipe
+
+
+class Workbench(Protocol):
+    """What `observe` needs of an executor; a state is whatever `take_off` gives."""
+
+    def start(self, scores: Mapping[str, Tensor]) -> None:
+        """Begin a mask from these scores."""
+
+    def take_off(self) -> Any:
+        """The mask being trained, with its scores and optimiser state."""
+
+    def put_on(self, state: Any) -> None:
+        """Go on with a mask that was taken off."""
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One batch."""
+
+    def run(self, part: Part, positions: Tensor) -> None:
+        """The batches of a part at positions [n, b], one after the other."""
+
+    def mask(self) -> dict[str, Tensor]:
+        """The mask as it stands."""
+
+
+def workbench(net: FrozenNet, recipe: Recipe) -> Workbench:
+    """The fastest one for this network."""
+    return DirectBench(net, recipe) if supports(net) else PlainBench(net, recipe)
+
+
+class PlainBench:
+    """For any module, by autograd."""
+
+    def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
+        self.net, self.recipe = net, recipe
+
+    def start(self, scores: Mapping[str, Tensor]) -> None:
+        self.trainer = MaskTrainer(self.net, scores, self.recipe)
+
+    def take_off(self) -> MaskTrainer:
+        return self.trainer
+
+    def put_on(self, state: MaskTrainer) -> None:
+        self.trainer = state
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.trainer.step(x, y)
+
+    def run(self, part: Part, positions: Tensor) -> None:
+        for batch in positions:
+            self.step(*part.batch(batch))
+
+    def mask(self) -> dict[str, Tensor]:
+        return self.trainer.mask()
+
+
+class DirectBench:
+    """For fully connected networks, by hand; on a GPU the batches of `run` never wait for the host."""
+
+    def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
+        self.net = net
+        self.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size)
+        self._fed: tuple[Tensor, Feed, Callable[[], None]] | None = None  # images, their feed, its captured step
+
+    def start(self, scores: Mapping[str, Tensor]) -> None:
+        self.trainer.start(lambda name: [scores[name][None]])
+
+    def take_off(self) -> list[Tensor]:
+        return [value.clone() for value in self.trainer.state()]
+
+    def put_on(self, state: list[Tensor]) -> None:
+        for value, kept in zip(self.trainer.state(), state):
+            value.copy_(kept)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.trainer.load(x, y)
+        self.trainer.step()
+
+    def run(self, part: Part, positions: Tensor) -> None:
+        part = part.on(self.net.device)
+        positions = positions.to(self.net.device)
+        if self.net.device.type != "cuda":
+            for batch in positions:
+                self.step(*part.batch(batch))
+            return
+        feed, step = self._feed(part, positions)
+        order = positions.flatten()
+        feed.maps[0] = feature_map(part)
+        feed.rows[0, : len(order)] = (order if part.rows is None else part.rows[order]).int()
+        feed.labels[0, : len(order)] = part.labels[order].int()
+        feed.step.zero_()
+        for _ in positions:
+            step()
+
+    def mask(self) -> dict[str, Tensor]:
+        return {name: bits[0] for name, bits in self.trainer.masks().items()}
+
+    def _feed(self, part: Part, positions: Tensor) -> tuple[Feed, Callable[[], None]]:
+        """A feed for these images with room for the positions, and the step that takes from it."""
+        batch_size = positions.shape[1]
+        if self._fed is not None:
+            images, feed, step = self._fed
+            fits = self.trainer.x.shape[1] == batch_size and positions.numel() <= feed.rows.shape[1]
+            if images is part.images and fits:
+                return feed, step
+        if self.trainer.x.shape[1] != batch_size:
+            self.trainer.resize(1, batch_size)
+        feed = image_feed(part, 1, positions.numel())
+        state = self.take_off()
+        step = captured(self.trainer, feed)
+        self.put_on(state)
+        self._fed = (part.images, feed, step)
+        return feed, step

@@ -1,0 +1,87 @@
+"""What runs on a GPU gives the answers of the plain path; skipped where there is none."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from supsup import Allocation, Recipe, SupSup, data, evaluate, nets
+from supsup.bank import Bank
+from supsup.data import Stream
+from supsup.frozen import FrozenNet
+from supsup.search import plain_inner
+from supsup.training import train_mask, train_masks
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+@pytest.fixture(scope="module")
+def digits(shared_data: Path) -> Stream:
+    return data.permuted(data.mnist(shared_data), 5)
+
+
+def model(device: str, steps: int = 300) -> SupSup:
+    return SupSup(nets.lenet_300_100(outputs=50), recipe=Recipe(steps=steps), device=device)
+
+
+@pytest.mark.parametrize(
+    "recipe", [Recipe(steps=100), Recipe("adam", 1e-3, steps=30), Recipe("sgd", 1.0, momentum=0.9, steps=20)]
+)
+def test_masks_in_float32_agree_with_the_plain_path(digits: Stream, recipe: Recipe) -> None:
+    net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cuda"))
+    ((tasks, packed),) = train_masks(net, digits[:3], recipe, precision=torch.float32)
+    bank = Bank(net.shapes, "cuda")
+    bank.add_packed(packed)
+    weights = sum(weight.numel() for weight in net.weights.values())
+    for i, task in enumerate(tasks):
+        plain = train_mask(net, task.name, task.train, recipe)
+        differing = sum(int((plain[name] != bits).sum()) for name, bits in bank.mask(i).items())
+        assert differing <= 0.001 * weights
+
+
+def test_accuracy_in_bfloat16_is_that_of_the_cpu(digits: Stream) -> None:
+    found = []
+    for device in ("cuda", "cpu"):
+        learner = model(device)
+        learner.learn_many(digits)
+        found.append(evaluate(learner, digits, "GNu", protocol="paper"))
+    assert found[0].task_accuracy == found[1].task_accuracy == 1
+    assert abs(found[0].average_accuracy - found[1].average_accuracy) < 0.005
+
+
+def test_a_group_does_not_matter(digits: Stream) -> None:
+    together, alone = model("cuda", 50), model("cuda", 50)
+    together.learn_many(digits)
+    alone.learn(digits[3])
+    a, b = together.bank.mask(3), alone.bank.mask(0)
+    same = [float((a[name] == b[name]).float().mean()) for name in a]
+    assert min(same) > 0.995
+
+
+@pytest.mark.parametrize("rows", [1, 5, 200])
+def test_search(rows: int) -> None:
+    torch.manual_seed(0)
+    net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cuda"))
+    bank = Bank(net.shapes, "cuda")
+    size = sum(b - a for a, b in bank.spans.values())
+    bank.add_packed(torch.randint(256, (size, 333), dtype=torch.uint8))
+    query = {name: torch.randn(rows, *shape, device="cuda") for name, shape in net.shapes.items()}
+    expected = torch.zeros(rows, 333, device="cuda")
+    for name, (start, stop) in bank.spans.items():
+        plain_inner(query[name].flatten(1), next(bank.blocks())[start:stop], expected)
+    found = bank.inner(query)
+    assert (found - expected).norm() / expected.norm() < (1e-5 if rows <= 8 else 4e-3)
+
+
+def test_observing_opens_the_same_masks(digits: Stream) -> None:
+    opened = []
+    for device in ("cuda", "cpu"):
+        learner = SupSup(
+            nets.lenet_300_100(outputs=100), recipe=Recipe(), allocation=Allocation(every=50), device=device
+        )
+        for task in digits[:3]:
+            learner.observe_batches(task.train, torch.arange(120 * 128).view(120, 128))
+        opened.append(learner.tasks)
+        x, y = digits[0].test.tensors()
+        assert float((learner.predict(x).labels.cpu() == y).float().mean()) > 0.7
+    assert opened[0] == opened[1]

@@ -5,7 +5,9 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import supsup
 from supsup import Allocation, Inference, Recipe, SupSup, SupSupError, codec, nets, sqlitefile
 from supsup.data import Stream
 from supsup.modelfile import ModelFile
+from supsup.modelformat import write_header
 
 
 def masks(model: SupSup) -> dict[str, bytes]:
@@ -442,6 +445,31 @@ class TestStrangeFiles:
             with pytest.raises(SupSupError, match=message) as caught:
                 supsup.load(file)
             assert str(file) in str(caught.value)
+
+    def test_a_forged_header_is_an_error_too(self, path: Path) -> None:
+        """Checksums can be forged: nonsense under a right checksum must not get further than an error of ours."""
+        tiny(2).save(path)
+        expected, original = masks(supsup.load(path)), path.read_bytes()
+        with ModelFile(path) as file:
+            header = file.header
+        nonsense: list[Any] = [None, -1, 2**70, "x", [], {}, [0], ["x"], {"x": 1}, {"": [-1]}, {"a": "b"}, [[]] * 9]
+        arguments: list[Any] = [{}, [], {"widths": [-3, 9]}, {"widths": 5}, {"widths": [10**7, 10**8]}]
+        nonsense += [{"name": "FullyConnected", "arguments": value} for value in arguments]
+        nonsense += [{"layers.0.weight": [10**9] * 4}]
+        for name in (field.name for field in fields(header)):
+            for value in nonsense:
+                path.write_bytes(original)
+                connection = sqlite3.connect(path)
+                with ModelFile(path) as file:
+                    checksums = [row.checksum for row in file.rows()]
+                write_header(connection, replace(header, **{name: value}), checksums)
+                connection.commit()
+                connection.close()
+                try:
+                    found = supsup.load(path, device="cpu")
+                except SupSupError:
+                    continue
+                assert masks(found) == expected, (name, value)
 
     @pytest.mark.parametrize("density", [0.05, 0.5])
     def test_no_mutation_loads_another_mask(self, path: Path, density: float) -> None:

@@ -67,6 +67,21 @@ class Header:
         return [math.prod(shape) for shape in self.shapes.values()]
 
 
+_KINDS: dict[str, Any] = {
+    "seed": int,
+    "weights": str,
+    "shapes": dict,
+    "architecture": dict | None,
+    "recipe": dict,
+    "inference": dict,
+    "allocation": dict,
+    "image_shape": list | None,
+    "notes": dict,
+    "created": str,
+    "library": str,
+}
+
+
 @dataclass(frozen=True)
 class Stored:
     """One task: its mask as the bank packs it, and extras (safetensors bytes, or none)."""
@@ -176,11 +191,14 @@ def read_header(connection: sqlite3.Connection, table: str = "model") -> tuple[H
         raise Damaged("the file is damaged (the checksum of its header differs)")
     try:
         header = Header(**json.loads(text))
-        sides = [side for shape in header.shapes.values() for side in shape]
+        wrong = [name for name, kinds in _KINDS.items() if not isinstance(getattr(header, name), kinds)]
+        sides = [side for shape in [*header.shapes.values(), header.image_shape or []] for side in shape]
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Damaged(f"the header cannot be read ({error})") from error
+    if wrong:
+        raise Damaged(f"the header cannot be read ({', '.join(wrong)} of the wrong type)")
     if not all(type(side) is int and side > 0 for side in sides) or not 0 < sum(header.sizes) <= _MOST_WEIGHTS:
-        raise Damaged("the header cannot be read (weights of impossible shapes)")
+        raise Damaged("the header cannot be read (weights or images of impossible shapes)")
     return header, digest
 
 

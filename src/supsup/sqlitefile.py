@@ -23,7 +23,8 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
     A reader needs that too: after a crash the first to open the file rolls the unfinished commit back.
     """
-    mode = "rwc" if create else "rw" if os.access(path, os.W_OK, effective_ids=True) else "ro"
+    writable = os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    mode = "rwc" if create else "rw" if writable else "ro"
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
     )

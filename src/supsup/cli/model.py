@@ -50,8 +50,8 @@ def info(file: File) -> None:
             paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
         count = len(model.names)
     built = header.architecture
-    call = ", ".join(f"{key}={value!r}" for key, value in built["arguments"].items()) if built else ""
-    network = f"{built['name']}({call})" if built else "a module of the user's own"
+    call = ", ".join(f"{key}={value!r}" for key, value in built.get("arguments", {}).items()) if built else ""
+    network = f"{built.get('name')}({call})" if built else "a module of the user's own"
     recipe = ", ".join(f"{key} {value}" for key, value in header.recipe.items())
     lines = {
         "network": network,

@@ -30,7 +30,7 @@ class Architecture:
             raise SupSupError(f"unknown architecture {self.name!r}; known: {', '.join(sorted(_BUILDERS))}")
         try:
             return _BUILDERS[self.name](**self.arguments)
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise SupSupError(f"architecture {self.name!r} does not take {self.arguments}: {error}") from error
 
 

@@ -75,6 +75,16 @@ def test_a_flipped_bit_costs_one_task(path: Path) -> None:
     assert rescued(path) == expected
 
 
+def test_a_damaged_spare_header_is_found(path: Path) -> None:
+    expected = model_file(path)
+    content = path.read_bytes()
+    spare = content.index(b'"seed"', content.index(b'"seed"') + 1)
+    overwrite(path, spare, b'"SEED"')
+    assert masks(supsup.load(path, device="cpu")) == expected
+    assert verify(path).structure == ["the spare copy of the header is damaged"]
+    assert rescued(path) == expected
+
+
 def test_ruined_pages_cost_the_tasks_on_them(path: Path) -> None:
     expected = model_file(path)
     for task in ("task-3", "task-8"):

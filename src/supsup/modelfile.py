@@ -134,10 +134,15 @@ class ModelFile:
             self._connection.execute("VACUUM")
 
     def structure_problems(self) -> list[str]:
-        """What SQLite finds wrong with the file below the level of tasks."""
-        with explained(self.path):
+        """What is wrong with the file below the level of tasks."""
+        with self._reading() as digest:
             found = [str(line) for (line,) in self._connection.execute("PRAGMA integrity_check(20)")]
-        return [] if found == ["ok"] else found
+            problems = [] if found == ["ok"] else found
+            try:
+                same = read_header(self._connection, "spare") == (self.header, digest)
+            except Damaged:
+                same = False
+        return problems if same else [*problems, "the spare copy of the header is damaged"]
 
     def _coded_alone(self) -> list[Row]:
         """Every row with a mask that needs no other."""

@@ -89,7 +89,7 @@ def verify(file: File) -> None:
 def repair(
     file: File, out: Annotated[Path | None, Argument(help="The new file (default: FILE-repaired.supsup).")] = None
 ) -> None:
-    """Write every intact task of a damaged file to a new one; the exit code is 1 if a task is lost."""
+    """Write every intact task of a damaged file to a new one; the exit code is 1 if a task is or may be lost."""
     target = out or file.with_name(f"{file.stem}-repaired{file.suffix}")
     console, findings = Console(), repairing.repair(file, target)
     console.print(f"{escape(str(target))}: {len(findings.intact):,} tasks rescued", highlight=False)

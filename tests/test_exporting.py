@@ -29,10 +29,10 @@ def test_safetensors_loads_into_a_plain_module(learned: SupSup, images: Tensor, 
 
 
 def test_onnx_runs_without_torch(learned: SupSup, images: Tensor, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
     path = tmp_path / "one.onnx"
     supsup.export(learned, "permutation-2", path)
     assert [file.name for file in tmp_path.iterdir()] == ["one.onnx"]
-    onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for batch in (images[:1], images):
         (found,) = session.run(None, {"images": batch.numpy()})
@@ -40,6 +40,7 @@ def test_onnx_runs_without_torch(learned: SupSup, images: Tensor, tmp_path: Path
 
 
 def test_convolutions_and_buffers(stream: Stream, images: Tensor, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
     net = nn.Sequential(nn.Conv2d(1, 4, 5, stride=2), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(576, 20))
     model = SupSup(net, recipe=Recipe(steps=2), device="cpu")
     model.learn(stream[0])

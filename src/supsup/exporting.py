@@ -31,6 +31,7 @@ def export(model: SupSup, task: str, path: AnyPath) -> None:
         raise SupSupError(f"{path}: give a name that ends in {' or '.join(writers)}")
     if not target.parent.is_dir():
         raise SupSupError(f"there is no folder {target.parent}; make it first")
+    model.classes(task)  # an error for an unknown one, before anything is written
     part = target.with_name(f".{secrets.token_hex(4)}{target.suffix}")
     try:
         writers[target.suffix](model, task, part)

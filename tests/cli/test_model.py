@@ -82,8 +82,8 @@ def test_exported_networks_give_the_models_own_outputs(file: Path, images: Tenso
     plain = nets.lenet_300_100(outputs=50)
     plain.load_state_dict(load_file(tmp_path / "one.safetensors"))
     assert torch.equal(plain(images), expected)
-    assert run("export", file, "permutation-1", tmp_path / "one.onnx").exit_code == 0
     onnxruntime = pytest.importorskip("onnxruntime")
+    assert run("export", file, "permutation-1", tmp_path / "one.onnx").exit_code == 0
     session = onnxruntime.InferenceSession(str(tmp_path / "one.onnx"), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"images": images.numpy()})
     assert torch.allclose(torch.from_numpy(found), expected, atol=1e-5)

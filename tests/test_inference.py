@@ -65,7 +65,8 @@ def cases(draw: st.DrawFn, most: int = 60) -> Case:
 def test_the_gradient_equals_autograd(case: Case, objective: str, uniform: bool) -> None:
     k = len(case.masks)
     alpha = torch.full((k,), 1 / k) if uniform else torch.rand(k).softmax(0)
-    found = alpha_gradient(case.net, case.bank, case.x, alpha, Goal(objective, case.classes), case.layers)
+    given = None if uniform else alpha
+    found = alpha_gradient(case.net, case.bank, case.x, given, Goal(objective, case.classes), case.layers)
     expected = torch.stack([case.gradient(images, alpha, objective) for images in case.x])
     assert (found - expected).norm() <= 1e-5 * expected.norm() + 1e-6
 
@@ -106,7 +107,7 @@ def margin(values: Tensor, keep: int) -> float:
 @given(cases(), st.sampled_from("HGM"), st.floats(0.05, 0.95))
 def test_every_method_equals_its_definition(method: str, case: Case, objective: str, gamma: float) -> None:
     how = Inference(method, objective, layers=case.layers, gamma=gamma, steps=4)  # type: ignore[arg-type]
-    found = infer(case.net, case.bank, case.x, range(len(case.masks)), case.classes, how)
+    found = infer(case.net, case.bank, case.x, None, case.classes, how)
     for images, answer in zip(case.x, found.tolist()):
         expected, closest = reference(case, images, how)
         assert answer == expected or closest < 1e-4

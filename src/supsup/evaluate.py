@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -213,7 +214,7 @@ def _grade(
     among: Sequence[str] | None,
 ) -> dict[str, Grade]:
     """Grades of these tasks, with inference among the named ones (all by default)."""
-    answers: dict[str, tuple[Tensor, list[str]]] = {}  # by task: is the label right, and the task used, per image
+    answers: dict[str, Answers] = {}
     if not scenario.given_at_test and protocol == "strict":
         for start in range(0, len(tasks), _MIXED):
             answers |= _mixed_answers(model, tasks[start : start + _MIXED], batch_size, among)
@@ -225,11 +226,26 @@ def _grade(
             answers[task.name] = _answers(model, task, scenario, batch_size, leading.get(task.name), among)
     owner = _owners(answers) if not scenario.given_in_training else {}
     grades = {}
-    for name, (right, used) in answers.items():
-        hit = torch.tensor([owner.get(task, task) == name for task in used], device=right.device)
+    for name, answer in answers.items():
+        right = answer.right
+        hit = answer.per_image([owner.get(task, task) == name for task in answer.used])
         counted = right if scenario.shared_labels else right & hit
         grades[name] = Grade(float(counted.double().mean()), float(hit.double().mean()))
     return grades
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a learner said of one task's test images: is the label right, and which task was each batch taken for?"""
+
+    right: Tensor  # booleans, one per image
+    used: list[str]  # one per batch
+    batch: int
+
+    def per_image(self, batches: Sequence[bool]) -> Tensor:
+        """What holds for each batch, for each image."""
+        values = torch.tensor(batches, device=self.right.device)
+        return values.repeat_interleave(self.batch)[: len(self.right)]
 
 
 def _decided_by_one_image(
@@ -252,30 +268,29 @@ def _answers(
     batch_size: int,
     deciding: list[str] | None,
     among: Sequence[str] | None,
-) -> tuple[Tensor, list[str]]:
-    """For each test image whether its label is right, and the task it was taken for.
+) -> Answers:
+    """The answers to one task's test images.
 
     deciding: the task of each batch where one image has decided it; else all images of a batch decide.
     """
     x, y = task.test.tensors(getattr(model, "device", "cpu"))
     if scenario.given_at_test:
-        return model.predict(x, task=task.name).labels == y, [task.name] * len(y)
+        return Answers(model.predict(x, task=task.name).labels == y, [task.name], len(y))
     if not isinstance(model, LooksBack):
         prediction = model.predict(x)
-        return prediction.labels == y, prediction.tasks
+        return Answers(prediction.labels == y, prediction.tasks, 1)
     if deciding is None:
         deciding = [str(model.infer_task(batch, per="batch", among=among)) for batch in x.split(batch_size)]
-    used = [name for name in deciding for _ in range(batch_size)][: len(y)]
-    right = torch.zeros_like(y, dtype=torch.bool)
-    for name in set(used):
-        rows = torch.tensor([u == name for u in used], device=y.device)
-        right[rows] = model.predict(x[rows], task=name).labels == y[rows]
-    return right, used
+    answers = Answers(torch.zeros_like(y, dtype=torch.bool), deciding, batch_size)
+    for name in set(deciding):
+        rows = answers.per_image([used == name for used in deciding])
+        answers.right[rows] = model.predict(x[rows], task=name).labels == y[rows]
+    return answers
 
 
 def _mixed_answers(
     model: Learner, tasks: Sequence[Task], batch_size: int, among: Sequence[str] | None
-) -> dict[str, tuple[Tensor, list[str]]]:
+) -> dict[str, Answers]:
     """Each image on its own, in batches of all these tasks' images in a random order."""
     parts = [task.test.tensors(getattr(model, "device", "cpu")) for task in tasks]
     x, y = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
@@ -293,14 +308,14 @@ def _mixed_answers(
     bounds = [0]
     for part in parts:
         bounds.append(bounds[-1] + len(part[1]))
-    return {task.name: (right[a:b], used[a:b]) for task, a, b in zip(tasks, bounds, bounds[1:])}
+    return {task.name: Answers(right[a:b], used[a:b], 1) for task, (a, b) in zip(tasks, pairwise(bounds))}
 
 
-def _owners(answers: dict[str, tuple[Tensor, list[str]]]) -> dict[str, str]:
+def _owners(answers: dict[str, Answers]) -> dict[str, str]:
     """Where masks were opened unannounced: the task that each is used for most, so that inference can be graded."""
     votes: dict[str, Counter[str]] = {}
-    for name, (_, used) in answers.items():
-        for mask, count in Counter(used).items():
+    for name, answer in answers.items():
+        for mask, count in Counter(answer.used).items():
             votes.setdefault(mask, Counter())[name] += count
     return {mask: counter.most_common(1)[0][0] for mask, counter in votes.items()}
 

@@ -59,30 +59,31 @@ class Inference:
             raise SupSupError("descent needs steps of at least 1 and a positive step_size")
 
 
-def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int], classes: int, how: Inference) -> Tensor:
-    """The index of the mask that each decision falls on, among `members` of the bank."""
-    candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
+def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int] | None, classes: int, how: Inference) -> Tensor:
+    """The index of the mask that each decision falls on, among `members` of the bank (None: all of them)."""
+    if members is None:
+        candidates = torch.arange(len(bank), device=bank.device)
+    else:
+        candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
     if len(candidates) == 1:
         return candidates.expand(len(x))
     if how.method == "exhaustive":
         level = objectives.LEVELS[how.objective]
         return exhaustive(net, bank, x, candidates, lambda y: level(y, classes))
-    layers = choose_layers(net, how.layers)
+    layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
+    alive = None if members is None else _membership(bank, candidates)
+    if how.coordinates is not None:
+        return few_coordinates(net, bank, x, candidates, alive, goal, layers, how.coordinates)
+    if how.method == "one-shot":
+        return one_shot(net, bank, x, alive, goal, layers)
 
     def gradient(decisions: Tensor, alpha: Tensor) -> Tensor:
-        return alpha_gradient(net, bank, x[decisions], alpha, Goal(how.objective, classes), layers)
+        return alpha_gradient(net, bank, x[decisions], alpha, goal, layers)
 
-    uniform = torch.zeros(len(bank), device=bank.device).index_fill_(0, candidates, 1.0)
-    alive = (uniform > 0).expand(len(x), -1)
-    if how.coordinates is not None:
-        return few_coordinates(net, bank, x, candidates, Goal(how.objective, classes), layers, how.coordinates)
-    if how.method == "one-shot":
-        return narrow(gradient, alive, 1 / len(candidates))
-    if how.method == "binary":
-        return narrow(gradient, alive, 0.5)
-    if how.method == "gamma":
-        return narrow(gradient, alive, how.gamma)
-    return descend(gradient, alive, how.steps, how.step_size)
+    everywhere = _membership(bank, candidates).expand(len(x), -1)
+    if how.method == "descent":
+        return descend(gradient, everywhere, how.steps, how.step_size)
+    return narrow(gradient, everywhere, 0.5 if how.method == "binary" else how.gamma)
 
 
 def choose_layers(net: FrozenNet, layers: str | Sequence[str]) -> list[str]:
@@ -99,18 +100,34 @@ def choose_layers(net: FrozenNet, layers: str | Sequence[str]) -> list[str]:
     return [name for name in names if name in set(layers)]
 
 
-def alpha_gradient(net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor, goal: Goal, layers: Sequence[str]) -> Tensor:
-    """−∂Obj/∂αᵢ at the superposition with coefficients α [k], for each decision: [r, k]."""
-    superposed = bank.mean() if bool((alpha == 1 / len(bank)).all()) else bank.weighted(alpha)
+def alpha_gradient(
+    net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor | None, goal: Goal, layers: Sequence[str]
+) -> Tensor:
+    """−∂Obj/∂αᵢ at the superposition with coefficients α [k] (None: 1/k each), for each decision: [r, k]."""
+    superposed = bank.mean() if alpha is None else bank.weighted(alpha)
     return torch.cat([bank.inner(query(net, piece, superposed, goal, layers)) for piece in _pieces(net, x, layers)])
 
 
+def one_shot(net: FrozenNet, bank: Bank, x: Tensor, alive: Tensor | None, goal: Goal, layers: Sequence[str]) -> Tensor:
+    """The largest coordinate of a single gradient; alive [k] says which masks are in (None: all)."""
+    if alive is None:
+        return alpha_gradient(net, bank, x, None, goal, layers).argmax(1)
+    g = alpha_gradient(net, bank, x, alive / alive.sum(), goal, layers)
+    return g.masked_fill_(~alive, -torch.inf).argmax(1)
+
+
 def few_coordinates(
-    net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, goal: Goal, layers: Sequence[str], coordinates: int
+    net: FrozenNet,
+    bank: Bank,
+    x: Tensor,
+    candidates: Tensor,
+    alive: Tensor | None,
+    goal: Goal,
+    layers: Sequence[str],
+    coordinates: int,
 ) -> Tensor:
     """One-Shot from the largest numbers of the query alone, exact among the best candidates."""
-    alpha = torch.zeros(len(bank), device=bank.device).index_fill_(0, candidates, 1 / len(candidates))
-    superposed = bank.mean() if len(candidates) == len(bank) else bank.weighted(alpha)
+    superposed = bank.mean() if alive is None else bank.weighted(alive / alive.sum())
     queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(net, x, layers))
     return torch.cat([bank.nearest(rows, coordinates, candidates) for rows in queries])
 
@@ -151,6 +168,11 @@ def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score:
         ]
     )
     return candidates[values.argmin(0)]
+
+
+def _membership(bank: Bank, candidates: Tensor) -> Tensor:
+    """[k] booleans: which masks are candidates."""
+    return torch.zeros(len(bank), dtype=torch.bool, device=bank.device).index_fill_(0, candidates, True)
 
 
 def _pieces(net: FrozenNet, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, ...]:

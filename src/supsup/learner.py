@@ -27,7 +27,7 @@ from supsup.scores import initial_scores, score_bound
 from supsup.training import Recipe, train_masks
 from supsup.training.workbench import Workbench, workbench
 
-_ANSWERED_AT_ONCE = 4096  # images in one forward pass
+_ANSWERED_AT_ONCE = 16384  # images in one forward pass
 _HALF_TRAINED = 16  # observed masks whose scores and optimiser state are kept ready to go on
 
 
@@ -150,16 +150,15 @@ class SupSup:
         inference  how to infer, in place of the model's own setting
         """
         images = self._images(x)
-        if task is None:
-            indices = self._infer(images[:, None], among, inference or self.inference)
-        else:
-            indices = torch.full((len(images),), self._index(task), device=self.device)
+        if task is not None:
+            confidence, labels = self._answers(images, self._index(task))
+            return Prediction(labels, [task] * len(images), confidence)
+        indices = self._infer(images[:, None], among, inference or self.inference)
         labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
         confidence = torch.empty(len(images), device=self.device)
         for index in indices.unique().tolist():
-            weights = self.net.masked(self.bank.mask(index))
-            for rows in (indices == index).nonzero().flatten().split(_ANSWERED_AT_ONCE):
-                confidence[rows], labels[rows] = self.net.run(images[rows], weights).softmax(-1).max(-1)
+            rows = (indices == index).nonzero().flatten()
+            confidence[rows], labels[rows] = self._answers(images[rows], index)
         names = self.tasks
         return Prediction(labels, [names[i] for i in indices.tolist()], confidence)
 
@@ -312,23 +311,32 @@ class SupSup:
         self._file.put((stored(self, name) for name in self._unsaved), header_of(self))
         self._unsaved.clear()
 
+    def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """The largest probability and its label for each image, under one mask."""
+        self._settle()
+        weights = self.net.masked(self.bank.mask(index))
+        pieces = [self.net.run(piece, weights).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
+        return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
+
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
         self._settle()
         if not self._classes:
             raise SupSupError("no task has been learned yet; call learn or observe first")
-        names = self.tasks if among is None else list(among)
-        if not names:
+        if among is None:
+            return infer(self.net, self.bank, decisions, None, max(self._classes.values()), how)
+        if not among:
             raise SupSupError("among=[] leaves no task to choose from")
-        members = [self._index(name) for name in names]
-        return infer(self.net, self.bank, decisions, members, max(self._classes[name] for name in names), how)
+        places = {name: index for index, name in enumerate(self._classes)}
+        members = [places[name] if name in places else self._index(name) for name in among]
+        everyone = None if len(set(members)) == len(places) else members
+        return infer(self.net, self.bank, decisions, everyone, max(self._classes[name] for name in among), how)
 
     def _known_mask(self, images: Tensor) -> str | None:
         """The mask whose task these images seem to belong to, None for a new one."""
         layers = list(self.net.weights)
 
         def gradient(bank: Bank) -> Tensor:
-            uniform = torch.full((len(bank),), 1 / len(bank), device=self.device)
-            return alpha_gradient(self.net, bank, images[None], uniform, Goal("H", 0), layers)[0]
+            return alpha_gradient(self.net, bank, images[None], None, Goal("H", 0), layers)[0]
 
         def stand_in(number: int) -> dict[str, Tensor]:
             scores = initial_scores(self.seed, f"stand-in-{number}", self.net.shapes, self.device)

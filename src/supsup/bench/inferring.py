@@ -57,11 +57,10 @@ def bench_inference(
 
 def lone_image(model: SupSup, images: Tensor, how: Inference, repeats: int = 50) -> float:
     """The median time from one image on the device to the index of its task."""
-    members = range(len(model.bank))
     few = images[:repeats, None]
 
     def work(x: Tensor) -> int:
-        return int(infer(model.net, model.bank, x, members, 10, how))
+        return int(infer(model.net, model.bank, x, None, 10, how))
 
     work(few[:1])
     return statistics.median(once(lambda x=x: work(x), model.device) for x in few.split(1))  # type: ignore[misc]

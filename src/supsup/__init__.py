@@ -7,9 +7,11 @@ from supsup.errors import SupSupError as SupSupError
 from supsup.evaluate import Evaluation as Evaluation
 from supsup.evaluate import evaluate as evaluate
 from supsup.evaluate import follow as follow
+from supsup.exporting import export as export
 from supsup.inference import Inference as Inference
 from supsup.learner import Prediction as Prediction
 from supsup.learner import SupSup as SupSup
+from supsup.loading import load as load
 from supsup.scenario import Scenario as Scenario
 from supsup.training import Recipe as Recipe
 

@@ -15,7 +15,11 @@ from supsup.errors import SupSupError
 from supsup.evaluate import Evaluation, Grading, evaluate, follow
 from supsup.inference import Inference
 from supsup.learner import SupSup
+from supsup.loading import load
+from supsup.modelfile import ModelFile
+from supsup.modelformat import Header
 from supsup.provenance import provenance
+from supsup.saving import header_of
 from supsup.training import Recipe
 
 NETS = {"lenet_300_100": nets.lenet_300_100, "fc_1024": nets.fc_1024}
@@ -53,34 +57,60 @@ class Line:
     label: str
     evaluation: Evaluation
     seconds: float  # of learning
+    from_file: int = 0  # tasks that were in the model file already and are not in the seconds
 
 
-def run(settings: Settings) -> list[Line]:
-    """Learn and grade; one line for each way of answering."""
+def run(settings: Settings, file: Path | None = None, *, fresh: bool = False) -> list[Line]:
+    """Learn and grade; one line for each way of answering.
+
+    file   the model file to learn into. What an earlier run with the same settings left there is not learned again.
+           A run in which tasks are never announced starts from its first image and is written when it is done.
+    fresh  start again, whatever the file holds
+    """
     stream = make_stream(settings)
     recipe = Recipe(steps=settings.steps, batch_size=settings.batch_size)
     how = Inference(method=settings.method, objective=settings.objective, layers=settings.layers)  # type: ignore[arg-type]
     net = _net(settings, stream)
     model = SupSup(net, settings.seed, recipe=recipe, inference=how, device=settings.device)
+    model.notes = {"data": settings.data, "stream": settings.stream, "announced": not settings.unannounced}
+    if settings.stream == "split":
+        model.notes["classes per task"] = settings.classes_per_task
+    if file is not None and file.exists() and not fresh:
+        _check_same(model, file)
+    elif file is not None:
+        model.save(file)
+    if settings.unannounced:
+        return _graded(settings, stream, model, file)
+    with load(file, in_place=True, device=settings.device) if file is not None else model as model:
+        model.inference = how
+        return _graded(settings, stream, model, file)
+
+
+def _graded(settings: Settings, stream: Stream, model: SupSup, file: Path | None) -> list[Line]:
     stages = stages_up_to(len(stream))
     lines = []
     begin = time.perf_counter()
     if settings.unannounced:
         found = follow(model, stream, "NNs", protocol=settings.protocol, stages=stages, description="SupSup, NNs")
         lines.append(Line("SupSup, task never given", found, time.perf_counter() - begin))
+        if file is not None:
+            model.save(file)
     else:
-        model.learn_many(stream)
-        seconds = time.perf_counter() - begin
-        lines.append(Line("SupSup, task given", evaluate(model, stream, "GG", stages=stages), seconds))
+        known = set(model.tasks)
+        waiting = [task for task in stream if task.name not in known]
+        if waiting:
+            model.learn_many(waiting)
+        seconds, there = time.perf_counter() - begin, len(stream) - len(waiting)
+        lines.append(Line("SupSup, task given", evaluate(model, stream, "GG", stages=stages), seconds, there))
         unknown = evaluate(model, stream, "GNu", protocol=settings.protocol, stages=stages)
-        lines.append(Line("SupSup, task unknown", unknown, seconds))
+        lines.append(Line("SupSup, task unknown", unknown, seconds, there))
     if settings.strict:
         scenario = "NNs" if settings.unannounced else "GNu"
         strict = evaluate(model, stream, scenario, protocol="strict")
-        lines.append(Line("… by each image alone", strict, lines[0].seconds))
+        lines.append(Line("… by each image alone", strict, lines[0].seconds, lines[0].from_file))
     if settings.compare:
         begin = time.perf_counter()
-        rival = FineTuning(net, settings.seed, recipe=recipe, device=settings.device)
+        rival = FineTuning(_net(settings, stream), settings.seed, recipe=model.recipe, device=settings.device)
         forgot = follow(rival, stream, "GNs", stages=stages, description="ordinary network")
         lines.append(Line("ordinary network", forgot, time.perf_counter() - begin))
     return lines
@@ -125,9 +155,35 @@ def summary(line: Line) -> dict[str, Any]:
         "forgetting": round(graded.forgetting, 6),
         "masks": graded.masks,
         "learning_seconds": round(line.seconds, 2),
+        "tasks_from_file": line.from_file,
         "curve": {stage: round(value, 6) for stage, value in zip(graded.stages, graded.curve)},
         "per_task": {name: round(value, 6) for name, value in graded.per_task.items()},
     }
+
+
+def _check_same(model: SupSup, file: Path) -> None:
+    """An error unless the masks in the file are those that these settings would give."""
+
+    def essentials(header: Header) -> dict[str, Any]:
+        network = header.architecture or {}
+        return {
+            "net": network.get("name"),
+            **network.get("arguments", {}),
+            "seed": header.seed,
+            **header.recipe,
+            **header.notes,
+        }
+
+    with ModelFile(file) as existing:
+        there = essentials(existing.header)
+    here = essentials(header_of(model))
+    differing = [key for key in here | there if here.get(key) != there.get(key)]
+    if differing:
+        was = ", ".join(f"{key} {there.get(key)} (now {here.get(key)})" for key in differing)
+        raise SupSupError(
+            f"{file} holds a run with other settings: {was}; go on with those, start again with --fresh, "
+            "or use another file: --model FILE"
+        )
 
 
 def _net(settings: Settings, stream: Stream) -> nets.FullyConnected:

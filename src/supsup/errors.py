@@ -3,3 +3,7 @@
 
 class SupSupError(ValueError):
     """Something the caller can put right: a wrong shape, an unknown name, a damaged file."""
+
+
+class Damaged(SupSupError):
+    """A file does not hold what was written to it."""

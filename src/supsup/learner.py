@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,10 @@ from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, alpha_gradient, infer
+from supsup.modelfile import AnyPath, ModelFile, write_new
+from supsup.modelformat import now
 from supsup.query import Goal
+from supsup.saving import everything, header_of, stored
 from supsup.scores import initial_scores, score_bound
 from supsup.training import Recipe, train_masks
 from supsup.training.workbench import Workbench, workbench
@@ -44,6 +47,8 @@ class SupSup:
     recipe      how a mask is trained
     inference   how a task is inferred when nobody says it
     allocation  when `observe` opens a new mask
+
+    `notes` (JSON values) and `extras` (tensors, by task) are the user's own and are saved with the model.
     """
 
     def __init__(
@@ -69,6 +74,12 @@ class SupSup:
         self._observing: str | None = None  # the mask on the bench
         self._observed = 0
         self._stale = False  # the observed mask has moved on since it was written to the bank
+        self.notes: dict[str, Any] = {}
+        self.extras: dict[str, dict[str, Tensor]] = {}
+        self.created = now()
+        self._learned_at: dict[str, str] = {}
+        self._file: ModelFile | None = None  # where the model lives, if it was loaded with in_place=True
+        self._unsaved: dict[str, None] = {}  # tasks whose masks are not in that file yet, in order
 
     @property
     def seed(self) -> int:
@@ -83,6 +94,22 @@ class SupSup:
         """How many classes a task has."""
         self._index(task)
         return self._classes[task]
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """The shape of the images learned, or None before the first."""
+        return self._shape
+
+    def learned_at(self, task: str) -> str:
+        """When a task was learned (UTC)."""
+        self._index(task)
+        return self._learned_at[task]
+
+    def mask(self, task: str) -> dict[str, Tensor]:
+        """A task's mask: a boolean tensor for each masked weight."""
+        index = self._index(task)
+        self._settle()
+        return self.bank.mask(index)
 
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
         """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
@@ -201,9 +228,13 @@ class SupSup:
         """Remove a task for good; every other answer stays as it is."""
         index = self._index(task)
         self._settle()
+        if self._file is not None and task in self._file.names:
+            self._file.remove(task, header_of(self))
         self.bank.remove(index)
         del self._classes[task]
         self._half_trained.pop(task, None)
+        for belongings in (self.extras, self._learned_at, self._unsaved):
+            belongings.pop(task, None)
         if self._observing == task:
             self._observing = None
 
@@ -221,7 +252,39 @@ class SupSup:
         for block in self.bank.blocks():
             copy.bank.add_packed(block)
         copy._classes, copy._shape = dict(self._classes), self._shape
+        copy.notes, copy.extras = dict(self.notes), {name: dict(tensors) for name, tensors in self.extras.items()}
+        copy.created, copy._learned_at = self.created, dict(self._learned_at)
         return copy
+
+    def save(self, path: AnyPath | None = None) -> None:
+        """Write the model to a file, whole or not at all; an older model file there is replaced.
+
+        Without a path: bring the file of a model loaded with in_place=True up to date, which `learn` and `forget` do by
+        themselves. A mask that `observe` is training is written as it stands.
+        """
+        self._settle()
+        if path is not None and (self._file is None or not self._file.is_at(path)):
+            write_new(path, header_of(self), everything(self))
+        elif self._file is None:
+            raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
+        else:
+            self._commit()
+
+    def close(self) -> None:
+        """Let go of the file of a model loaded with in_place=True, up to date; the model itself stays usable."""
+        if self._file is None:
+            return
+        try:
+            self.save()
+        finally:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _learn(self, tasks: list[Task], show_progress: bool | None, precision: torch.dtype | None = None) -> None:
         self._settle()
@@ -230,10 +293,23 @@ class SupSup:
                 self._add({task.name: task.classes for task in done}, packed, done[0].train.shape)
 
     def _add(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
-        """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes."""
+        """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes, and commit them."""
+        self._put(classes, packed, shape)
+        self._commit()
+
+    def _put(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
         self.bank.add_packed(packed)
         self._classes |= classes
         self._shape = shape
+        self._learned_at |= dict.fromkeys(classes, now())
+        self._unsaved |= dict.fromkeys(classes)
+
+    def _commit(self) -> None:
+        """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
+        if self._file is None:
+            return
+        self._file.put((stored(self, name) for name in self._unsaved), header_of(self))
+        self._unsaved.clear()
 
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
@@ -266,6 +342,7 @@ class SupSup:
             scores = initial_scores(self.seed, f"stand-in-{number}", self.net.shapes, self.device)
             return {name: value >= 0 for name, value in scores.items()}
 
+        self._commit()
         chosen = choose_mask(self.bank, gradient, stand_in, self.allocation)
         return None if chosen is None else self.tasks[chosen]
 
@@ -305,13 +382,14 @@ class SupSup:
         while (name := f"observed-{number}") in self._classes:
             number += 1
         self._on_bench.start(initial_scores(self.seed, name, self.net.shapes, self.device))
-        self._add({name: 0}, self.bank.pack(self._on_bench.mask())[:, None], tuple(images.shape[1:]))
+        self._put({name: 0}, self.bank.pack(self._on_bench.mask())[:, None], tuple(images.shape[1:]))
         return name
 
     def _settle(self) -> None:
         """Write the mask that `observe` is training into the bank."""
         if self._stale and self._observing is not None:
             self.bank.replace(self._index(self._observing), self._on_bench.mask())
+            self._unsaved[self._observing] = None
         self._stale = False
 
     def _index(self, task: str) -> int:

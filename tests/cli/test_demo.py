@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+from supsup.modelfile import ModelFile
 
 
 def supsup(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -25,11 +28,43 @@ def test_demo_prints_a_table_and_writes_a_plot_and_figures(tmp_path: Path) -> No
     assert abs(given["average_accuracy"] - unknown["average_accuracy"]) < 0.01
 
 
+def masks(path: Path) -> dict[str, bytes]:
+    with ModelFile(path) as file:
+        return {task.name: task.packed.tobytes() for task in file.tasks()}
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_masks(tmp_path: Path) -> None:
+    options = ["demo", "--tasks", "4", "--steps", "30", "--outputs", "20", "--no-strict", "--no-compare", "--out", "."]
+    killed, straight = tmp_path / "killed.supsup", tmp_path / "straight.supsup"
+    code = "from supsup.cli import main; main()"
+    with subprocess.Popen([sys.executable, "-c", code, *options, "--model", str(killed)], cwd=tmp_path) as child:
+        while child.poll() is None and not (killed.exists() and names(killed)):
+            time.sleep(0.001)
+        child.kill()
+    assert 1 <= len(names(killed)) <= 4
+    resumed = supsup(*options, "--model", "killed.supsup", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "not learned again" in resumed.stdout
+    assert supsup(*options, "--model", "straight.supsup", cwd=tmp_path).returncode == 0
+    assert masks(killed) == masks(straight)
+    other = supsup(*options, "--model", "straight.supsup", "--steps", "31", "--seed", "2", cwd=tmp_path)
+    assert other.returncode == 1
+    assert "seed 0 (now 2), steps 30 (now 31); go on with those, start again with --fresh" in " ".join(
+        other.stderr.split()
+    )
+
+
+def names(path: Path) -> list[str]:
+    with ModelFile(path) as file:
+        return file.names
+
+
 def test_demo_unannounced_on_rotations(tmp_path: Path) -> None:
     options = ["--stream", "rotated", "--tasks", "1", "--steps", "5", "--no-strict", "--no-compare", "--unannounced"]
     done = supsup("demo", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 masks were opened for 1 tasks." in done.stdout
+    assert names(tmp_path / "runs" / "demo.supsup") == ["observed-0"]
 
 
 def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer import Option
 
 import supsup
-from supsup.cli import bench
+from supsup.cli import bench, model
 from supsup.cli.demo import demo
 from supsup.errors import SupSupError
 
@@ -21,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.compact, model.export):
+    app.command()(command)
 app.add_typer(bench.app, name="bench")
 
 

@@ -45,18 +45,27 @@ def demo(
     strict: Annotated[bool, Option(help="Also grade with every image deciding for itself.")] = _DEFAULT.strict,
     compare: Annotated[bool, Option(help="Also train an ordinary network on the same tasks.")] = _DEFAULT.compare,
     device: Annotated[str, Option(help="auto, cpu or cuda.")] = _DEFAULT.device,
-    out: Annotated[Path, Option(help="Folder for the plot and the JSON of all figures.")] = Path("runs"),
-    name: Annotated[str, Option(help="What to call the two files there.")] = "demo",
+    out: Annotated[Path, Option(help="Folder for the plot, the JSON of all figures and the model.")] = Path("runs"),
+    name: Annotated[str, Option(help="What to call the files there.")] = "demo",
+    model: Annotated[
+        Path | None,
+        Option(
+            help="Model file to learn into, and to go on from after an interruption.", show_default="OUT/NAME.supsup"
+        ),
+    ] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Start again, whatever the model file holds.")] = False,
 ) -> None:
     """Learn a stream of tasks on one frozen network, then answer with the task given and with the task unknown.
 
-    Prints a closing table and writes a plot (accuracy against tasks learned) and a JSON of all figures.
+    Prints a closing table and writes a plot (accuracy against tasks learned), a JSON of all figures and the model.
+    A run that was interrupted goes on from the model file when it is started again.
     The default data are 5,000 real MNIST digits that need no download: pip install 'supsup\\[demo]'.
     """
-    arguments = {key: value for key, value in locals().items() if key not in ("out", "name")}
+    arguments = {key: value for key, value in locals().items() if key not in ("out", "name", "model", "fresh")}
     settings = demo_job.Settings(**arguments)
     out.mkdir(parents=True, exist_ok=True)
-    lines = demo_job.run(settings)
+    file = model or out / f"{name}.supsup"
+    lines = demo_job.run(settings, file, fresh=fresh)
     title = f"{settings.tasks} tasks ({settings.stream} {settings.data}), {settings.net}"
     plot, figures = out / f"{name}.png", out / f"{name}.json"
     demo_job.write_json(figures, settings, lines, resolve(device))
@@ -65,4 +74,6 @@ def demo(
     console.print(closing_table(title, {line.label: (line.evaluation, line.seconds) for line in lines}))
     if settings.unannounced:
         console.print(f"{lines[0].evaluation.masks} masks were opened for {len(lines[0].evaluation.per_task)} tasks.")
-    console.print(f"plot: {plot}   figures: {figures}")
+    if lines[0].from_file:
+        console.print(f"{lines[0].from_file} of the tasks were in {file} already and were not learned again.")
+    console.print(f"plot: {plot}   figures: {figures}   model: {file}")

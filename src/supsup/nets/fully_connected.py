@@ -8,8 +8,10 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from supsup.errors import SupSupError
+from supsup.nets.registry import architecture
 
 
+@architecture
 class FullyConnected(nn.Module):
     """Linear layers of the given widths (inputs first, outputs last) with ReLU between them; images are flattened."""
 
@@ -28,11 +30,13 @@ class FullyConnected(nn.Module):
         return out
 
 
+@architecture
 def lenet_300_100(outputs: int = 10, inputs: int = 784) -> FullyConnected:
     """LeNet 300-100."""
     return FullyConnected((inputs, 300, 100, outputs))
 
 
+@architecture
 def fc_1024(outputs: int = 10, inputs: int = 784) -> FullyConnected:
     """Two hidden layers of 1,024."""
     return FullyConnected((inputs, 1024, 1024, outputs))

@@ -1,0 +1,76 @@
+"""Which call built a network, so that a model file can name it and build it again."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import nn
+
+from supsup.errors import SupSupError
+
+Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The name of a registered function or class, and the arguments it was called with (JSON values)."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    def build(self) -> nn.Module:
+        """The network again, with fresh weights."""
+        if self.name not in _BUILDERS:
+            raise SupSupError(f"unknown architecture {self.name!r}; known: {', '.join(sorted(_BUILDERS))}")
+        try:
+            return _BUILDERS[self.name](**self.arguments)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise SupSupError(f"architecture {self.name!r} does not take {self.arguments}: {error}") from error
+
+
+def architecture(build: Builder) -> Builder:
+    """Decorate a function or class that builds a network: what it builds can be saved and loaded by name."""
+    name, signature = build.__name__, inspect.signature(build)
+    _BUILDERS[name] = build
+
+    def record(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        try:
+            arguments = json.loads(json.dumps(bound.arguments))
+        except (TypeError, ValueError):
+            return
+        object.__setattr__(module, "_architecture", Architecture(name, arguments))
+
+    if isinstance(build, type):
+        create = build.__init__  # type: ignore[misc]
+
+        @functools.wraps(create)
+        def recording(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+            create(self, *args, **kwargs)
+            if type(self) is build:  # a subclass may compute something else
+                record(self, *args, **kwargs)
+
+        build.__init__ = recording  # type: ignore[misc]
+        return build
+
+    @functools.wraps(build)
+    def recorded(*args: Any, **kwargs: Any) -> nn.Module:
+        module = build(*args, **kwargs)
+        record(module, *args, **kwargs)
+        return module
+
+    _BUILDERS[name] = recorded
+    return recorded  # type: ignore[return-value]
+
+
+def architecture_of(module: nn.Module) -> Architecture | None:
+    """How a network was built, or None for one that only its owner can build."""
+    found = getattr(module, "_architecture", None)
+    return found if isinstance(found, Architecture) else None

@@ -1,0 +1,109 @@
+"""The commands on model files, run as a user would."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+import supsup
+from supsup import SupSup, SupSupError, nets
+from supsup.cli import app
+from supsup.modelfile import ModelFile
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def file(learned: SupSup, tmp_path: Path) -> Path:
+    path = tmp_path / "model.supsup"
+    learned.save(path)
+    with supsup.load(path, in_place=True) as model:
+        model.notes["data"] = "digits"
+    return path
+
+
+def masks(path: Path) -> dict[str, bytes]:
+    model = supsup.load(path)
+    return {name: model.bank.packed(i).cpu().numpy().tobytes() for i, name in enumerate(model.tasks)}
+
+
+def test_tasks_lists_them(file: Path) -> None:
+    listed = run("tasks", file)
+    assert listed.exit_code == 0
+    for number in range(4):
+        assert f"permutation-{number}" in listed.stdout
+    assert "bits / weight" in listed.stdout
+    assert "33,775" in listed.stdout  # (784·300 + 300·100 + 100·50) / 8
+
+
+def test_info_says_what_it_is(file: Path) -> None:
+    said = run("info", file).stdout
+    for part in ("lenet_300_100(outputs=50, inputs=784)", "270,200 in 3 tensors, seed 0", "steps 80", "data: digits"):
+        assert part in said
+
+
+def test_verify_and_repair(file: Path) -> None:
+    assert run("verify", file).exit_code == 0
+    with ModelFile(file) as model:
+        lost = list(model.rows())[1]
+    content = bytearray(file.read_bytes())
+    content[content.index(lost.mask[2000:2030])] ^= 1
+    file.write_bytes(content)
+    verified = run("verify", file)
+    assert verified.exit_code == 1
+    assert "'permutation-1' is damaged" in verified.stdout
+    repaired = run("repair", file)
+    assert repaired.exit_code == 1
+    assert "3 tasks rescued" in repaired.stdout
+    assert "lost permutation-1" in repaired.stdout
+    assert list(masks(file.with_name("model-repaired.supsup"))) == ["permutation-0", "permutation-2", "permutation-3"]
+
+
+def test_forget_and_compact(file: Path) -> None:
+    before, size = masks(file), file.stat().st_size
+    assert "2 tasks left" in run("forget", file, "permutation-0", "permutation-2").stdout
+    assert file.stat().st_size == size
+    assert run("forget", "--compact", file, "permutation-1").exit_code == 0
+    assert file.stat().st_size < size / 3
+    assert masks(file) == {"permutation-3": before["permutation-3"]}
+
+
+def test_exported_networks_give_the_models_own_outputs(file: Path, images: Tensor, tmp_path: Path) -> None:
+    model = supsup.load(file)
+    expected = model.net.run(images, model.net.masked(model.mask("permutation-1")))
+    assert run("export", file, "permutation-1", tmp_path / "one.safetensors").exit_code == 0
+    plain = nets.lenet_300_100(outputs=50)
+    plain.load_state_dict(load_file(tmp_path / "one.safetensors"))
+    assert torch.equal(plain(images), expected)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert run("export", file, "permutation-1", tmp_path / "one.onnx").exit_code == 0
+    session = onnxruntime.InferenceSession(str(tmp_path / "one.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"images": images.numpy()})
+    assert torch.allclose(torch.from_numpy(found), expected, atol=1e-5)
+
+
+def test_mistakes(file: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (["tasks", tmp_path / "nowhere"], "there is no file"),
+        (["info", tmp_path], "is a folder"),
+        (["verify", __file__], "not a supsup model file"),
+        (["forget", file, "nobody"], "no task 'nobody'"),
+        (["export", file, "nobody", tmp_path / "x.onnx"], "unknown task 'nobody'"),
+        (["export", file, "permutation-0", tmp_path / "x.pt"], "safetensors or"),
+        (["repair", file, file], "exists"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 1, arguments
+        said = str(done.exception) if isinstance(done.exception, SupSupError) else done.stdout
+        assert message in said
+    code = "from supsup.cli import main; main()"
+    as_typed = subprocess.run([sys.executable, "-c", code, "tasks", "nowhere"], capture_output=True, text=True)
+    assert as_typed.returncode == 1
+    assert as_typed.stderr.startswith("error there is no file")

@@ -139,8 +139,8 @@ class TestObserve:
         self.feed(away, stream[0], 50)
         self.feed(straight, stream[0], 100)
         self.feed(straight, stream[0], 50)
-        away._settle()
-        straight._settle()
+        away._observer.settle()
+        straight._observer.settle()
         a, b = away.bank.mask(0), straight.bank.mask(0)
         assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -151,8 +151,8 @@ class TestObserve:
         for task in stream[:2]:
             names = together.observe_batches(task.train, positions)
             assert names == [single.observe(*task.train.batch(p)) for p in positions]
-        together._settle()
-        single._settle()
+        together._observer.settle()
+        single._observer.settle()
         assert together.tasks == single.tasks
         assert all(torch.equal(together.bank.packed(i), single.bank.packed(i)) for i in range(len(single.bank)))
 
@@ -179,14 +179,14 @@ class TestObserve:
     def test_a_mask_whose_trainer_is_gone_goes_on_from_its_bits(
         self, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("supsup.learner._HALF_TRAINED", 0)
+        monkeypatch.setattr("supsup.observing._HALF_TRAINED", 0)
         model = self.model()
         self.feed(model, stream[0], 100)
         self.feed(model, stream[1], 100)
-        assert not model._half_trained
+        assert not model._observer.half_trained
         before = model.bank.mask(0)
         assert set(self.feed(model, stream[0], 50)) == {"observed-0"}
-        model._settle()
+        model._observer.settle()
         kept = [(before[n] == after).float().mean() for n, after in model.bank.mask(0).items()]
         assert min(kept) > 0.95
 

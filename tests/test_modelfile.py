@@ -174,13 +174,13 @@ class TestInPlace:
     def test_learn_many_commits_task_by_task(self, stream: Stream, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu").save(path)
         with supsup.load(path, in_place=True) as model:
-            commit, seen = model._commit, []
+            commit, seen = model.commit, []
 
             def watched() -> None:
                 commit()
                 seen.append(len(supsup.load(path).tasks))
 
-            monkeypatch.setattr(model, "_commit", watched)
+            monkeypatch.setattr(model, "commit", watched)
             model.learn_many(stream[:3])
         assert seen[:3] == [1, 2, 3]
 

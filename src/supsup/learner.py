@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
@@ -11,24 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from supsup import checks, progress
-from supsup.allocation import Allocation, choose_mask
+from supsup.allocation import Allocation
 from supsup.bank import Bank
 from supsup.checks import Array
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
-from supsup.inference import Inference, alpha_gradient, infer
+from supsup.inference import Inference, infer
 from supsup.modelfile import AnyPath, ModelFile, write_new
 from supsup.modelformat import now
-from supsup.query import Goal
+from supsup.observing import Observer
 from supsup.saving import everything, header_of, stored
-from supsup.scores import initial_scores, score_bound
 from supsup.training import Recipe, train_masks
-from supsup.training.workbench import Workbench, workbench
 
 _ANSWERED_AT_ONCE = 16384  # images in one forward pass
-_HALF_TRAINED = 16  # observed masks whose scores and optimiser state are kept ready to go on
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,7 @@ class SupSup:
         self.allocation = allocation or Allocation()
         self._classes: dict[str, int] = {}  # by task, in the bank's order
         self._shape: tuple[int, ...] | None = None
-        self._bench: Workbench | None = None
-        self._half_trained: OrderedDict[str, Any] = OrderedDict()  # observed masks taken off the bench, last used last
-        self._observing: str | None = None  # the mask on the bench
-        self._observed = 0
-        self._stale = False  # the observed mask has moved on since it was written to the bank
+        self._observer = Observer(self)
         self.notes: dict[str, Any] = {}
         self.extras: dict[str, dict[str, Tensor]] = {}
         self.created = now()
@@ -108,7 +101,7 @@ class SupSup:
     def mask(self, task: str) -> dict[str, Tensor]:
         """A task's mask: a boolean tensor for each masked weight."""
         index = self._index(task)
-        self._settle()
+        self._observer.settle()
         return self.bank.mask(index)
 
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
@@ -199,8 +192,8 @@ class SupSup:
         images = self._images(x, learning=True)
         labels = checks.labels(y, len(images), self.device)
         checks.label_range(labels, self._outputs_for(images), "observed")
-        name = self._observed_by(images, batches=1)
-        self._on_bench.step(images, labels)
+        name = self._observer.prepare(images, batches=1)
+        self._observer.bench.step(images, labels)
         self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
         return name
 
@@ -216,10 +209,9 @@ class SupSup:
         checks.label_range(part.labels, self._outputs_for(part.batch(positions[0, :1])[0]), "observed")
         names: list[str] = []
         while len(names) < len(positions):
-            until_check = self.allocation.every - self._observed % self.allocation.every
-            batches = positions[len(names) : len(names) + until_check]
-            name = self._observed_by(part.batch(batches[0])[0], len(batches))
-            self._on_bench.run(part, batches)
+            batches = positions[len(names) : len(names) + self._observer.until_check()]
+            name = self._observer.prepare(part.batch(batches[0])[0], len(batches))
+            self._observer.bench.run(part, batches)
             self._classes[name] = max(self._classes[name], int(part.labels[batches].max()) + 1)
             names += [name] * len(batches)
         return names
@@ -227,20 +219,18 @@ class SupSup:
     def forget(self, task: str) -> None:
         """Remove a task for good; every other answer stays as it is."""
         index = self._index(task)
-        self._settle()
+        self._observer.settle()
         if self._file is not None and task in self._file.names:
             self._file.remove(task, header_of(self))
         self.bank.remove(index)
         del self._classes[task]
-        self._half_trained.pop(task, None)
+        self._observer.forget(task)
         for belongings in (self.extras, self._learned_at, self._unsaved):
             belongings.pop(task, None)
-        if self._observing == task:
-            self._observing = None
 
     def to(self, device: str | torch.device) -> SupSup:
         """A copy of this model on a device, with all its masks; what `observe` has half-trained stays behind."""
-        self._settle()
+        self._observer.settle()
         copy = SupSup(
             self.net.module,
             self.seed,
@@ -262,13 +252,13 @@ class SupSup:
         Without a path: bring the file of a model loaded with in_place=True up to date, which `learn` and `forget` do by
         themselves. A mask that `observe` is training is written as it stands.
         """
-        self._settle()
+        self._observer.settle()
         if path is not None and (self._file is None or not self._file.is_at(path)):
             write_new(path, header_of(self), everything(self))
         elif self._file is None:
             raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
         else:
-            self._commit()
+            self.commit()
 
     def close(self) -> None:
         """Let go of the file of a model loaded with in_place=True, up to date; the model itself stays usable."""
@@ -287,24 +277,30 @@ class SupSup:
         self.close()
 
     def _learn(self, tasks: list[Task], show_progress: bool | None, precision: torch.dtype | None = None) -> None:
-        self._settle()
+        self._observer.settle()
         with progress.bar("learning", len(tasks), show=show_progress) as advance:
             for done, packed in train_masks(self.net, tasks, self.recipe, advance, precision):
                 self._add({task.name: task.classes for task in done}, packed, done[0].train.shape)
 
     def _add(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
-        """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes, and commit them."""
-        self._put(classes, packed, shape)
-        self._commit()
+        """`put`, and commit to the file."""
+        self.put(classes, packed, shape)
+        self.commit()
 
-    def _put(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
+    def put(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
+        """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes."""
         self.bank.add_packed(packed)
         self._classes |= classes
         self._shape = shape
         self._learned_at |= dict.fromkeys(classes, now())
         self._unsaved |= dict.fromkeys(classes)
 
-    def _commit(self) -> None:
+    def replace_mask(self, task: str, mask: dict[str, Tensor]) -> None:
+        """Put another mask in the place of a task's."""
+        self.bank.replace(self._index(task), mask)
+        self._unsaved[task] = None
+
+    def commit(self) -> None:
         """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
         if self._file is None:
             return
@@ -313,13 +309,13 @@ class SupSup:
 
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
-        self._settle()
+        self._observer.settle()
         weights = self.net.masked(self.bank.mask(index))
         pieces = [self.net.run(piece, weights).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
         return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
-        self._settle()
+        self._observer.settle()
         if not self._classes:
             raise SupSupError("no task has been learned yet; call learn or observe first")
         if among is None:
@@ -330,67 +326,6 @@ class SupSup:
         members = [places[name] if name in places else self._index(name) for name in among]
         everyone = None if len(set(members)) == len(places) else members
         return infer(self.net, self.bank, decisions, everyone, max(self._classes[name] for name in among), how)
-
-    def _known_mask(self, images: Tensor) -> str | None:
-        """The mask whose task these images seem to belong to, None for a new one."""
-        layers = list(self.net.weights)
-
-        def gradient(bank: Bank) -> Tensor:
-            return alpha_gradient(self.net, bank, images[None], None, Goal("H", 0), layers)[0]
-
-        def stand_in(number: int) -> dict[str, Tensor]:
-            scores = initial_scores(self.seed, f"stand-in-{number}", self.net.shapes, self.device)
-            return {name: value >= 0 for name, value in scores.items()}
-
-        self._commit()
-        chosen = choose_mask(self.bank, gradient, stand_in, self.allocation)
-        return None if chosen is None else self.tasks[chosen]
-
-    def _observed_by(self, images: Tensor, batches: int) -> str:
-        """Put the right mask on the bench for the batches to come, of which these are the first images."""
-        if self._observing is None or self._observed % self.allocation.every == 0:
-            self._settle()
-            chosen = self._known_mask(images)
-            if chosen is None or chosen != self._observing:
-                if self._observing is not None:
-                    self._half_trained[self._observing] = self._on_bench.take_off()
-                    self._half_trained.move_to_end(self._observing)
-                self._observing = self._open(images) if chosen is None else self._take_up(chosen)
-                while len(self._half_trained) > _HALF_TRAINED:
-                    self._half_trained.popitem(last=False)
-        self._observed += batches
-        self._stale = True
-        return self._observing
-
-    @property
-    def _on_bench(self) -> Workbench:
-        if self._bench is None:
-            self._bench = workbench(self.net, self.recipe)
-        return self._bench
-
-    def _take_up(self, name: str) -> str:
-        """Go on with a known mask: from where it was left, or from its bits if that is no longer kept."""
-        if name in self._half_trained:
-            self._on_bench.put_on(self._half_trained.pop(name))
-        else:
-            bits = self.bank.mask(self._index(name))
-            self._on_bench.start({n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()})
-        return name
-
-    def _open(self, images: Tensor) -> str:
-        number = 0
-        while (name := f"observed-{number}") in self._classes:
-            number += 1
-        self._on_bench.start(initial_scores(self.seed, name, self.net.shapes, self.device))
-        self._put({name: 0}, self.bank.pack(self._on_bench.mask())[:, None], tuple(images.shape[1:]))
-        return name
-
-    def _settle(self) -> None:
-        """Write the mask that `observe` is training into the bank."""
-        if self._stale and self._observing is not None:
-            self.bank.replace(self._index(self._observing), self._on_bench.mask())
-            self._unsaved[self._observing] = None
-        self._stale = False
 
     def _index(self, task: str) -> int:
         if task not in self._classes:

@@ -17,7 +17,7 @@ def provenance(device: torch.device) -> dict[str, str | int]:
     script = Path(sys.argv[0])
     program = "supsup" if script.stem in ("supsup", "__main__") else f"python {script.parent.name}/{script.name}"
     return {
-        "command": " ".join([program, *sys.argv[1:]]),
+        "command": " ".join([program, *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]),
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()} (CPU)",

@@ -1,0 +1,106 @@
+"""Learning when nobody says where a task begins (NNs): which mask the next batches go to, and training it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from supsup.allocation import choose_mask
+from supsup.bank import Bank
+from supsup.inference import alpha_gradient
+from supsup.query import Goal
+from supsup.scores import initial_scores, score_bound
+from supsup.training.workbench import Workbench, workbench
+
+if TYPE_CHECKING:
+    from supsup.learner import SupSup
+
+_HALF_TRAINED = 16  # masks whose scores and optimiser state are kept ready to go on
+
+
+class Observer:
+    """The part of a `SupSup` that `observe` needs: a workbench with one mask on it, and those taken off it."""
+
+    def __init__(self, model: SupSup) -> None:
+        self.model = model
+        self.name: str | None = None  # the mask on the bench
+        self.half_trained: OrderedDict[str, Any] = OrderedDict()  # taken off the bench, last used last
+        self.batches = 0
+        self._bench: Workbench | None = None
+        self._moved_on = False  # the mask has been trained since it was written to the bank
+
+    @property
+    def bench(self) -> Workbench:
+        if self._bench is None:
+            self._bench = workbench(self.model.net, self.model.recipe)
+        return self._bench
+
+    def until_check(self) -> int:
+        """How many batches go to the same mask before the next decision."""
+        every = self.model.allocation.every
+        return every - self.batches % every
+
+    def prepare(self, images: Tensor, batches: int) -> str:
+        """Put the right mask on the bench for so many batches, of which these are the first images."""
+        if self.name is None or self.batches % self.model.allocation.every == 0:
+            self.settle()
+            self.model.commit()
+            chosen = self._known(images)
+            if chosen is None or chosen != self.name:
+                self._take_off()
+                self.name = self._open(images) if chosen is None else self._take_up(chosen)
+        self.batches += batches
+        self._moved_on = True
+        return self.name
+
+    def settle(self) -> None:
+        """Write the mask on the bench into the bank as it stands."""
+        if self._moved_on and self.name is not None:
+            self.model.replace_mask(self.name, self.bench.mask())
+        self._moved_on = False
+
+    def forget(self, task: str) -> None:
+        """Keep nothing of a mask."""
+        self.half_trained.pop(task, None)
+        if self.name == task:
+            self.name = None
+
+    def _known(self, images: Tensor) -> str | None:
+        """The mask whose task these images seem to belong to, None for a new one."""
+        model = self.model
+        layers = list(model.net.weights)
+
+        def gradient(bank: Bank) -> Tensor:
+            return alpha_gradient(model.net, bank, images[None], None, Goal("H", 0), layers)[0]
+
+        def stand_in(number: int) -> dict[str, Tensor]:
+            scores = initial_scores(model.seed, f"stand-in-{number}", model.net.shapes, model.device)
+            return {name: value >= 0 for name, value in scores.items()}
+
+        chosen = choose_mask(model.bank, gradient, stand_in, model.allocation)
+        return None if chosen is None else model.tasks[chosen]
+
+    def _take_off(self) -> None:
+        if self.name is not None:
+            self.half_trained[self.name] = self.bench.take_off()
+            while len(self.half_trained) > _HALF_TRAINED:
+                self.half_trained.popitem(last=False)
+
+    def _take_up(self, name: str) -> str:
+        """Go on with a known mask: from where it was left, or from its bits if that is no longer kept."""
+        if name in self.half_trained:
+            self.bench.put_on(self.half_trained.pop(name))
+        else:
+            bits = self.model.mask(name)
+            self.bench.start({n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()})
+        return name
+
+    def _open(self, images: Tensor) -> str:
+        model, number = self.model, 0
+        while (name := f"observed-{number}") in model.tasks:
+            number += 1
+        self.bench.start(initial_scores(model.seed, name, model.net.shapes, model.device))
+        model.put({name: 0}, model.bank.pack(self.bench.mask())[:, None], tuple(images.shape[1:]))
+        return name

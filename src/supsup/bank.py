@@ -17,6 +17,7 @@ from supsup import search
 _BLOCK = 256  # tasks in a block of those that are added one by one
 _FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that little stands empty
 _CANDIDATES = 4  # masks among which the exact inner product decides after a search from few coordinates
+_FAR_AHEAD = 6  # standard deviations
 _UNPACKED = 1 << 24  # how many bits may be unpacked at once on a CPU
 
 
@@ -118,7 +119,8 @@ class Bank:
     def nearest(self, query: search.Query, coordinates: int, members: Tensor) -> Tensor:
         """For each row the member with the largest inner product, found from few coordinates of the query: [r].
 
-        The `coordinates` largest in size rank all masks; the exact inner product decides among the best few.
+        The `coordinates` largest in size rank all masks. Where the first is not far ahead of the second, by what the
+        other coordinates could add to a random mask, the exact inner product decides among the best few.
         """
         flat = self._flat(query)
         excluded = torch.ones(self._count, dtype=torch.bool, device=self.device).index_fill_(0, members, False)
@@ -130,8 +132,11 @@ class Bank:
             for block in self.blocks():
                 search.add_inner_at(row, chosen, block, scores[first : first + block.shape[1]])
                 first += block.shape[1]
-            best = scores.masked_fill_(excluded, -torch.inf).topk(min(_CANDIDATES, len(members))).indices
-            out.append(best[self._inner_with(row, best).argmax()])
+            best = scores.masked_fill_(excluded, -torch.inf).topk(min(_CANDIDATES, len(members)))
+            spread = (0.5 * (row.square().sum() - row[chosen].square().sum())).clamp(min=0).sqrt()
+            ahead = bool(best.values[0] - best.values[1] > _FAR_AHEAD * spread)
+            winner = 0 if ahead else self._inner_with(row, best.indices).argmax()
+            out.append(best.indices[winner])
         return torch.stack(out)
 
     def bytes_read(self, layers: Sequence[str], coordinates: int | None = None) -> int:
@@ -152,11 +157,11 @@ class Bank:
 
     def _inner_with(self, row: Tensor, members: Tensor) -> Tensor:
         """Exact inner products of one flat query with some masks, in their order."""
-        out = torch.zeros(len(members), device=self.device)
-        first = 0
+        out, first = torch.zeros(len(members), device=self.device), 0
+        wanted = members.tolist()
         for block in self.blocks():
-            here = ((members >= first) & (members < first + block.shape[1])).nonzero().flatten()
-            if len(here):
+            here = [i for i, index in enumerate(wanted) if first <= index < first + block.shape[1]]
+            if here:
                 out[here] = search.inner_columns(row, block, members[here] - first)
             first += block.shape[1]
         return out

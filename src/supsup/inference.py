@@ -61,8 +61,8 @@ class Inference:
 
 def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int] | None, classes: int, how: Inference) -> Tensor:
     """The index of the mask that each decision falls on, among `members` of the bank (None: all of them)."""
-    if members is None:
-        candidates = torch.arange(len(bank), device=bank.device)
+    if members is None or len(set(members)) == len(bank):
+        members, candidates = None, torch.arange(len(bank), device=bank.device)
     else:
         candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
     if len(candidates) == 1:

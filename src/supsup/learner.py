@@ -324,8 +324,7 @@ class SupSup:
             raise SupSupError("among=[] leaves no task to choose from")
         places = {name: index for index, name in enumerate(self._classes)}
         members = [places[name] if name in places else self._index(name) for name in among]
-        everyone = None if len(set(members)) == len(places) else members
-        return infer(self.net, self.bank, decisions, everyone, max(self._classes[name] for name in among), how)
+        return infer(self.net, self.bank, decisions, members, max(self._classes[name] for name in among), how)
 
     def _index(self, task: str) -> int:
         if task not in self._classes:

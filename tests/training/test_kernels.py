@@ -88,11 +88,14 @@ def test_update(recipe: Recipe) -> None:
         first=state() if recipe.optimiser == "adam" or recipe.momentum else None,
         second=state() if recipe.optimiser in ("rmsprop", "adam") else None,
     )
-    found, step = copy.deepcopy(expected), torch.tensor([3], dtype=torch.int32)
+    by_triton, by_numba = copy.deepcopy(expected), copy.deepcopy(expected)
+    step = torch.tensor([3], dtype=torch.int32)
     for _ in range(2):
         delta, inputs = torch.randn(tasks, batch, out_size), torch.randn(tasks, batch, in_size)
-        kernels.update(expected, delta, inputs, recipe, step)
-        triton_kernels.update(found, delta, inputs, recipe, step)
+        kernels.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4)
+        kernels.update(by_numba, delta, inputs, recipe, step)
+        triton_kernels.update(by_triton, delta, inputs, recipe, step)
     for name in ("scores", "masked", "first", "second"):
-        a, b = getattr(expected, name), getattr(found, name)
-        assert a is b is None or torch.allclose(a, b, atol=1e-5), name
+        for found in (by_triton, by_numba):
+            a, b = getattr(expected, name), getattr(found, name)
+            assert a is b is None or torch.allclose(a, b, atol=1e-5), name

@@ -1,7 +1,8 @@
-"""The three fused steps of training many masks at once, each as one Triton kernel and as plain torch operations.
+"""The steps of training many masks at once, each as one Triton kernel and as plain torch operations.
 
 Shapes: t tasks, b images in a batch, f features of an image; a layer has [out, in] weights shared by all tasks.
 The torch versions define the meaning and run anywhere; the kernels run on CUDA (in tests: in Triton's interpreter).
+On a CPU thread of its own the update is one compiled pass, where numba is installed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from torch import Tensor
 
 from supsup.training.recipe import Recipe
 
+try:
+    from supsup.training import numba_kernels
+except ImportError:  # numba is an extra
+    numba_kernels = None  # type: ignore[assignment]
 try:
     from supsup.training import triton_kernels
 except ImportError:  # no triton on this machine
@@ -99,7 +104,19 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
     if delta.is_cuda and triton_kernels is not None:
         triton_kernels.update(layer, delta, inputs, recipe, step)
         return
-    g = torch.bmm(delta.transpose(1, 2), inputs).float().mul_(layer.weight)
+    g = torch.bmm(delta.transpose(1, 2), inputs).float()
+    alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
+    if numba_kernels is not None and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
+        numba_kernels.apply(
+            g, layer.weight, layer.scores, layer.masked, layer.first, layer.second, recipe, int(step) + 1
+        )
+    else:
+        plain_update(layer, g, recipe, int(step) + 1)
+
+
+def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int) -> None:
+    """The optimiser's step number `count` from the gradient of the masked weights [t, out, in], which it overwrites."""
+    g.mul_(layer.weight)
     scores, rate = layer.scores, recipe.learning_rate
     if recipe.weight_decay:
         g.add_(scores, alpha=recipe.weight_decay)
@@ -110,7 +127,6 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
     elif recipe.optimiser == "adam":
         assert layer.first is not None
         assert layer.second is not None
-        count = int(step) + 1
         layer.first.lerp_(g, 0.1)
         layer.second.mul_(0.999).addcmul_(g, g, value=0.001)
         root = (layer.second.sqrt() / (1 - 0.999**count) ** 0.5).add_(1e-8)

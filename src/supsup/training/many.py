@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -43,21 +46,53 @@ def train_masks(
     elif net.device.type == "cuda":
         yield from _on_gpu(net, tasks, recipe, advance, precision)
     else:
-        yield from _one_by_one(net, tasks, recipe, advance, precision)
+        yield from _on_cpu(net, tasks, recipe, advance, precision)
 
 
-def _one_by_one(
+def _on_cpu(
     net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, advance: Advance, precision: torch.dtype | None
 ) -> Iterator[tuple[list[Task], Tensor]]:
-    trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
-    for task in tasks:
+    """As many tasks side by side as torch has threads, each on one of them: nothing waits for anything."""
+    threads = min(torch.get_num_threads(), len(tasks))
+    mine = threading.local()
+    stop = threading.Event()
+
+    def train(task: Task) -> Tensor:
+        if not hasattr(mine, "trainer"):
+            mine.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
+        trainer: BatchedTrainer = mine.trainer
         start_group(trainer, [task.name])
         for positions in batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, recipe.steps):
-            x, y = task.train.batch(positions)
-            trainer.load(x, y)
+            if stop.is_set():
+                break
+            trainer.load(*task.train.batch(positions))
             trainer.step()
-        yield [task], pack_columns(trainer.masks())
-        advance(1)
+        return pack_columns(trainer.masks())
+
+    if threads == 1:
+        for task in tasks:
+            yield [task], train(task)
+            advance(1)
+        return
+    with one_thread_each(), ThreadPoolExecutor(threads) as pool:
+        try:
+            for task, packed in zip(tasks, pool.map(train, tasks)):
+                yield [task], packed
+                advance(1)
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Torch operations on one thread for a while."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _on_gpu(

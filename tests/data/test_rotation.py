@@ -30,7 +30,7 @@ def test_half_a_turn_of_an_oblong() -> None:
     assert torch.equal(rotated(image, 180.0), image.flip(0, 1))
 
 
-def test_a_quarter_turn_of_an_oblong_is_black_outside() -> None:
+def test_a_quarter_turn_of_an_oblong_comes_from_nowhere_outside() -> None:
     image = torch.arange(15).view(3, 5)
     expected = torch.full((3, 5), -1)
     expected[:, 1:4] = torch.rot90(image[:, 1:4])

@@ -17,13 +17,13 @@ SHAPES = st.sampled_from([(6,), (1, 2, 3), (3, 2, 3)])
 def plainly(part: Part, position: int) -> Tensor:
     """One image of a part, pixel by pixel."""
     row = position if part.rows is None else int(part.rows[position])
-    channels = part.images[row].float().reshape(-1, 6)
+    channels = part.images[row].float().reshape(-1, 6) * part.gain.reshape(-1, 1) + part.offset.reshape(-1, 1)
     shown = torch.zeros_like(channels)
     for pixel in range(6):
         source = pixel if part.pixels is None else int(part.pixels[pixel])
         if source >= 0:
             shown[:, pixel] = channels[:, source]
-    return (shown * part.gain.reshape(-1, 1) + part.offset.reshape(-1, 1)).reshape(part.shape)
+    return shown.reshape(part.shape)
 
 
 @st.composite
@@ -74,11 +74,11 @@ def test_a_batch_leaves_the_shared_images_alone() -> None:
     assert torch.equal(images, torch.ones(2, 3))
 
 
-def test_black_is_normalised_like_any_pixel() -> None:
-    """A background of plain 0 would be grey beside normalised black."""
+def test_what_comes_from_outside_the_image_is_0_after_normalisation() -> None:
+    """As in the paper, which normalises before it rotates."""
     gain, offset = torch.tensor(2.0), torch.tensor(-3.0)
     part = Part(torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), gain, offset, pixels=torch.tensor([-1, 0]))
-    assert part.tensors()[0].tolist() == [[-3.0, -1.0]]
+    assert part.tensors()[0].tolist() == [[0.0, -1.0]]
 
 
 def test_parts_that_share_images_share_the_copy_on_a_device() -> None:

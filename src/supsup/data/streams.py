@@ -70,7 +70,8 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
 def rotated(source: Source, tasks: int = 36, step: float = 10.0) -> Stream:
     """Tasks rotation-0, rotation-10, …: images turned anticlockwise by one more `step` of degrees in each.
 
-    Each pixel shows its nearest neighbour; what comes from outside the image is black.
+    Images are normalised first, as in the paper: each pixel then shows its nearest neighbour, and 0 (the mean, a grey)
+    where that lies outside the image.
     """
     if len(source.shape) != 3:
         raise SupSupError(

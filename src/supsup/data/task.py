@@ -30,7 +30,7 @@ class Part:
     labels: int64, the task's own labels 0 … classes − 1, one for each image kept.
     gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
     rows: int64, which of the images are kept; all when None.
-    pixels: int64, output pixel p of each channel shows input pixel pixels[p], or black (pixel value 0) where −1.
+    pixels: int64, output pixel p of each channel shows input pixel pixels[p], or 0 after normalisation (grey) where −1.
     """
 
     images: Tensor
@@ -83,14 +83,14 @@ class Part:
         positions = positions.to(self.images.device)
         rows = positions if self.rows is None else self.rows.index_select(0, positions)
         pixels = self.images.index_select(0, rows).float().view(-1, pixels_per_channel(self.shape))
-        if self._map is not None:
-            source, visible = self._map
+        source, visible = self._map
+        if source is not None:
             pixels = pixels.index_select(1, source)
-            if visible is not None:
-                pixels.mul_(visible)
         channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
         gain, offset = (moved(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
         channels.mul_(gain).add_(offset)
+        if visible is not None:
+            channels.mul_(visible)
         return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
 
     def tensors(self, device: Device | None = None) -> tuple[Tensor, Tensor]:
@@ -106,10 +106,10 @@ class Part:
         return (part.batch(torch.arange(start, min(start + size, len(self)))) for start in starts)
 
     @cached_property
-    def _map(self) -> tuple[Tensor, Tensor | None] | None:
-        """Where each pixel comes from, and 0 or 1 for black or not where any is black; None without a map."""
+    def _map(self) -> tuple[Tensor | None, Tensor | None]:
+        """Where each pixel comes from, None for its own place; and 0 where from nowhere, 1 elsewhere, None if all 1."""
         if self.pixels is None:
-            return None
+            return None, None
         visible = self.pixels >= 0
         return self.pixels.clamp(min=0), None if bool(visible.all()) else visible.float()
 

@@ -33,7 +33,7 @@ class Feed:
     images: Tensor  # [n, f] uint8 or float32
     gain: Tensor  # [f]
     offset: Tensor  # [f]
-    maps: Tensor  # [t, f] int32: the pixel shown at each place, −1 for black
+    maps: Tensor  # [t, f] int32: the pixel shown at each place, −1 for none
     rows: Tensor  # [t, steps · b] int32, of the images
     labels: Tensor  # [t, steps · b] int32
     step: Tensor  # [1] int32: the step to come
@@ -46,11 +46,11 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
         return
     batch = x.shape[1]
     start = int(feed.step) * batch
-    black = feed.maps < 0
+    outside = feed.maps < 0
     for task in range(len(x)):
         pixels = feed.images[feed.rows[task, start : start + batch].long()].float()
-        shown = pixels[:, feed.maps[task].clamp(min=0).long()].masked_fill_(black[task], 0)
-        x[task, :, : shown.shape[1]] = shown.mul_(feed.gain).add_(feed.offset)
+        shown = pixels[:, feed.maps[task].clamp(min=0).long()].mul_(feed.gain).add_(feed.offset)
+        x[task, :, : shown.shape[1]] = shown.masked_fill_(outside[task], 0)
     y.copy_(feed.labels[:, start : start + batch])
 
 

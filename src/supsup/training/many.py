@@ -225,7 +225,7 @@ def _by_feature(part: Part, values: Tensor) -> Tensor:
 
 
 def feature_map(part: Part) -> Tensor:
-    """Where each feature of a flattened image comes from, −1 for black: [features] int32."""
+    """Where each feature of a flattened image comes from, −1 for nowhere: [features] int32."""
     features = math.prod(part.shape)
     if part.pixels is None:
         return torch.arange(features, dtype=torch.int32, device=part.images.device)

@@ -49,7 +49,7 @@ def _gather(
         if b < batch:
             row = tl.load(rows + task * total + start + b).to(tl.int64)
             pixel = tl.load(images + row * features + source, mask=visible, other=0).to(tl.float32)
-            value = pixel * g + o
+            value = tl.where(visible, pixel * g + o, 0.0)
             tl.store(x + (task * batch + b) * stride + place, value.to(x.dtype.element_ty), mask=inside)
             tl.store(y + task * batch + b, tl.load(labels + task * total + start + b))
 

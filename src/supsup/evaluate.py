@@ -1,7 +1,8 @@
 """Grading a learner on a stream: accuracy per task at every stage, task inference, forgetting.
 
 Protocols, for scenarios where the task is not given at test:
-  paper             one image of each test batch of 128 decides the task of the whole batch
+  paper             one image of each test batch of 128 decides the task of the whole batch (batches in a fixed random
+                    order: in that of the file, a batch of MNIST is the hand of a few writers)
   paper-full-batch  all 128 images decide together
   strict            every image decides for itself, in batches that mix the tasks
 """
@@ -249,6 +250,11 @@ class Answers:
         return values.repeat_interleave(self.batch)[: len(self.right)]
 
 
+def order_of_test(task: Task) -> Tensor:
+    """The order in which test images are put into batches: random, but always the same for a task."""
+    return philox.permutations(0, [f"test/{task.name}"], len(task.test))[0]
+
+
 def _decided_by_one_image(
     model: LooksBack, tasks: Sequence[Task], batch_size: int, among: Sequence[str] | None
 ) -> dict[str, list[str]]:
@@ -256,7 +262,7 @@ def _decided_by_one_image(
     decided: dict[str, list[str]] = {}
     for start in range(0, len(tasks), _ASKED_TOGETHER):
         asked = tasks[start : start + _ASKED_TOGETHER]
-        leads = [task.test.batch(torch.arange(0, len(task.test), batch_size))[0] for task in asked]
+        leads = [task.test.batch(order_of_test(task)[::batch_size])[0] for task in asked]
         names = iter(model.infer_task(torch.cat(leads), among=among))
         decided |= {task.name: [next(names) for _ in lead] for task, lead in zip(asked, leads)}
     return decided
@@ -274,7 +280,7 @@ def _answers(
 
     deciding: the task of each batch where one image has decided it; else all images of a batch decide.
     """
-    x, y = task.test.tensors(getattr(model, "device", "cpu"))
+    x, y = task.test.batch(order_of_test(task), getattr(model, "device", "cpu"))
     if scenario.given_at_test:
         return Answers(model.predict(x, task=task.name).labels == y, [task.name], len(y))
     if not isinstance(model, LooksBack):

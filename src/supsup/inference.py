@@ -22,6 +22,7 @@ from supsup.query import Goal, query
 Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
 Gradient = Callable[[Tensor, Tensor], Tensor]  # (decisions [n], α [k]) → −∂Obj/∂α [n, k]
 
+_SUPERPOSITIONS = 16  # how many are kept
 _QUERY_VALUES = {"cpu": 1 << 25, "cuda": 1 << 30}  # how many numbers the queries of one pass may hold
 
 
@@ -104,7 +105,7 @@ def alpha_gradient(
     net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor | None, goal: Goal, layers: Sequence[str]
 ) -> Tensor:
     """−∂Obj/∂αᵢ at the superposition with coefficients α [k] (None: 1/k each), for each decision: [r, k]."""
-    superposed = bank.mean() if alpha is None else bank.weighted(alpha)
+    superposed = _superposed(bank, alpha)
     return torch.cat([bank.inner(query(net, piece, superposed, goal, layers)) for piece in _pieces(net, x, layers)])
 
 
@@ -153,7 +154,7 @@ def few_coordinates(
     coordinates: int,
 ) -> Tensor:
     """One-Shot from the largest numbers of the query alone, exact among the best candidates."""
-    superposed = bank.mean() if alive is None else bank.weighted(alive / alive.sum())
+    superposed = _superposed(bank, None if alive is None else alive / alive.sum())
     queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(net, x, layers))
     return torch.cat([bank.nearest(rows, coordinates, candidates) for rows in queries])
 
@@ -194,6 +195,20 @@ def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score:
         ]
     )
     return candidates[values.argmin(0)]
+
+
+def _superposed(bank: Bank, alpha: Tensor | None) -> dict[str, Tensor]:
+    """Σ αᵢ Mⁱ, kept for a few coefficients: batches of one stream mostly narrow down in the same ways."""
+    if alpha is None:
+        return bank.mean()
+    key = ("superposed", alpha.cpu().numpy().tobytes())
+    if key not in bank.kept:
+        kept = [k for k in bank.kept if k[0] == "superposed"]
+        if len(kept) == _SUPERPOSITIONS:
+            del bank.kept[kept[0]]
+        bank.kept[key] = bank.weighted(alpha)
+    superposed: dict[str, Tensor] = bank.kept[key]
+    return superposed
 
 
 def _membership(bank: Bank, candidates: Tensor) -> Tensor:

@@ -1,0 +1,146 @@
+"""The tables of README.md and docs/speed.md, from the files in results/: python benchmarks/readme_table.py"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "table", "docs/speed.md": "speed"}
+
+
+def read(name: str) -> dict[str, Any]:
+    """One result."""
+    record: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return record
+
+
+def percent(name: str, line: str, figure: str = "average_accuracy") -> str:
+    """A figure of one line of a demo run."""
+    return f"{100 * read(name)['lines'][line][figure]:.2f}"
+
+
+def table() -> str:
+    """Accuracy and speed, ours beside the paper's."""
+    many, more = read("permuted-2500"), read("permuted-20000")
+    unannounced, trained = (
+        read("bench/bench-unannounced-h200")["rows"][0],
+        read("bench/bench-train-lenet-h200")["rows"][-1],
+    )
+    unknown = "SupSup, task unknown"
+    graded = {
+        label: f"{row['paper' + chr(39) + 's protocol, accuracy %']['2500']:.2f}"
+        for label, row in many.items()
+        if "layer" in label
+    }
+    rows = [
+        ("10 tasks, LeNet 300-100, H", percent("core/permuted-lenet-H", unknown), "93.65", "core/permuted-lenet-H"),
+        ("10 tasks, LeNet 300-100, G", percent("core/permuted-lenet-G", unknown), "93.69", "core/permuted-lenet-G"),
+        ("2,500 tasks, LeNet 300-100, H", graded["H, all layers"], "93.45", "permuted-2500"),
+        ("2,500 tasks, LeNet 300-100, G", graded["G, all layers"], "93.45", "permuted-2500"),
+        ("2,500 tasks, first layer's gradient only, G", graded["G, first layer"], "–", "permuted-2500"),
+        (
+            "2,500 tasks, never told where one begins (NNs)",
+            f"{100 * unannounced['accuracy']['2500']:.2f}",
+            "92.54",
+            "bench/bench-unannounced-h200",
+        ),
+    ]
+    lines = [
+        "| PermutedMNIST, task unknown, % right | ours | paper | from |",
+        "|---|---|---|---|",
+        *(f"| {what} | **{ours}** | {paper} | [{name}](results/{name}.json) |" for what, ours, paper, name in rows),
+        "",
+        "On one H200, training 2,500 tasks (1,000 batches of 128 each, data included) takes "
+        f"{trained['seconds']:.1f} s, "
+        f"{trained['faster than plain']:.0f} times faster than one task at a time by autograd; 20,000 tasks take "
+        f"{more['training seconds']:.0f} s, and the task of a single image is then right in "
+        f"{more['G, first layer']['single images, task right %']:.2f} % of cases.",
+    ]
+    return "\n".join(lines)
+
+
+def speed() -> str:
+    """Time, ours beside the plain way and the floor."""
+    lenet, fc = read("bench/bench-train-lenet-h200")["rows"][-1], read("bench/bench-train-fc-h200")["rows"][-1]
+    exact, few = searches("bench/bench-infer-h200"), searches("bench/bench-infer-2-cores")
+    cores = read("bench/bench-train-lenet-2-cores")["rows"][-1]
+    more, unannounced = read("permuted-20000"), read("bench/bench-unannounced-h200")["rows"][0]
+    asked = more["H, first layer"]["seconds"]
+    rows = [
+        training("H200, LeNet 300-100 with 500 outputs, 2,500 tasks × 1,000 batches", lenet),
+        training("H200, FC 1024-1024 with 200 outputs, 250 tasks × 1,000 batches", fc),
+        (
+            "H200, 20,000 tasks, then 10,000 single images over all of them",
+            f"{more['training seconds']:.1f} s + {asked:.2f} s",
+            "",
+            "",
+        ),
+        (
+            "H200, 2,500 tasks × 1,000 batches, unannounced, graded 5 times on the way",
+            f"{unannounced['seconds']:.0f} s",
+            "",
+            "",
+        ),
+        *inferring("H200", exact["exact, all layers, H"]),
+        *inferring("H200", exact["exact, first layer, H"]),
+        (
+            "2 cores, a training step of LeNet with 500 outputs, data included",
+            f"{cores['µs per task-step'] / 1000:.2f} ms ({cores['times the products']:.2f} × its matrix products)",
+            f"{cores['plain µs per task-step'] / 1000:.2f} ms",
+            f"{cores['floor µs'] / 1000:.2f} ms",
+        ),
+        *inferring("2 cores", few["exact, all layers, H"])[:1],
+        *inferring("2 cores", few["exact, first layer, H"])[:1],
+        *inferring("2 cores", few["few coordinates, first layer, H"])[:1],
+    ]
+    share = exact["few coordinates, first layer, H"]["same as exact"]
+    return "\n".join(
+        [
+            "| what | ours | plain way | floor |",
+            "|---|---|---|---|",
+            *(f"| {' | '.join(row)} |" for row in rows),
+            "",
+            f"From few coordinates of the first layer, {100 * share:.2f} % of 10,000 answers over 2,500 tasks are "
+            "those of the exact search over all layers.",
+        ]
+    )
+
+
+def searches(name: str) -> dict[str, Any]:
+    """Rows of an inference benchmark by their setting."""
+    return {row["setting"]: row for row in read(name)["rows"]}
+
+
+def training(what: str, row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """A line on training."""
+    steps = 1e-6 * row["tasks"] * row["steps"]
+    plain, floor = steps * row["plain µs per task-step"], steps * row["floor µs"]
+    return what, f"{row['seconds']:.1f} s", f"{plain:,.0f} s", f"{floor:.1f} s"
+
+
+def inferring(where: str, row: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """A line on a lone image and, where it was measured, one on batches."""
+    what = f"{where}, One-Shot among {row['k']:,}, {row['setting']}"
+    lone, plain = f"{row['lone image ms']:.3g} ms", f"{row['plain lone image ms']:.3g} ms"
+    lines = [(f"{what}: a lone image", lone, plain, f"{row['floor of a lone image ms']:.2g} ms")]
+    if "batch" in row:
+        each = f"{row['µs per image in batches']:.3g} µs"
+        lines.append((f"{what}: in batches of {row['batch']:,}", each, "", f"{row['floor in batches µs']:.2g} µs"))
+    return lines
+
+
+def with_table(page: str, text: str) -> str:
+    """A page with its table made anew."""
+    name = PAGES[page]
+    start, end = f"<!-- {name}: made by benchmarks/readme_table.py from results/ -->", f"<!-- /{name} -->"
+    made = {"table": table, "speed": speed}[name]()
+    return re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _: f"{start}\n{made}\n{end}", text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(with_table(page, path.read_text()))

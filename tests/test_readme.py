@@ -1,0 +1,29 @@
+"""The README says what the results say, and its code runs."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/speed.md"])
+def test_the_tables_are_those_of_the_results(page: str) -> None:
+    """`python benchmarks/readme_table.py` puts them right."""
+    with_table = runpy.run_path(str(ROOT / "benchmarks" / "readme_table.py"))["with_table"]
+    text = (ROOT / page).read_text()
+    assert with_table(page, text) == text
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})

@@ -1,6 +1,6 @@
 """The face: learning, answering, forgetting, and what happens to bad input."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from supsup import Allocation, Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Stream, Task
+from supsup.training import many
 from supsup.training.batched import BatchedTrainer
 
 
@@ -264,15 +265,14 @@ def test_a_network_that_does_not_take_the_images(stream: Stream) -> None:
 
 def test_an_interruption_keeps_the_tasks_finished(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
-    train, calls = BatchedTrainer.start, []
+    start = many.start_group
 
-    def interrupted(trainer: BatchedTrainer, scores: Callable[[str], Iterable[Tensor]]) -> None:
-        calls.append(trainer)
-        if len(calls) == 3:
+    def interrupted(trainer: BatchedTrainer, names: Sequence[str]) -> None:
+        if "permutation-2" in names:
             raise KeyboardInterrupt
-        train(trainer, scores)
+        start(trainer, names)
 
-    monkeypatch.setattr(BatchedTrainer, "start", interrupted)
+    monkeypatch.setattr(many, "start_group", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn_many(stream)
     assert model.tasks == ["permutation-0", "permutation-1"]

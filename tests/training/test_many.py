@@ -11,7 +11,7 @@ from supsup.frozen import FrozenNet
 from supsup.scores import initial_scores
 from supsup.training.batched import BatchedTrainer
 from supsup.training.kernels import gather
-from supsup.training.many import bytes_per_task, groups, make_feed, start_group
+from supsup.training.many import bytes_per_task, groups, make_feed, start_group, train_masks
 from supsup.training.order import batch_positions
 
 
@@ -61,6 +61,15 @@ def test_every_task_of_a_group_starts_from_its_own_scores(stream: Stream) -> Non
         for layer, expected in zip(trainer.layers, initial_scores(3, name, frozen.shapes).values()):
             rows, columns = expected.shape
             assert torch.equal(layer.scores[i, :rows, :columns], expected)
+
+
+def test_a_mask_is_the_same_to_the_bit_alone_and_beside_others(stream: Stream) -> None:
+    """What makes a resumed run end with the masks of one that was never interrupted."""
+    frozen, recipe = net(), Recipe(steps=30)
+    together = {task.name: packed for (task,), packed in train_masks(frozen, stream[:3], recipe)}
+    for task in stream[:3]:
+        ((_, alone),) = train_masks(frozen, [task], recipe)
+        assert torch.equal(together[task.name], alone)
 
 
 def test_groups_fit_into_memory_share_images_and_keep_the_order(stream: Stream) -> None:

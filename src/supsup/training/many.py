@@ -52,7 +52,10 @@ def train_masks(
 def _on_cpu(
     net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, advance: Advance, precision: torch.dtype | None
 ) -> Iterator[tuple[list[Task], Tensor]]:
-    """As many tasks side by side as torch has threads, each on one of them: nothing waits for anything."""
+    """As many tasks side by side as torch has threads, each on one of them: nothing waits for anything.
+
+    A lone task has one thread too, so that its mask is the same to the bit whatever it is learned with.
+    """
     threads = min(torch.get_num_threads(), len(tasks))
     mine = threading.local()
     stop = threading.Event()
@@ -69,11 +72,6 @@ def _on_cpu(
             trainer.step()
         return pack_columns(trainer.masks())
 
-    if threads == 1:
-        for task in tasks:
-            yield [task], train(task)
-            advance(1)
-        return
     with one_thread_each(), ThreadPoolExecutor(threads) as pool:
         try:
             for task, packed in zip(tasks, pool.map(train, tasks)):

@@ -6,7 +6,7 @@ Bits of all weights are laid end to end (each weight tensor padded to whole byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from supsup import search
 
 _BLOCK = 256  # tasks in a block of those that are added one by one
+_BLOCKS = 4  # blocks at most; then they are joined, since every search pays for each of them
 _FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that little stands empty
 _CANDIDATES = 4  # masks among which the exact inner product decides after a search from few coordinates
 _FAR_AHEAD = 6  # standard deviations
@@ -57,6 +58,8 @@ class Bank:
         columns = columns.to(self.device)
         room = sum(block.shape[1] for block in self._blocks) - self._count
         if room < columns.shape[1]:
+            if len(self._blocks) == _BLOCKS:
+                self._blocks = [torch.cat(self._blocks, 1)]
             width = max(columns.shape[1] - room, min(_BLOCK, max(_FIRST, self._count)))
             self._blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
         start = 0
@@ -135,7 +138,7 @@ class Bank:
             best = scores.masked_fill_(excluded, -torch.inf).topk(min(_CANDIDATES, len(members)))
             spread = (0.5 * (row.square().sum() - row[chosen].square().sum())).clamp(min=0).sqrt()
             ahead = bool(best.values[0] - best.values[1] > _FAR_AHEAD * spread)
-            winner = 0 if ahead else self._inner_with(row, best.indices).argmax()
+            winner = 0 if ahead else self._inner_with(row, best.indices, query).argmax()
             out.append(best.indices[winner])
         return torch.stack(out)
 
@@ -155,14 +158,17 @@ class Bank:
             flat[:, start : start + self.shapes[name].numel()] = dense.reshape(rows, -1)
         return flat
 
-    def _inner_with(self, row: Tensor, members: Tensor) -> Tensor:
-        """Exact inner products of one flat query with some masks, in their order."""
+    def _inner_with(self, row: Tensor, members: Tensor, layers: Iterable[str]) -> Tensor:
+        """Exact inner products of one flat query, which is 0 beyond these weights, with some masks, in their order."""
+        start = min(self.spans[name][0] for name in layers)
+        stop = max(self.spans[name][1] for name in layers)
+        row = row[8 * start : 8 * stop]
         out, first = torch.zeros(len(members), device=self.device), 0
         wanted = members.tolist()
         for block in self.blocks():
             here = [i for i, index in enumerate(wanted) if first <= index < first + block.shape[1]]
             if here:
-                out[here] = search.inner_columns(row, block, members[here] - first)
+                out[here] = search.inner_columns(row, block[start:stop], members[here] - first)
             first += block.shape[1]
         return out
 

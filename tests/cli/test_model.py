@@ -39,7 +39,7 @@ def test_tasks_lists_them(file: Path) -> None:
     assert listed.exit_code == 0
     for number in range(4):
         assert f"permutation-{number}" in listed.stdout
-    assert "bits / weight" in listed.stdout
+    assert "bits/weight" in listed.stdout
     assert "33,775" in listed.stdout  # (784·300 + 300·100 + 100·50) / 8
 
 

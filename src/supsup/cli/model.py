@@ -23,7 +23,7 @@ def tasks(file: File) -> None:
     """List the tasks of a model file."""
     with ModelFile(file) as model:
         table = Table("task", title=escape(file.name), title_justify="left")
-        for heading in ("classes", "density %", "bytes", "bits / weight", "learned (UTC)"):
+        for heading in ("classes", "density %", "bytes", "bits/weight", "learned"):
             table.add_column(heading, justify="right", no_wrap=True)
         weights = sum(model.header.sizes)
         for row in model.rows():
@@ -34,7 +34,7 @@ def tasks(file: File) -> None:
                 f"{100 * row.kept / weights:.2f}",
                 f"{size:,}",
                 f"{8 * len(row.mask) / weights:.4f}",
-                row.created[:16].replace("T", " "),
+                row.created[:10],
             )
     Console().print(table)
 
@@ -82,7 +82,9 @@ def verify(file: File) -> None:
     if findings.clean:
         console.print(f"{escape(str(file))}: {len(findings.intact):,} tasks, all intact", highlight=False)
         return
-    console.print(f"{len(findings.intact):,} tasks are intact; `supsup repair {escape(file.name)}` rescues them")
+    console.print(
+        f"{len(findings.intact):,} tasks can be read as they are; `supsup repair {escape(file.name)}` may find more"
+    )
     raise typer.Exit(1)
 
 

@@ -105,10 +105,11 @@ def speed() -> str:
             "|---|---|---|---|",
             *(f"| {' | '.join(row)} |" for row in rows),
             "",
-            f"From few coordinates of the first layer, {100 * share:.2f} % of 10,000 answers over 2,500 tasks were those "
-            "of the exact search over all layers, on the H200 with fully trained masks and the exact check always made. "
-            f"The masks of the 2-core rows were trained for {steps} batches only; there {100 * weak:.1f} % of 200 agree. "
-            "Both together, this speed with fully trained masks, have not been measured.",
+            f"From few coordinates of the first layer, {100 * share:.2f} % of 10,000 answers over 2,500 tasks were "
+            "those of the exact search over all layers, on the H200 with fully trained masks and the exact check "
+            f"always made. The masks of the 2-core rows were trained for {steps} batches only; there "
+            f"{100 * weak:.1f} % of 200 agree. Both together, this speed with fully trained masks, have not been "
+            "measured.",
         ]
     )
 

@@ -87,7 +87,9 @@ def test_earlier_stages_can_be_graded_afterwards(learned: SupSup, stream: Stream
 
 def test_forgetting_shows_where_it_happens(stream: Stream) -> None:
     net = nets.FullyConnected((784, 30, 10))
-    graded = follow(LowerBound(net, heads="single", recipe=Recipe(learning_rate=1e-2, steps=40), device="cpu"), stream[:3], "GNs")
+    graded = follow(
+        LowerBound(net, heads="single", recipe=Recipe(learning_rate=1e-2, steps=40), device="cpu"), stream[:3], "GNs"
+    )
     assert graded.stages == [1, 2, 3]
     assert graded.forgetting > 0.1
     assert graded.fresh["permutation-0"].accuracy > graded.per_task["permutation-0"] + 0.1

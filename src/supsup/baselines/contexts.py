@@ -27,7 +27,8 @@ def context(kind: Kind, seed: int, label: str, width: int, device: torch.device)
         return philox.uniform(seed, [label], width // 2, math.pi, device)[0]
     gaussian = normal(seed, [label], width * width, device).view(width, width)
     q, r = torch.linalg.qr(gaussian)
-    return q * r.diagonal().sign()  # without the signs some rotations would be likelier than others
+    rotation: Tensor = q * r.diagonal().sign()  # without the signs some rotations would be likelier than others
+    return rotation
 
 
 def turn(kind: Kind, by: Tensor, rows: Tensor, back: bool = False) -> Tensor:

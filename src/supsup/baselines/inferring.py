@@ -125,4 +125,6 @@ def plain_abatche(model: BatchE, x: Tensor, names: Sequence[str], classes: int, 
 
 def _needs_rank_one(model: BatchE) -> None:
     if model.last != "rank-one":
-        raise SupSupError("One-Shot superposes rank-one matrices on every layer; use BatchE(last='rank-one') or abatche")
+        raise SupSupError(
+            "One-Shot superposes rank-one matrices on every layer; use BatchE(last='rank-one') or abatche"
+        )

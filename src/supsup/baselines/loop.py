@@ -55,6 +55,8 @@ def capturable(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
         device = group["params"][0].device
         if device.type == "cuda":
             group["capturable"] = True
+            if "fused" in group and not isinstance(optimiser, torch.optim.RMSprop):
+                group["fused"] = True
             group["lr"] = torch.tensor(group["lr"], device=device)
     return optimiser
 

@@ -67,7 +67,9 @@ class Stack:
         self.feed.step += 1
 
     @torch.no_grad()
-    def train(self, states: Sequence[State], tasks: Sequence[Task], seeds: Sequence[int], offsets: Sequence[int]) -> None:
+    def train(
+        self, states: Sequence[State], tasks: Sequence[Task], seeds: Sequence[int], offsets: Sequence[int]
+    ) -> None:
         """Begin from these states and go through the tasks' batches."""
         for row, (state, task) in enumerate(zip(states, tasks)):
             for name in self._stacked:

@@ -45,8 +45,9 @@ class NewerFormat(SupSupError):
 class Header:
     """Everything about a model but its masks; JSON values only.
 
-    weights  checksum of the frozen weights
-    shapes   of the masked weights, in order
+    weights     checksum of the frozen weights
+    shapes      of the masked weights, in order
+    pretrained  the weights are the user's own, not from the seed
     """
 
     seed: int
@@ -60,6 +61,7 @@ class Header:
     notes: dict[str, Any]
     created: str
     library: str
+    pretrained: bool = False
 
     @property
     def sizes(self) -> list[int]:
@@ -79,6 +81,7 @@ _KINDS: dict[str, Any] = {
     "notes": dict,
     "created": str,
     "library": str,
+    "pretrained": bool,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -92,6 +92,10 @@ class Part:
         if visible is not None:
             channels.mul_(visible)
         return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
+
+    def training_batches(self, positions: Iterable[Tensor], seed: int, task: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of a training run at these positions, one after the other."""
+        return (self.batch(chosen) for chosen in positions)
 
     def tensors(self, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """All images and labels, in order."""

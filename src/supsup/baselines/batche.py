@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args, overload
 import torch
 from torch import Tensor, nn
 
-from supsup import checks, philox, progress
+from supsup import checks, philox
 from supsup.baselines import storage
 from supsup.baselines.inferring import TaskInference, decide
 from supsup.baselines.rival import Method
-from supsup.baselines.side_by_side import Stack, State
+from supsup.baselines.side_by_side import State
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
@@ -23,7 +23,6 @@ from supsup.training import Recipe
 
 BaseWeights = Literal["trained", "random"]
 LastLayer = Literal["rank-one", "head"]
-_TOGETHER = 512  # tasks trained at once at most
 
 
 class BatchE(Method):
@@ -33,6 +32,8 @@ class BatchE(Method):
     last       the last layer too has a "rank-one" matrix (the paper's choice on MNIST), or each task its own "head"
     inference  how a task is inferred when nobody says it
     """
+
+    independent = True
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class BatchE(Method):
         settings.setdefault("first", replace(settings["recipe"], learning_rate=1e-4) if base == "trained" else None)
         super().__init__(net, seed, **settings)
         self.base, self.last = base, last
+        self.first_matters = base == "trained"
         self.scaled = self.layers if last == "rank-one" else self.layers[:-1]
         self.inference = inference or TaskInference()
         self._classes: dict[str, int] = {}
@@ -90,36 +92,6 @@ class BatchE(Method):
                 x = x @ state[name].mT
             x = x if name == self.head else x.relu_()
         return x
-
-    def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
-        """Learn a stream: the tasks after the first are independent, and are trained together where that is known."""
-        tasks = list(stream)
-        for task in tasks:
-            self.check(task)
-        waiting = tasks
-        with progress.bar("learning", len(tasks), show=show_progress) as advance:
-            if self.base == "trained" and not self.own and tasks:
-                self.learn(tasks[0])
-                advance(1)
-                waiting = tasks[1:]
-            for start in range(0, len(waiting), _TOGETHER):
-                group = waiting[start : start + _TOGETHER]
-                if self.stackable:
-                    self._learn_together(group)
-                else:
-                    for task in group:
-                        self.learn(task)
-                advance(len(group))
-        return [task.name for task in tasks]
-
-    def _learn_together(self, tasks: Sequence[Task]) -> None:
-        states = [self.begin(task) for task in tasks]
-        recipe = self.recipe_of_next()
-        frozen = [name for name in self.shared if not self.trains(name, not self.own)]
-        stack = Stack(self, states, recipe, tasks[0].train.on(self.device), common=frozen)
-        stack.train(states, tasks, [self.seed] * len(tasks), [0] * len(tasks))
-        for row, task in enumerate(tasks):
-            self.finish(task, stack.row(row))
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...

@@ -22,12 +22,14 @@ class SeparateHeads(Method):
     """
 
     filling = "kaiming_uniform"
+    independent = True
 
     def __init__(self, net: nn.Module, seed: int = 0, *, trunk: Trunk = "trained", **settings: Any) -> None:
         if trunk not in get_args(Trunk):
             raise SupSupError(f"unknown trunk={trunk!r}; use 'trained' or 'random'")
         super().__init__(net, seed, **settings)
         self.trunk = trunk
+        self.first_matters = trunk == "trained"
 
     def begin(self, task: Task) -> State:
         return self.shared | self.fresh_statistics()

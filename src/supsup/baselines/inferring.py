@@ -126,5 +126,5 @@ def plain_abatche(model: BatchE, x: Tensor, names: Sequence[str], classes: int, 
 def _needs_rank_one(model: BatchE) -> None:
     if model.last != "rank-one":
         raise SupSupError(
-            "One-Shot superposes rank-one matrices on every layer; use BatchE(last='rank-one') or abatche"
+            "one-shot needs a rank-one matrix on every layer: BatchE(last='rank-one'), or method='abatche'"
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
+
+from supsup.training.recipe import Recipe
 
 _AT_ONCE = 50  # steps in one launch at most
 _WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured
@@ -22,16 +25,17 @@ class Loop:
     """
 
     def __init__(self, step: Callable[[], None], steps: int, device: torch.device) -> None:
-        self.steps = steps
-        self._launch, self._at_once = step, 1
+        self.steps = self.launches = steps
+        self.launch = step
         if device.type == "cuda":
-            self._at_once = whole_launches(steps)
-            self._launch = captured(step, self._at_once)
+            at_once = whole_launches(steps)
+            self.launches = steps // at_once
+            self.launch = captured(step, at_once)
 
-    def run(self, steps: int | None = None) -> None:
-        """All steps, or the given number (a whole number of launches)."""
-        for _ in range((self.steps if steps is None else steps) // self._at_once):
-            self._launch()
+    def run(self) -> None:
+        """All steps."""
+        for _ in range(self.launches):
+            self.launch()
 
 
 def captured(step: Callable[[], None], times: int) -> Callable[[], None]:
@@ -49,30 +53,30 @@ def captured(step: Callable[[], None], times: int) -> Callable[[], None]:
     return graph.replay
 
 
-def capturable(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimiser with its count of steps and its learning rate on the device, where a graph can read them."""
-    for group in optimiser.param_groups:
-        device = group["params"][0].device
-        if device.type == "cuda":
-            group["capturable"] = True
-            if "fused" in group and not isinstance(optimiser, torch.optim.RMSprop):
-                group["fused"] = True
-            group["lr"] = torch.tensor(group["lr"], device=device)
-    return optimiser
+class Pace:
+    """An optimiser that can start anew, and whose learning rate follows a recipe from step to step, on the device."""
 
+    def __init__(self, recipe: Recipe, trained: Sequence[Tensor], steps: int) -> None:
+        self.optimiser = recipe.build(trained)
+        self._rates = torch.tensor([recipe.rate(step, steps) for step in range(steps)], device=trained[0].device)
+        self._count = torch.zeros(1, dtype=torch.int64, device=trained[0].device)
+        for group in self.optimiser.param_groups:
+            group["lr"] = torch.tensor(recipe.learning_rate, device=trained[0].device)
+            if trained[0].is_cuda:
+                group["capturable"] = True
+                group["fused"] = recipe.optimiser != "rmsprop"  # there is no fused one
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Another learning rate from the next step on."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
+    def step(self) -> None:
+        """One step of the optimiser."""
+        for group in self.optimiser.param_groups:
+            group["lr"].copy_(self._rates.index_select(0, self._count)[0])
+        self.optimiser.step()
+        self._count += 1
 
-
-def restart(optimiser: torch.optim.Optimizer) -> None:
-    """Forget all moments and counts, in place."""
-    for state in optimiser.state.values():
-        for value in state.values():
-            if isinstance(value, torch.Tensor):
-                value.zero_()
+    def restart(self) -> None:
+        """Forget all moments and counts, in place."""
+        self._count.zero_()
+        for state in self.optimiser.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()

@@ -21,10 +21,12 @@ def learn_plain(method: Method, task: Task) -> None:
     trained = [value.requires_grad_() for name, value in state.items() if method.trains(name, first)]
     optimiser = recipe.build(trained)
     part = task.train.on(method.device)
-    offset = method.label_offset(task)
-    method.net.train()
-    for positions in batch_positions(method.seed, task.name, len(part), recipe.batch_size, recipe.steps):
-        x, y = part.batch(positions.to(method.device))
+    steps, offset = recipe.steps_for(len(part)), method.label_offset(task)
+    order = batch_positions(method.seed, task.name, len(part), recipe.batch_size, steps)
+    for step, (x, y) in enumerate(part.training_batches(order, method.seed, task.name)):
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.rate(step, steps)
+        method.net.train()
         loss = cross_entropy(method.run(state, x), y + offset)
         penalty = method.penalty(state)
         optimiser.zero_grad()

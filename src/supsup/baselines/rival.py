@@ -7,17 +7,18 @@ train it: `plain` for any module, `side_by_side` for fully connected networks, m
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from supsup import checks
+from supsup import checks, progress
 from supsup.baselines import initial
-from supsup.baselines.plain import learn_plain
-from supsup.baselines.side_by_side import Stack, State, learn_side_by_side
+from supsup.baselines.captured import Bench
+from supsup.baselines.executors import learn_independent, learn_one
+from supsup.baselines.side_by_side import Stack, State
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.devices import resolve
@@ -54,6 +55,8 @@ class Method:
 
     filling: initial.Filling = "kaiming_normal"
     needs_task = True  # an answer depends on the task, which must be given or inferred
+    independent = False  # a task does not depend on those before it …
+    first_matters = True  # … except for the first
 
     def __init__(
         self,
@@ -72,10 +75,11 @@ class Method:
         self.layers = initial.layer_names(net)
         if not self.layers:
             raise SupSupError("nothing to train: the network has no linear or convolutional layer")
-        self.statistics = {name for name, _ in net.named_buffers()}
+        self.statistics = {n for n, _ in net.named_buffers() if n.endswith(("running_mean", "running_var"))}
         self.shared: State = initial.weights(net, seed, self.filling, self.device) | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
-        self.stack: Stack | None = None  # what the last task was trained with
+        self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
+        self.bench: Bench | None = None  # the same on another network on a GPU
 
     @property
     def tasks(self) -> list[str]:
@@ -94,7 +98,8 @@ class Method:
 
     def fresh_statistics(self) -> State:
         """The running statistics of normalisation layers before anything was seen."""
-        return {name: value.detach().clone().to(self.device) for name, value in self.net.named_buffers()}
+        buffers = dict(self.net.named_buffers())
+        return {name: buffers[name].detach().clone() for name in sorted(self.statistics)}
 
     def begin(self, task: Task) -> State:
         """The state from which a new task is trained."""
@@ -153,11 +158,21 @@ class Method:
 
     def learn(self, data: Task, /) -> str:
         """Train on the next task; returns its name."""
-        if self.stackable:
-            learn_side_by_side([self], [data])
-        else:
-            learn_plain(self, data)
+        learn_one(self, data)
         return data.name
+
+    def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
+        """Learn a stream; tasks that do not depend on each other are trained together where that is known."""
+        tasks = list(stream)
+        for task in tasks:
+            self.check(task)
+        with progress.bar("learning", len(tasks), show=show_progress) as advance:
+            alone = tasks if not self.independent else tasks[: 0 if self.own or not self.first_matters else 1]
+            for task in alone:
+                self.learn(task)
+                advance(1)
+            learn_independent(self, tasks[len(alone) :], advance)
+        return [task.name for task in tasks]
 
     @torch.no_grad()
     def predict(self, x: Array, task: str | None = None) -> Prediction:

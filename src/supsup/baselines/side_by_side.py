@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from supsup.baselines.loop import Loop, capturable, restart
+from supsup.baselines.loop import Loop, Pace
 from supsup.data import Part, Task
 from supsup.errors import SupSupError
 from supsup.training.kernels import gather
@@ -43,26 +43,28 @@ class Stack:
         }
         self._stacked = [name for name in self.state if name not in common]
         self._trained = [name for name in self._stacked if method.trains(name, first)]
-        self.optimiser = capturable(recipe.build([self.state[name].requires_grad_() for name in self._trained]))
-        self.feed = image_feed(part, len(states), recipe.steps * recipe.batch_size)
+        steps = recipe.steps_for(len(part))
+        self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
+        self.feed = image_feed(part, len(states), steps * recipe.batch_size)
         self.x = torch.zeros(len(states), recipe.batch_size, self.feed.images.shape[1], device=device)
         self.y = torch.zeros(len(states), recipe.batch_size, dtype=torch.int32, device=device)
-        self.loop = Loop(self._step, recipe.steps, device)
+        self.loop = Loop(self._step, steps, device)
 
     def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
         """Whether these states can be trained here."""
         names = [name for name in states[0] if self.method.trains(name, not self.method.own)]
-        return (len(states), recipe, names) == (len(self.x), self.recipe, self._trained) and part.images is self.images
+        same = (len(states), recipe, names) == (len(self.x), self.recipe, self._trained)
+        return same and part.images is self.images and recipe.steps_for(len(part)) == self.loop.steps
 
     def _step(self) -> None:
         gather(self.feed, self.x, self.y)
         outputs = self.method.run_side_by_side(self.state, self.x)
         loss = cross_entropy(outputs.flatten(0, 1), self.y.flatten().long(), reduction="sum") / self.x.shape[1]
         penalty = self.method.penalty(self.state)
-        self.optimiser.zero_grad()
+        self.pace.optimiser.zero_grad()
         (loss if penalty is None else loss + penalty).backward()
         self.method.before_update(self.state)
-        self.optimiser.step()
+        self.pace.step()
         self.method.after_update(self.state)
         self.feed.step += 1
 
@@ -75,7 +77,7 @@ class Stack:
             for name in self._stacked:
                 self.state[name][row] = state[name]
             self._fill(row, task.train.on(self.method.device), task.name, seeds[row], offsets[row])
-        restart(self.optimiser)
+        self.pace.restart()
         self.feed.step.zero_()
         with torch.enable_grad():
             self.loop.run()
@@ -98,22 +100,34 @@ class Stack:
 def learn_side_by_side(methods: Sequence[Method], tasks: Sequence[Task]) -> None:
     """Each of several rivals, alike but for their seeds, learns its next task; the tasks share their images."""
     leader = methods[0]
-    parts = [task.train.on(leader.device) for task in tasks]
-    if any(part.images is not parts[0].images for part in parts):
-        raise SupSupError("rivals side by side need tasks made from the same images")
+    if not leader.stackable:
+        raise SupSupError("rivals learn side by side on fully connected networks (nets.FullyConnected) only")
     for method, task in zip(methods, tasks, strict=True):
         method.check(task)
+    part = _shared_part(leader, tasks)
     states = [method.begin(task) for method, task in zip(methods, tasks)]
-    stack = _stack_of(leader, states, parts[0])
+    stack, recipe = leader.stack, leader.recipe_of_next()
+    if stack is None or not stack.fits(states, recipe, part):  # capturing takes longer than a task
+        stack = leader.stack = Stack(leader, states, recipe, part)
     offsets = [method.label_offset(task) for method, task in zip(methods, tasks)]
     stack.train(states, tasks, [method.seed for method in methods], offsets)
     for row, (method, task) in enumerate(zip(methods, tasks)):
         method.finish(task, stack.row(row))
 
 
-def _stack_of(leader: Method, states: Sequence[State], part: Part) -> Stack:
-    """The stack this leader used before, if it still fits: capturing takes longer than a task."""
-    stack = leader.stack
-    if stack is None or not stack.fits(states, leader.recipe_of_next(), part):
-        stack = leader.stack = Stack(leader, states, leader.recipe_of_next(), part)
-    return stack
+def learn_together(method: Method, tasks: Sequence[Task]) -> None:
+    """One rival learns tasks that do not depend on each other, all at once; what they share is not stacked."""
+    states = [method.begin(task) for task in tasks]
+    frozen = [name for name in method.shared if not method.trains(name, not method.own)]
+    stack = Stack(method, states, method.recipe_of_next(), _shared_part(method, tasks), common=frozen)
+    offsets = [method.label_offset(task) for task in tasks]
+    stack.train(states, tasks, [method.seed] * len(tasks), offsets)
+    for row, task in enumerate(tasks):
+        method.finish(task, stack.row(row))
+
+
+def _shared_part(method: Method, tasks: Sequence[Task]) -> Part:
+    parts = [task.train.on(method.device) for task in tasks]
+    if any(part.images is not parts[0].images or len(part) != len(parts[0]) for part in parts):
+        raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
+    return parts[0]

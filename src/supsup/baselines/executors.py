@@ -1,0 +1,42 @@
+"""Which executor trains a rival's tasks: by hand side by side, captured on a GPU, or plain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from supsup.baselines.captured import learn_captured, learn_on_streams
+from supsup.baselines.plain import learn_plain
+from supsup.baselines.side_by_side import learn_side_by_side, learn_together
+from supsup.data import Task
+from supsup.progress import Advance
+
+if TYPE_CHECKING:
+    from supsup.baselines.rival import Method
+
+_TOGETHER = 512  # tasks of a fully connected network at once at most
+_STREAMS = 8  # tasks of another network at once on a GPU
+
+
+def learn_one(method: Method, task: Task) -> None:
+    """The next task."""
+    if method.stackable:
+        learn_side_by_side([method], [task])
+    elif method.device.type == "cuda":
+        learn_captured(method, task)
+    else:
+        learn_plain(method, task)
+
+
+def learn_independent(method: Method, tasks: Sequence[Task], advance: Advance) -> None:
+    """Tasks that do not depend on each other."""
+    size = _TOGETHER if method.stackable else _STREAMS if method.device.type == "cuda" else 1
+    for start in range(0, len(tasks), size):
+        group = tasks[start : start + size]
+        if method.stackable:
+            learn_together(method, group)
+        elif method.device.type == "cuda":
+            learn_on_streams(method, group)
+        else:
+            learn_plain(method, group[0])
+        advance(len(group))

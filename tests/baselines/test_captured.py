@@ -1,0 +1,43 @@
+"""The bench for any module takes the plain path's steps; on a CPU they are run one by one, not captured."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from supsup import Recipe
+from supsup.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
+from supsup.baselines.captured import learn_captured
+from supsup.baselines.plain import learn_plain
+from supsup.baselines.rival import Method
+from supsup.data import Stream
+
+Make = Callable[[nn.Module, Recipe], Method]
+METHODS: dict[str, Make] = {
+    "lower": lambda net, recipe: LowerBound(net, recipe=recipe, device="cpu"),
+    "upper": lambda net, recipe: UpperBound(net, recipe=recipe, device="cpu"),
+    "heads": lambda net, recipe: SeparateHeads(net, recipe=recipe, device="cpu"),
+    "batche": lambda net, recipe: BatchE(net, base="random", last="head", recipe=recipe, device="cpu"),
+}
+
+
+@pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())
+def test_a_bench_takes_the_plain_steps(make: Make, convolutional: nn.Module, split: Stream) -> None:
+    recipe = Recipe("adam", 1e-3, batch_size=100, epochs=1, schedule="cosine", weight_decay=1e-4)
+    fast, slow = make(convolutional, recipe), make(convolutional, recipe)
+    for task in split:
+        learn_captured(fast, task)
+        learn_plain(slow, task)
+    for task in split:
+        for name, value in slow.state_of(task.name).items():
+            assert torch.allclose(value, fast.state_of(task.name)[name], atol=2e-4), (task.name, name)
+
+
+def test_a_bench_is_used_again_for_the_next_task(convolutional: nn.Module, split: Stream, brief: Recipe) -> None:
+    """Capturing it anew would take longer than some tasks."""
+    method = METHODS["upper"](convolutional, brief)
+    learn_captured(method, split[0])
+    bench = method.bench
+    learn_captured(method, split[1])
+    assert method.bench is bench

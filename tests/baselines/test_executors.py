@@ -1,0 +1,29 @@
+"""Which executor is chosen."""
+
+import pytest
+from torch import nn
+
+from supsup import Recipe, nets
+from supsup.baselines import BatchE, LowerBound, executors
+from supsup.data import Stream
+
+
+def test_fully_connected_networks_are_stacked_and_others_are_not(
+    stream: Stream, split: Stream, convolutional: nn.Module, brief: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacked = LowerBound(nets.FullyConnected((784, 8, 10)), recipe=brief, device="cpu")
+    stacked.learn(stream[0])
+    assert stacked.stack is not None
+    plain = LowerBound(convolutional, recipe=brief, device="cpu")
+    plain.learn(split[0])
+    assert plain.stack is None
+    assert plain.bench is None
+
+
+def test_independent_tasks_go_in_groups(stream: Stream, brief: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_TOGETHER", 2)
+    done: list[float] = []
+    model = BatchE(nets.FullyConnected((784, 8, 10)), base="random", recipe=brief, device="cpu")
+    executors.learn_independent(model, stream[:5], done.append)
+    assert done == [2, 2, 1]
+    assert model.tasks == [task.name for task in stream[:5]]

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from supsup import Recipe
+from supsup import Recipe, evaluate
 from supsup.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
+from supsup.baselines.any_module import learn_plain
 from supsup.baselines.captured import learn_captured
-from supsup.baselines.plain import learn_plain
 from supsup.baselines.rival import Method
 from supsup.data import Stream
 
-Make = Callable[[nn.Module, Recipe], Method]
+Make = Callable[..., Method]
 METHODS: dict[str, Make] = {
-    "lower": lambda net, recipe: LowerBound(net, recipe=recipe, device="cpu"),
-    "upper": lambda net, recipe: UpperBound(net, recipe=recipe, device="cpu"),
-    "heads": lambda net, recipe: SeparateHeads(net, recipe=recipe, device="cpu"),
-    "batche": lambda net, recipe: BatchE(net, base="random", last="head", recipe=recipe, device="cpu"),
+    "lower": lambda net, recipe, device="cpu": LowerBound(net, recipe=recipe, device=device),
+    "upper": lambda net, recipe, device="cpu": UpperBound(net, recipe=recipe, device=device),
+    "heads": lambda net, recipe, device="cpu": SeparateHeads(net, recipe=recipe, device=device),
+    "batche": lambda net, recipe, device="cpu": BatchE(net, base="random", last="head", recipe=recipe, device=device),
 }
 
 
@@ -41,3 +41,17 @@ def test_a_bench_is_used_again_for_the_next_task(convolutional: nn.Module, split
     bench = method.bench
     learn_captured(method, split[1])
     assert method.bench is bench
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("kind", ["upper", "batche"])
+def test_captured_steps_learn_what_plain_ones_learn(kind: str, convolutional: nn.Module, split: Stream) -> None:
+    """In bfloat16, so answers are compared, not weights; tasks of BatchE go on streams of their own."""
+    recipe = Recipe("adam", 1e-2, batch_size=100, epochs=4, schedule="cosine", weight_decay=1e-4)
+    found = []
+    for device in ("cuda", "cpu"):
+        model = METHODS[kind](convolutional, recipe, device)
+        model.learn_many(split)
+        found.append(evaluate(model, split, "GG").average_accuracy)
+    assert found[1] > 0.5
+    assert found[0] == pytest.approx(found[1], abs=0.05)

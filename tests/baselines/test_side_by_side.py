@@ -8,11 +8,11 @@ import torch
 
 from supsup import Recipe, SupSupError, data, nets
 from supsup.baselines import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound, learn_side_by_side
-from supsup.baselines.plain import learn_plain
+from supsup.baselines.any_module import learn_plain
 from supsup.baselines.rival import Method
 from supsup.data import Stream
 
-Make = Callable[[int, Recipe], Method]
+Make = Callable[..., Method]
 
 
 def net(outputs: int = 10) -> nets.FullyConnected:
@@ -20,17 +20,25 @@ def net(outputs: int = 10) -> nets.FullyConnected:
 
 
 METHODS: dict[str, Make] = {
-    "lower": lambda seed, recipe: LowerBound(net(), seed, recipe=recipe, device="cpu"),
-    "single head": lambda seed, recipe: LowerBound(net(), seed, heads="single", recipe=recipe, device="cpu"),
-    "upper": lambda seed, recipe: UpperBound(net(), seed, recipe=recipe, device="cpu"),
-    "psp": lambda seed, recipe: PSP(net(), seed, recipe=recipe, device="cpu"),
-    "psp binary": lambda seed, recipe: PSP(net(), seed, contexts="binary", recipe=recipe, device="cpu"),
-    "psp complex": lambda seed, recipe: PSP(net(), seed, contexts="complex", recipe=recipe, device="cpu"),
-    "heads": lambda seed, recipe: SeparateHeads(net(), seed, recipe=recipe, device="cpu"),
-    "batche": lambda seed, recipe: BatchE(net(), seed, recipe=recipe, device="cpu"),
-    "batche, heads": lambda seed, recipe: BatchE(net(), seed, base="random", last="head", recipe=recipe, device="cpu"),
-    "ewc": lambda seed, recipe: OnlineEWC(net(30), seed, labels="unshared", images=40, recipe=recipe, device="cpu"),
-    "si": lambda seed, recipe: SI(net(30), seed, labels="unshared", recipe=recipe, device="cpu"),
+    "lower": lambda seed, recipe, device="cpu": LowerBound(net(), seed, recipe=recipe, device=device),
+    "single head": lambda seed, recipe, device="cpu": LowerBound(
+        net(), seed, heads="single", recipe=recipe, device=device
+    ),
+    "upper": lambda seed, recipe, device="cpu": UpperBound(net(), seed, recipe=recipe, device=device),
+    "psp": lambda seed, recipe, device="cpu": PSP(net(), seed, recipe=recipe, device=device),
+    "psp binary": lambda seed, recipe, device="cpu": PSP(net(), seed, contexts="binary", recipe=recipe, device=device),
+    "psp complex": lambda seed, recipe, device="cpu": PSP(
+        net(), seed, contexts="complex", recipe=recipe, device=device
+    ),
+    "heads": lambda seed, recipe, device="cpu": SeparateHeads(net(), seed, recipe=recipe, device=device),
+    "batche": lambda seed, recipe, device="cpu": BatchE(net(), seed, recipe=recipe, device=device),
+    "batche, heads": lambda seed, recipe, device="cpu": BatchE(
+        net(), seed, base="random", last="head", recipe=recipe, device=device
+    ),
+    "ewc": lambda seed, recipe, device="cpu": OnlineEWC(
+        net(30), seed, labels="unshared", images=40, recipe=recipe, device=device
+    ),
+    "si": lambda seed, recipe, device="cpu": SI(net(30), seed, labels="unshared", recipe=recipe, device=device),
 }
 
 
@@ -83,3 +91,15 @@ def test_tasks_of_other_images_are_refused(stream: Stream, split: Stream, brief:
 def test_other_networks_are_refused(convolutional: torch.nn.Module, split: Stream) -> None:
     with pytest.raises(SupSupError, match="fully connected"):
         learn_side_by_side([LowerBound(convolutional, device="cpu")], [split[0]])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("kind", METHODS.keys())
+def test_captured_steps_are_the_plain_ones(kind: str, stream: Stream, brief: Recipe) -> None:
+    gpu, slow = METHODS[kind](0, brief, "cuda"), METHODS[kind](0, brief)
+    for task in stream[:3]:
+        gpu.learn(task)
+        learn_plain(slow, task)
+    for learned in slow.tasks:
+        for name, value in slow.state_of(learned).items():
+            assert torch.allclose(gpu.state_of(learned)[name].cpu(), value, atol=2e-3), (learned, name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from supsup.baselines.any_module import learn_plain
 from supsup.baselines.captured import learn_captured, learn_on_streams
-from supsup.baselines.plain import learn_plain
 from supsup.baselines.side_by_side import learn_side_by_side, learn_together
 from supsup.data import Task
 from supsup.progress import Advance

@@ -1,7 +1,7 @@
 """What the rivals have in common: the face of `SupSup`, and a state (named tensors) for the task being learned.
 
 A method says what the state of a task is, which of its tensors are trained, and what weights they give; two executors
-train it: `plain` for any module, `side_by_side` for fully connected networks, many at once.
+train it: `any_module` for any module, `side_by_side` for fully connected networks, many at once.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Rival(Protocol):
     def bytes(self) -> int: ...
 
     def learn(self, data: Task, /) -> str: ...
+
+    def learn_many(self, stream: Sequence[Task]) -> list[str]: ...
 
     def predict(self, x: Tensor, task: str | None = None) -> Prediction: ...
 

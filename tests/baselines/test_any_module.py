@@ -5,7 +5,7 @@ from torch import nn
 
 from supsup import Recipe
 from supsup.baselines import SeparateHeads
-from supsup.baselines.plain import learn_plain
+from supsup.baselines.any_module import learn_plain
 from supsup.data import Stream
 
 

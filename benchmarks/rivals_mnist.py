@@ -8,26 +8,23 @@ python benchmarks/rivals_mnist.py --what rotated,ewc,si --json results/rivals   
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
+from rows import Curves, Published, finished, write_row
 
 from supsup import Recipe, SupSupError, data, evaluate, nets, progress
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
 from supsup.baselines.rival import Method
 from supsup.data import Source, Stream
 from supsup.devices import resolve
-from supsup.provenance import provenance
 
 NETS = {"lenet_300_100": nets.lenet_300_100, "fc_1024": nets.fc_1024}
 STAGES = (10, 50, 100, 150, 200, 250)
-Published = dict[str, dict[int, float]]  # by label and number of tasks, %
 _PUBLISHED: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
     ("psp", "lenet_300_100"): {"accuracy": (94.80, 83.58, 64.62, 51.18, 42.69, 36.74)},
     ("batche", "lenet_300_100"): {"accuracy": (88.85, 88.33, 88.23, 88.23, 88.22, 88.21)},
@@ -62,9 +59,6 @@ class Settings:
     precision: str
     outputs: int = 10
     more: dict[str, Any] = field(default_factory=dict)
-
-
-Curves = dict[str, dict[int, list[float]]]  # by label and stage, % for each seed
 
 
 def main() -> None:
@@ -288,11 +282,11 @@ def write(
     *arguments: Any,
 ) -> None:
     """Make one row and write it, unless it is there already."""
-    if finished(path, settings):
+    if finished(path, asdict(settings)):
         return
     begin = time.perf_counter()
     curves, size = train(settings, *arguments)
-    write_row(path, settings, device, published, curves, size, time.perf_counter() - begin)
+    write_row(path, asdict(settings), curves, published, size, time.perf_counter() - begin, device)
 
 
 def write_bounds(
@@ -304,49 +298,14 @@ def write_bounds(
     rotated: bool = False,
 ) -> None:
     """The rows of Upper and Lower Bound, from one training."""
-    if all(finished(path, settings) for path in paths):
+    if all(finished(path, asdict(settings)) for path in paths):
         return
     begin = time.perf_counter()
     rows = bounds(settings, streams, device)
     for path, name in zip(paths, names):
         known = {"accuracy": {36: ROTATED[name]}} if rotated else PUBLISHED.get((name, settings.net))
-        write_row(path, settings, device, known, *rows[name], time.perf_counter() - begin)
-
-
-def finished(path: Path, settings: Settings) -> bool:
-    """Whether a row with these settings has been written."""
-    if not path.exists() or json.loads(path.read_text())["settings"] != json.loads(json.dumps(asdict(settings))):
-        return False
-    print(f"{path.name}: there already", flush=True)
-    return True
-
-
-def write_row(
-    path: Path,
-    settings: Settings,
-    device: torch.device,
-    published: Published | None,
-    curves: Curves,
-    size: int,
-    seconds: float,
-) -> None:
-    """Figures beside the published ones."""
-    record = {
-        "settings": asdict(settings),
-        "accuracy %": {
-            label: {n: round(mean(values), 3) for n, values in curve.items()} for label, curve in curves.items()
-        },
-        "deviation over seeds": {
-            label: {n: round(stdev(values), 3) for n, values in curve.items() if len(values) > 1}
-            for label, curve in curves.items()
-        },
-        "published %": published or {},
-        "bytes": size,
-        "seconds": round(seconds, 1),
-        "made by": provenance(device),
-    }
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    print(path.name, record["accuracy %"], "published", record["published %"], f"{seconds:.0f} s", flush=True)
+        curves, size = rows[name]
+        write_row(path, asdict(settings), curves, known, size, time.perf_counter() - begin, device)
 
 
 if __name__ == "__main__":

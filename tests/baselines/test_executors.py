@@ -17,7 +17,7 @@ def test_fully_connected_networks_are_stacked_and_others_are_not(
     plain = LowerBound(convolutional, recipe=brief, device="cpu")
     plain.learn(split[0])
     assert plain.stack is None
-    assert plain.bench is None
+    assert not plain.benches
 
 
 def test_independent_tasks_go_in_groups(stream: Stream, brief: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

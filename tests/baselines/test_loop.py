@@ -9,7 +9,7 @@ from supsup.baselines.loop import Loop, Pace, whole_launches
 
 @pytest.mark.parametrize("steps", [1, 7, 1000, 5000, 997, 120])
 def test_launches_make_up_all_steps(steps: int) -> None:
-    at_once = whole_launches(steps)
+    at_once = whole_launches(steps, 50)
     assert steps % at_once == 0
     assert 1 <= at_once <= 50
 

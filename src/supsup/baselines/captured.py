@@ -23,6 +23,7 @@ from supsup.training.recipe import Recipe
 if TYPE_CHECKING:
     from supsup.baselines.rival import Method
 
+_AT_ONCE = 10  # steps in one launch: each is hundreds of kernels
 _DRAWN_AT_ONCE = 1000  # steps whose augmentation is drawn in one go
 
 
@@ -76,7 +77,7 @@ class Bench:
         self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
         self.batches = Batches(part, steps, recipe.batch_size)
         method.net.train()
-        self.loop = Loop(self._step, steps, method.device)
+        self.loop = Loop(self._step, steps, method.device, _AT_ONCE)
 
     def fits(self, state: State, recipe: Recipe, part: Part) -> bool:
         """Whether such a task can be trained here."""
@@ -112,28 +113,38 @@ class Bench:
 
 
 def learn_captured(method: Method, task: Task) -> None:
-    """The next task; the bench of the last one is used again if it fits."""
+    """The next task."""
     method.check(task)
-    state, recipe, part = method.begin(task), method.recipe_of_next(), task.train.on(method.device)
-    if method.bench is None or not method.bench.fits(state, recipe, part):
-        method.bench = Bench(method, state, recipe, part)
-    method.bench.start(state, task)
-    method.bench.loop.run()
-    method.finish(task, method.bench.trained())
+    state = method.begin(task)
+    bench = _bench(method, 0, state, task)
+    bench.start(state, task)
+    bench.loop.run()
+    method.finish(task, bench.trained())
 
 
 def learn_on_streams(method: Method, tasks: Sequence[Task]) -> None:
     """Independent tasks, each on a bench and a stream of its own."""
-    states, recipe = [method.begin(task) for task in tasks], method.recipe_of_next()
-    benches = [Bench(method, state, recipe, task.train.on(method.device)) for state, task in zip(states, tasks)]
+    states = [method.begin(task) for task in tasks]
+    benches = [_bench(method, i, state, task) for i, (state, task) in enumerate(zip(states, tasks))]
     for bench, state, task in zip(benches, states, tasks):
         bench.start(state, task)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in tasks]
-    for _ in range(max(bench.loop.launches for bench in benches)):
+    for number in range(max(bench.loop.launches for bench in benches)):
         for bench, stream in zip(benches, streams):
-            with torch.cuda.stream(stream):
-                bench.loop.launch()
+            if number < bench.loop.launches:
+                with torch.cuda.stream(stream):
+                    bench.loop.launch()
     torch.cuda.synchronize()
     for bench, task in zip(benches, tasks):
         method.finish(task, bench.trained())
+
+
+def _bench(method: Method, number: int, state: State, task: Task) -> Bench:
+    """A bench for a task: that of an earlier task if it fits, since capturing takes its time."""
+    recipe, part = method.recipe_of_next(), task.train.on(method.device)
+    if number < len(method.benches) and method.benches[number].fits(state, recipe, part):
+        return method.benches[number]
+    bench = Bench(method, state, recipe, part)
+    method.benches[number : number + 1] = [bench]
+    return bench

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supsup.baselines.rival import Method
 
 _TOGETHER = 512  # tasks of a fully connected network at once at most
-_STREAMS = 8  # tasks of another network at once on a GPU
+_STREAMS = 10  # tasks of another network at once on a GPU
 
 
 def learn_one(method: Method, task: Task) -> None:

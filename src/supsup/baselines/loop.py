@@ -9,28 +9,27 @@ from torch import Tensor
 
 from supsup.training.recipe import Recipe
 
-_AT_ONCE = 50  # steps in one launch at most
 _WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured
 
 
-def whole_launches(steps: int) -> int:
-    """The largest number of steps in one launch that makes whole launches of all of them."""
-    return max(count for count in range(1, _AT_ONCE + 1) if steps % count == 0)
+def whole_launches(steps: int, most: int) -> int:
+    """The largest number of steps in one launch, up to a limit, that makes whole launches of all of them."""
+    return max(count for count in range(1, most + 1) if steps % count == 0)
 
 
 class Loop:
     """Repeats `step`, which must read and write the same tensors each time and never wait for the host.
 
-    On a GPU the steps are captured when the loop is made: whatever the tensors held then is spoilt.
+    On a GPU up to `at_once` steps are captured when the loop is made: whatever the tensors held then is spoilt.
     """
 
-    def __init__(self, step: Callable[[], None], steps: int, device: torch.device) -> None:
+    def __init__(self, step: Callable[[], None], steps: int, device: torch.device, at_once: int = 50) -> None:
         self.steps = self.launches = steps
         self.launch = step
         if device.type == "cuda":
-            at_once = whole_launches(steps)
+            at_once = whole_launches(steps, at_once)
             self.launches = steps // at_once
-            self.launch = captured(step, at_once)
+            self.launch = captured(step, at_once, min(steps, _WARM_UP))
 
     def run(self) -> None:
         """All steps."""
@@ -38,12 +37,12 @@ class Loop:
             self.launch()
 
 
-def captured(step: Callable[[], None], times: int) -> Callable[[], None]:
-    """So many steps as one CUDA graph."""
+def captured(step: Callable[[], None], times: int, warm_up: int) -> Callable[[], None]:
+    """So many steps as one CUDA graph, after some that are run one by one."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(_WARM_UP):
+        for _ in range(warm_up):
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()

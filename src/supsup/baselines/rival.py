@@ -81,7 +81,7 @@ class Method:
         self.shared: State = initial.weights(net, seed, self.filling, self.device) | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
         self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
-        self.bench: Bench | None = None  # the same on another network on a GPU
+        self.benches: list[Bench] = []  # the same on another network on a GPU
 
     @property
     def tasks(self) -> list[str]:

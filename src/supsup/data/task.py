@@ -88,9 +88,7 @@ class Part:
             return self.on(device).batch(positions)
         return self._made(positions.to(self.images.device))
 
-    def training_batches(
-        self, positions: Iterable[Tensor], seed: int, task: str
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def training_batches(self, positions: Iterable[Tensor], seed: int, task: str) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches at these positions, step by step, with the augmentation drawn for each; see `batch`."""
         device = self.images.device
         for step, chosen in enumerate(positions):

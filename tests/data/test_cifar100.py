@@ -282,6 +282,15 @@ def test_the_mosaics_are_the_real_cifar_100(real: Source) -> None:
     assert real.test_labels.bincount().tolist() == [100] * 100
 
 
+def test_tiles_of_a_mosaic_are_read_row_by_row(real: Source) -> None:
+    (path,) = (DATA / "cifar100").glob("042-*.webp")
+    with Image.open(path) as mosaic:
+        for tile, shown in ((31, real.train_images[42 * 500 + 31]), (599, real.test_images[42 * 100 + 99])):
+            top, left = 32 * (tile // 30), 32 * (tile % 30)
+            expected = np.asarray(mosaic.crop((left, top, left + 32, top + 32)).convert("RGB"))
+            assert np.array_equal(shown.numpy(), expected.transpose(2, 0, 1))
+
+
 def test_split_cifar_100_is_that_of_the_paper(real: Source) -> None:
     """20 five-way tasks of 2,500 + 500 images, normalised, cropped from a frame of 4 pixels and flipped in training."""
     stream = split(real, 5, seed=0)

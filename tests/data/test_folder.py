@@ -83,6 +83,7 @@ def test_other_files_and_hidden_ones_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a" / "notes.txt").write_text("about")
     (tmp_path / "a" / "._00.png").write_bytes(b"not an image")
     (tmp_path / ".cache").mkdir()
+    put(tmp_path / "a" / ".checkpoints" / "00-copy.png")
     put(tmp_path / "b" / "deeper" / "99.PNG", red=39)
     source = image_folder(tmp_path)
     assert len(source.train_images) + len(source.test_images) == 31

@@ -61,6 +61,7 @@ def test_a_streamed_source_is_the_one_in_memory(folder: Path, streamed: Source) 
 
 
 def test_it_takes_no_memory_for_pixels(part: StreamedPart) -> None:
+    assert not part.in_memory
     assert part.images.is_meta
     assert part.images.shape == (32, 3, 16, 16)
 

@@ -92,6 +92,7 @@ def test_parts_that_share_images_share_the_copy_on_a_device() -> None:
 def test_on_the_same_device_is_the_same_part() -> None:
     part = Part(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
     assert part.on("cpu") is part
+    assert part.in_memory
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

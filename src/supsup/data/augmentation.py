@@ -46,7 +46,7 @@ class Augmentation:
     def draws_many(
         self, seed: int, tasks: Sequence[str], steps: Sequence[int], count: int, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """`draws` of many tasks and steps at once: int64 [tasks, steps, count, 3]."""
+        """`draws` of many tasks and steps at once: int64 [tasks, steps, count, 3], 24 bytes for each image."""
         labels = [augment_label(task, step) for task in tasks for step in steps]
         words = philox.words(seed, labels, 3 * count, device).view(len(tasks), len(steps), count, 3)
         shifts = (words[..., :2] * (2 * self.padding + 1)) >> 32

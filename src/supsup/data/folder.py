@@ -192,12 +192,13 @@ def _classes(folder: Path) -> dict[str, list[str]]:
 
 
 def _images(folder: Path) -> list[str]:
-    return sorted(
-        os.path.join(place, name)
-        for place, _, names in os.walk(folder)
-        for name in names
-        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-    )
+    """Image files in the folder and the folders in it, but no hidden ones."""
+    found = []
+    for place, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        shown = [name for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+        found += [os.path.join(place, name) for name in shown]
+    return sorted(found)
 
 
 def _labelled(classes: dict[str, list[str]]) -> tuple[list[str], Tensor]:

@@ -44,6 +44,11 @@ class StreamedPart(Part):
     files: ImageFiles
     crop: ResizedCrop | None = None
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether `images` holds the pixels: no."""
+        return False
+
     def on(self, device: Device) -> StreamedPart:
         """The same part, giving its batches on the device; rows stay where the files are chosen."""
         target = torch.empty(0, device=resolve(device)).device

@@ -64,6 +64,11 @@ class Part:
         """The shape of one image."""
         return tuple(self.images.shape[1:])
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether `images` holds the pixels; if not, only batches do."""
+        return True
+
     def on(self, device: Device) -> Part:
         """The same part with its tensors on the device; parts that share images share the copy too."""
         target = torch.empty(0, device=resolve(device)).device  # "cuda" as tensors report it: "cuda:0"

@@ -345,4 +345,4 @@ def _adam_factors(recipe: Recipe, steps: int) -> Tensor:
     rows = [
         (recipe.rate(step, steps) / (1 - 0.9 ** (step + 1)), (1 - 0.999 ** (step + 1)) ** -0.5) for step in range(steps)
     ]
-    return torch.tensor(rows + [rows[-1]], dtype=torch.float32)
+    return torch.tensor([*rows, rows[-1]], dtype=torch.float32)

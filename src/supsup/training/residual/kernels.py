@@ -1,7 +1,7 @@
 """Triton kernels for training residual networks of many tasks at once: each works on all tasks in one launch.
 
-Images and activations are [t, b, height, width, channels], channels padded to a multiple of 8 with zeros. Weights of one
-layer are [taps, in, out] for each task, padded alike; a 3×3 convolution has nine taps, a 1×1 one has one.
+Images and activations are [t, b, height, width, channels], channels padded with zeros to a multiple of 4. Weights of
+one layer are [taps, in, out] for each task, padded alike; a 3×3 convolution has nine taps, a 1×1 one has one.
 """
 
 from __future__ import annotations
@@ -84,39 +84,40 @@ def _convolve(
     block_out: tl.constexpr,
     block_in: tl.constexpr,
 ):
-    """A tile of pixels × channels of a convolution, or of the gradient at a convolution's input.
+    """A tile of pixels × channels of a convolution, or of the gradient at the input of one of stride 1.
 
-    Backwards "in" is the gradient at the outputs of the convolution and "out" that at its inputs, whose weights lie
-    transposed. `rows` are the output pixels of all images of one task.
+    The taps of one line lie side by side in memory, so they are one inner dimension of size · in_channels. Backwards
+    "in" is the gradient at the outputs of the convolution and "out" that at its inputs, and the weights lie transposed
+    and the other way round. `rows` are the output pixels of all images of one task.
     """
     task = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     n = tl.program_id(1) * block_out + tl.arange(0, block_out)
-    column = m % out_width
-    line = (m // out_width) % out_height
-    image = m // (out_width * out_height)
-    chunks: tl.constexpr = (in_channels + block_in - 1) // block_in
     pad: tl.constexpr = size // 2
+    line_length: tl.constexpr = size * in_channels
+    chunks: tl.constexpr = (line_length + block_in - 1) // block_in
+    image = m // (out_width * out_height)
+    above = (m // out_width) % out_height * stride - pad
+    left = m % out_width * stride - pad
+    corner = ((image * in_height + above) * in_width + left) * in_channels
     batch = rows // (out_height * out_width)
     images = x + task * batch * in_height * in_width * in_channels
     kernel = w + task * weights + first
     total = tl.zeros((block_rows, block_out), dtype=tl.float32)
-    for i in range(size * size * chunks):
-        tap = i // chunks
-        k = (i % chunks) * block_in + tl.arange(0, block_in)
+    for i in range(size * chunks):
+        line = i // chunks
+        j = (i % chunks) * block_in + tl.arange(0, block_in)
+        tap = j // in_channels
+        here = (above + line >= 0) & (above + line < in_height) & (m < rows)
+        column = left[:, None] + tap[None, :]
+        shown = here[:, None] & (column >= 0) & (column < in_width) & (j < line_length)[None, :]
+        a = tl.load(images + (corner + line * in_width * in_channels)[:, None] + j[None, :], mask=shown, other=0.0)
         if backwards:
-            above, left = line + pad - tap // size, column + pad - tap % size
-            here = (above >= 0) & (left >= 0) & (above % stride == 0) & (left % stride == 0) & (m < rows)
-            above, left = above // stride, left // stride
-            here = here & (above < in_height) & (left < in_width)
-            weight = kernel + (tap * out_channels + n[None, :]) * in_channels + k[:, None]
+            number = (size - 1 - line) * size + size - 1 - tap
+            weight = (number * out_channels * in_channels + j % in_channels)[:, None] + n[None, :] * in_channels
         else:
-            above, left = line * stride + tap // size - pad, column * stride + tap % size - pad
-            here = (above >= 0) & (above < in_height) & (left >= 0) & (left < in_width) & (m < rows)
-            weight = kernel + (tap * in_channels + k[:, None]) * out_channels + n[None, :]
-        place = ((image * in_height + above) * in_width + left) * in_channels
-        a = tl.load(images + place[:, None] + k[None, :], mask=here[:, None] & (k < in_channels)[None, :], other=0.0)
-        b = tl.load(weight, mask=(k < in_channels)[:, None] & (n < out_channels)[None, :], other=0.0)
+            weight = (line * line_length + j)[:, None] * out_channels + n[None, :]
+        b = tl.load(kernel + weight, mask=(j < line_length)[:, None] & (n < out_channels)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=precision)
     inside = (m < rows)[:, None] & (n < out_channels)[None, :]
     there = (task * rows + m[:, None]) * out_channels + n[None, :]
@@ -129,6 +130,78 @@ def _convolve(
         partial = sums + ((task * tl.num_programs(0) + tl.program_id(0)) * 2) * out_channels + n
         tl.store(partial, tl.sum(value, 0), mask=n < out_channels)
         tl.store(partial + out_channels, tl.sum(value * value, 0), mask=n < out_channels)
+
+
+@triton.jit
+def _convolve_back_halved(
+    d,
+    w,
+    out,
+    extra,
+    weights,
+    first,
+    rows,
+    in_height: tl.constexpr,
+    in_width: tl.constexpr,
+    in_channels: tl.constexpr,
+    out_height: tl.constexpr,
+    out_width: tl.constexpr,
+    out_channels: tl.constexpr,
+    size: tl.constexpr,
+    adds: tl.constexpr,
+    precision: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_out: tl.constexpr,
+    block_in: tl.constexpr,
+):
+    """The gradient at the input ("out") of a convolution of stride 2, for pixels of one parity of line and column.
+
+    A pixel of an even line was seen through the middle line of taps only, one of an odd line through the two others;
+    likewise columns. `rows` are the pixels of one parity in all images of one task.
+    """
+    task = (tl.program_id(2) // 4).to(tl.int64)
+    odd_line = (tl.program_id(2) // 2) % 2
+    odd_column = tl.program_id(2) % 2
+    m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    n = tl.program_id(1) * block_out + tl.arange(0, block_out)
+    wide: tl.constexpr = (out_width + 1) // 2
+    high: tl.constexpr = (out_height + 1) // 2
+    column = m % wide * 2 + odd_column
+    line = (m // wide) % high * 2 + odd_line
+    image = m // (wide * high)
+    real = (m < rows) & (column < out_width) & (line < out_height)
+    chunks: tl.constexpr = (in_channels + block_in - 1) // block_in
+    batch = rows // (wide * high)
+    slopes = d + task * batch * in_height * in_width * in_channels
+    kernel = w + task * weights + first
+    if size == 3:
+        taps = (1 + odd_line) * (1 + odd_column)
+    else:
+        taps = (1 - odd_line) * (1 - odd_column)
+    total = tl.zeros((block_rows, block_out), dtype=tl.float32)
+    for i in range(taps * chunks):
+        tap = i // chunks
+        k = (i % chunks) * block_in + tl.arange(0, block_in)
+        if size == 3:
+            down = tl.where(odd_line == 1, tap // (1 + odd_column) * 2, 1)
+            right = tl.where(odd_column == 1, tap % (1 + odd_column) * 2, 1)
+        else:
+            down = tap * 0
+            right = tap * 0
+        above = (line + size // 2 - down) // 2
+        left = (column + size // 2 - right) // 2
+        here = real & (above < in_height) & (left < in_width)
+        place = ((image * in_height + above) * in_width + left) * in_channels
+        a = tl.load(slopes + place[:, None] + k[None, :], mask=here[:, None] & (k < in_channels)[None, :], other=0.0)
+        weight = ((down * size + right) * out_channels + n[None, :]) * in_channels + k[:, None]
+        b = tl.load(kernel + weight, mask=(k < in_channels)[:, None] & (n < out_channels)[None, :], other=0.0)
+        total = tl.dot(a, b, total, input_precision=precision)
+    inside = real[:, None] & (n < out_channels)[None, :]
+    pixel = (task * batch + image) * out_height * out_width + line * out_width + column
+    there = pixel[:, None] * out_channels + n[None, :]
+    if adds:
+        total += tl.load(extra + there, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + there, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -150,54 +223,48 @@ def _weight_gradient(
     size: tl.constexpr,
     stride: tl.constexpr,
     precision: tl.constexpr,
-    taps: tl.constexpr,
     block_in: tl.constexpr,
     block_out: tl.constexpr,
     block_rows: tl.constexpr,
 ):
-    """The gradient of a tile of weights over one share of a task's output pixels.
-
-    A tile holds the `taps` taps beginning with one: 4 are taken for the three of a line, the last one of them empty.
-    """
+    """The gradient of a tile of the weights of one line of taps, over one share of a task's output pixels."""
     task = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
+    pad: tl.constexpr = size // 2
+    line_length: tl.constexpr = size * in_channels
     tiles_out: tl.constexpr = (out_channels + block_out - 1) // block_out
-    tiles_in: tl.constexpr = (in_channels + block_in - 1) // block_in
+    tiles_in: tl.constexpr = (line_length + block_in - 1) // block_in
     tile = tl.program_id(0)
     n = (tile % tiles_out) * block_out + tl.arange(0, block_out)
-    j = tl.arange(0, taps * block_in)
-    k = ((tile // tiles_out) % tiles_in) * block_in + j % block_in
-    group = tile // (tiles_out * tiles_in)
-    used: tl.constexpr = 3 if taps == 4 else taps
-    tap = group * used + j // block_in
-    real = (j // block_in < used) & (k < in_channels)
-    pad: tl.constexpr = size // 2
+    j = ((tile // tiles_out) % tiles_in) * block_in + tl.arange(0, block_in)
+    tap = j // in_channels
+    line = tile // (tiles_out * tiles_in)
     batch = rows // (out_height * out_width)
     images = x + task * batch * in_height * in_width * in_channels
     slopes = d + task * rows * out_channels
-    total = tl.zeros((taps * block_in, block_out), dtype=tl.float32)
+    total = tl.zeros((block_in, block_out), dtype=tl.float32)
     stop = min((split + 1) * share, rows)
     for start in range(split * share, stop, block_rows):
         m = start + tl.arange(0, block_rows)
-        column = m % out_width
-        line = (m // out_width) % out_height
         image = m // (out_width * out_height)
-        above = line[:, None] * stride + (tap // size - pad)[None, :]
-        left = column[:, None] * stride + (tap % size - pad)[None, :]
-        here = (above >= 0) & (above < in_height) & (left >= 0) & (left < in_width) & (m < stop)[:, None]
-        place = ((image[:, None] * in_height + above) * in_width + left) * in_channels + k[None, :]
-        a = tl.load(images + place, mask=here & real[None, :], other=0.0)
+        above = (m // out_width) % out_height * stride - pad + line
+        left = m % out_width * stride - pad
+        corner = ((image * in_height + above) * in_width + left) * in_channels
+        column = left[:, None] + tap[None, :]
+        here = (above >= 0) & (above < in_height) & (m < stop)
+        shown = here[:, None] & (column >= 0) & (column < in_width) & (j < line_length)[None, :]
+        a = tl.load(images + corner[:, None] + j[None, :], mask=shown, other=0.0)
         slope = tl.load(
             slopes + m[:, None] * out_channels + n[None, :],
             mask=(m < stop)[:, None] & (n < out_channels)[None, :],
             other=0.0,
         )
         total = tl.dot(tl.trans(a), slope, total, input_precision=precision)
-    there = out + task * gradients + first + split * weights
+    there = out + task * gradients + first + split * weights + line * line_length * out_channels
     tl.store(
-        there + (tap * in_channels + k)[:, None] * out_channels + n[None, :],
+        there + j[:, None] * out_channels + n[None, :],
         total,
-        mask=real[:, None] & (n < out_channels)[None, :],
+        mask=(j < line_length)[:, None] & (n < out_channels)[None, :],
     )
 
 
@@ -416,52 +483,54 @@ def _update(
 
 
 @triton.jit
-def _histogram(
+def _found(counts, here, wanted, passes: tl.constexpr):
+    """The bits that `passes` counts have found of the value that is the wanted-th largest, and how many more to go.
+
+    Each pass counted 64 values of 6 bits in the first and 32 of 5 bits in later ones.
+    """
+    found = wanted * 0
+    for number in tl.static_range(passes):
+        values: tl.constexpr = 64 if number == 0 else 32
+        d = tl.arange(0, values)
+        count = tl.load(counts + here * 384 + number * 64 + d)
+        at_least = tl.sum(count, 0) - tl.cumsum(count, 0) + count
+        digit = tl.sum((at_least >= wanted).to(tl.int32), 0) - 1
+        wanted -= tl.sum(tl.where(d > digit, count, 0), 0)
+        found = found * values + digit
+    return found
+
+
+@triton.jit
+def _count(
     scores,
-    found,
+    keep,
     counts,
     chunk_layer,
     chunk_start,
     chunk_stop,
     total_weights,
     layers,
-    shift: tl.constexpr,
-    bits: tl.constexpr,
+    number: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Count, among scores whose higher bits are those found so far, how often each value of the next bits occurs."""
+    """Pass `number` of six: count, among scores with the bits found so far, how often each value of the next occurs."""
     task = tl.program_id(1).to(tl.int64)
-    number = tl.program_id(0)
-    layer = tl.load(chunk_layer + number)
-    n = tl.load(chunk_start + number) + tl.arange(0, block)
-    inside = n < tl.load(chunk_stop + number)
+    layer = tl.load(chunk_layer + tl.program_id(0))
+    here = task * layers + layer
+    n = tl.load(chunk_start + tl.program_id(0)) + tl.arange(0, block)
+    inside = n < tl.load(chunk_stop + tl.program_id(0))
     s = tl.load(scores + task * total_weights + n, mask=inside, other=0.0)
     key = tl.abs(s).to(tl.int32, bitcast=True)
-    inside = inside & ((key >> (shift + bits)) == tl.load(found + task * layers + layer))
-    values: tl.constexpr = 1 << bits
+    values: tl.constexpr = 64 if number == 0 else 32
+    shift: tl.constexpr = 25 - 5 * number
+    if number > 0:
+        found = _found(counts, here, tl.load(keep + here), number)
+        inside = inside & ((key >> (shift + 5)) == found)
     digit = tl.where(inside, (key >> shift) & (values - 1), 0)
     counted = tl.histogram(digit, values)
     d = tl.arange(0, values)
     counted = tl.where(d == 0, counted - block + tl.sum(inside.to(tl.int32), 0), counted)
-    tl.atomic_add(counts + (task * layers + layer) * 2048 + d, counted, mask=counted > 0)
-
-
-@triton.jit
-def _narrow(found, left, counts, layers, bits: tl.constexpr):
-    """Add the next bits of the value that is the `left`-th largest, and clear the counts."""
-    task = tl.program_id(1)
-    here = task * layers + tl.program_id(0)
-    values: tl.constexpr = 1 << bits
-    d = tl.arange(0, values)
-    place = counts + here.to(tl.int64) * 2048 + d
-    count = tl.load(place)
-    tl.store(place, tl.zeros((values,), dtype=tl.int32))
-    at_least = tl.sum(count, 0) - tl.cumsum(count, 0) + count
-    wanted = tl.load(left + here)
-    digit = tl.sum((at_least >= wanted).to(tl.int32), 0) - 1
-    above = tl.sum(tl.where(d > digit, count, 0), 0)
-    tl.store(left + here, wanted - above)
-    tl.store(found + here, (tl.load(found + here) << bits) | digit)
+    tl.atomic_add(counts + here * 384 + number * 64 + d, counted, mask=counted > 0)
 
 
 @triton.jit
@@ -469,25 +538,27 @@ def _mask(
     weight,
     scores,
     masked,
-    found,
+    keep,
+    counts,
     layer_of,
     total_weights,
     layers,
     signed: tl.constexpr,
     block: tl.constexpr,
 ):
-    """The masked weights: those whose score is, in size, at least the value found; else those at least 0."""
+    """The masked weights: those whose score is, in size, at least the keep-th largest; else those at least 0."""
     task = tl.program_id(1).to(tl.int64)
     number = tl.program_id(0)
-    here = number * block + tl.arange(0, block)
-    w = tl.load(weight + here)
-    s = tl.load(scores + task * total_weights + here)
+    n = number * block + tl.arange(0, block)
+    w = tl.load(weight + n)
+    s = tl.load(scores + task * total_weights + n)
     if signed:
-        least = tl.load(found + task * layers + tl.load(layer_of + number))
-        keep = tl.abs(s).to(tl.int32, bitcast=True) >= least
+        here = task * layers + tl.load(layer_of + number)
+        least = _found(counts, here, tl.load(keep + here), 6)
+        chosen = tl.abs(s).to(tl.int32, bitcast=True) >= least
     else:
-        keep = s >= 0
-    tl.store(masked + task * total_weights + here, tl.where(keep, w, 0.0).to(masked.dtype.element_ty))
+        chosen = s >= 0
+    tl.store(masked + task * total_weights + n, tl.where(chosen, w, 0.0).to(masked.dtype.element_ty))
 
 
 def power(width: int, most: int) -> int:

@@ -15,8 +15,8 @@ _PROGRAMS = 96  # for the weight gradient of one task, about
 
 
 def padded(channels: int) -> int:
-    """Channels are padded with zeros to a multiple of 8, so that 16 bytes are read at a time."""
-    return -(-channels // 8) * 8
+    """Channels are padded with zeros to a multiple of 4, so that 8 bytes are read at a time."""
+    return -(-channels // 4) * 4
 
 
 @dataclass(frozen=True)
@@ -88,68 +88,118 @@ class Layer:
 def splits_for(layer: nn.Conv2d, rows: int) -> int:
     """Into how many shares the pixels are divided for the weight gradient of a layer."""
     size, into, out = layer.kernel_size[0], padded(layer.in_channels), padded(layer.out_channels)
+    return max(1, min(_PROGRAMS // gradient_tiles(size, into, out), rows // 256))
+
+
+def gradient_tiles(size: int, into: int, out: int) -> int:
+    """How many tiles the weights of a layer are divided into for their gradient."""
     tile = gradient_tile(size, into, out)
-    lines = size * size // min(3, tile["taps"]) if size > 1 else 1
-    tiles = lines * triton.cdiv(into, tile["block_in"]) * triton.cdiv(out, tile["block_out"])
-    return max(1, min(_PROGRAMS // tiles, rows // 256))
+    return size * triton.cdiv(size * into, tile["block_in"]) * triton.cdiv(out, tile["block_out"])
 
 
 def gradient_tile(size: int, into: int, out: int) -> dict[str, int]:
-    """Tile sizes of the weight gradient: narrow layers take the three taps of a line together."""
-    line = size == 3 and into <= 64
+    """Tile sizes of the weight gradient."""
     return {
-        "taps": 4 if line else 1,
-        "block_in": k.power(into, 64 if line else 128 if into <= 128 else 64),
-        "block_out": k.power(out, 64 if line or out > 128 else 128),
+        "block_in": k.power(size * into, 128),
+        "block_out": k.power(out, 64),
         "block_rows": 64,
-        "num_warps": 8 if line and into > 32 else 4,
+        "num_warps": 4,
+        "num_stages": 3,
     }
 
 
-def convolve(
-    layer: Layer, x: Tensor, masked: Tensor, sums: bool, extra: Tensor | None = None, backwards: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The outputs of a layer and partial sums for their moments; backwards the gradient at its inputs.
+def convolution_tile(rows: int, line: int, out: int) -> dict[str, int]:
+    """Tile sizes of a convolution with `line` numbers in a line of taps."""
+    return {
+        "block_rows": 128,
+        "block_out": 32 if out in (80, 160) else k.power(out, 64),
+        "block_in": k.power(line, 64),
+        "num_warps": 4,
+        "num_stages": 3,
+    }
 
-    extra  is added to the result
-    """
+
+def convolve(layer: Layer, x: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs of a layer, and partial sums [t, parts, 2, out] for their moments."""
     tasks, batch = x.shape[:2]
-    into, out = reversed(layer.padded) if backwards else layer.padded
-    height, width = (layer.height, layer.width) if backwards else (layer.out_height, layer.out_width)
-    result = torch.empty(tasks, batch, height, width, out, dtype=x.dtype, device=x.device)
-    rows = batch * height * width
-    block_out = 32 if out in (80, 160) else k.power(out, 64)
-    block_rows = 128
-    programs = triton.cdiv(rows, block_rows)
-    partial = torch.empty(tasks, programs, 2, out, device=x.device) if sums else result
-    k._convolve[(programs, triton.cdiv(out, block_out), tasks)](
+    into, out = layer.padded
+    result = torch.empty(tasks, batch, layer.out_height, layer.out_width, out, dtype=x.dtype, device=x.device)
+    rows = batch * layer.out_height * layer.out_width
+    tile = convolution_tile(rows, layer.size * into, out)
+    partial = torch.empty(tasks, triton.cdiv(rows, tile["block_rows"]), 2, out, device=x.device)
+    _launch(layer, x, masked, result, None, partial, rows, False, tile)
+    return result, partial
+
+
+def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | None = None) -> Tensor:
+    """The gradient at the inputs of a layer from that at its outputs, and an extra one added."""
+    tasks, batch = slope.shape[:2]
+    into, out = layer.padded
+    result = torch.empty(tasks, batch, layer.height, layer.width, into, dtype=slope.dtype, device=slope.device)
+    if layer.stride == 1:
+        rows = batch * layer.height * layer.width
+        tile = convolution_tile(rows, layer.size * out, into)
+        _launch(layer, slope, masked, result, extra, None, rows, True, tile)
+        return result
+    rows = batch * triton.cdiv(layer.height, 2) * triton.cdiv(layer.width, 2)
+    tile = convolution_tile(rows, out, into)
+    k._convolve_back_halved[(triton.cdiv(rows, tile["block_rows"]), triton.cdiv(into, tile["block_out"]), 4 * tasks)](
+        slope,
+        masked,
+        result,
+        result if extra is None else extra,
+        masked.shape[1],
+        layer.first,
+        rows,
+        in_height=layer.out_height,
+        in_width=layer.out_width,
+        in_channels=out,
+        out_height=layer.height,
+        out_width=layer.width,
+        out_channels=into,
+        size=layer.size,
+        adds=extra is not None,
+        precision=k.exact(slope),
+        **tile,  # type: ignore[arg-type]
+    )
+    return result
+
+
+def _launch(
+    layer: Layer,
+    x: Tensor,
+    masked: Tensor,
+    result: Tensor,
+    extra: Tensor | None,
+    partial: Tensor | None,
+    rows: int,
+    backwards: bool,
+    tile: dict[str, int],
+) -> None:
+    out = result.shape[4]
+    k._convolve[(triton.cdiv(rows, tile["block_rows"]), triton.cdiv(out, tile["block_out"]), len(x))](
         x,
         masked,
         result,
         result if extra is None else extra,
-        partial,
+        result if partial is None else partial,
         masked.shape[1],
         layer.first,
         rows,
         in_height=x.shape[2],
         in_width=x.shape[3],
-        in_channels=into,
-        out_height=height,
-        out_width=width,
+        in_channels=x.shape[4],
+        out_height=result.shape[2],
+        out_width=result.shape[3],
         out_channels=out,
         size=layer.size,
         stride=layer.stride,
         backwards=backwards,
         adds=extra is not None,
-        sums_up=sums,
+        sums_up=partial is not None,
         precision=k.exact(x),
-        block_rows=block_rows,
-        block_out=block_out,
-        block_in=16 if into == 80 else k.power(into, 32 if into > 64 else 64),
-        num_warps=4,
-        num_stages=3,
+        **tile,  # type: ignore[arg-type]
     )
-    return result, partial
 
 
 def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -> None:
@@ -158,10 +208,8 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
     into, out = layer.padded
     rows = batch * layer.out_height * layer.out_width
     tile = gradient_tile(layer.size, into, out)
-    groups = layer.size**2 // min(3, tile["taps"])
-    tiles = groups * triton.cdiv(into, tile["block_in"]) * triton.cdiv(out, tile["block_out"])
     share = triton.cdiv(triton.cdiv(rows, layer.splits), tile["block_rows"]) * tile["block_rows"]
-    k._weight_gradient[(tiles, layer.splits, tasks)](
+    k._weight_gradient[(gradient_tiles(layer.size, into, out), layer.splits, tasks)](
         x,
         slope,
         gradients,
@@ -179,6 +227,5 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         size=layer.size,
         stride=layer.stride,
         precision=k.exact(x),
-        num_stages=2,
         **tile,  # type: ignore[arg-type]
     )

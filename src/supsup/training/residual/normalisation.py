@@ -38,7 +38,7 @@ def moments(z: Tensor, sums: Tensor, running: Running) -> Normal:
     """Moments from the partial sums [t, parts, 2, channels] that a convolution made; the running ones follow them."""
     tasks, parts, _, channels = sums.shape
     normal = Normal(z, *(torch.empty(tasks, channels, device=z.device) for _ in range(2)))
-    k._moments[(tasks, channels // 8)](
+    k._moments[(tasks, triton.cdiv(channels, 8))](
         sums,
         normal.mean,
         normal.spread,

@@ -19,11 +19,11 @@ from supsup.scores import hard_mask
 from supsup.training.kernels import loss_gradient
 from supsup.training.recipe import Recipe
 from supsup.training.residual import kernels as k
-from supsup.training.residual.layers import BLOCK, Layer, convolve, padded, splits_for, weight_gradient
+from supsup.training.residual.layers import BLOCK, Layer, convolve, convolve_back, padded, splits_for, weight_gradient
 from supsup.training.residual.normalisation import Normal, Running, backward, moments, relu, slope_sums
 
-_CHUNK = 16384  # scores in one program of the selection
-_DIGITS = ((20, 11), (10, 10), (0, 10))  # (shift, bits) of the passes that find a score's 31 bits
+_CHUNK = 4096  # scores in one program of the selection
+_PASSES = 6  # of the selection, which find the 31 bits of a score from the highest on
 
 
 @dataclass
@@ -113,15 +113,14 @@ class ResidualTrainer:
         )
         self._selects = self.kept[0][0] is not None
         self._keep = torch.tensor([[n or 1 for n in task] for task in self.kept], dtype=torch.int32, device=device)
-        self._left, self._found = torch.zeros_like(self._keep), torch.zeros_like(self._keep)
-        self._counts = torch.zeros(self.tasks, len(self.layers), 2048, dtype=torch.int32, device=device)
+        self._counts = torch.zeros(self.tasks, len(self.layers), _PASSES, 64, dtype=torch.int32, device=device)
 
     def start(self, scores: Mapping[str, Tensor]) -> None:
         """Begin anew from scores [t, …] of each weight."""
         for layer in self.layers:
             span = slice(layer.first, layer.first + layer.blocks * BLOCK)
             self.scores[:, span] = layer.to_flat(scores[layer.name].float())
-        for value in (self.first, self.second, self.step_count, self._counts):
+        for value in (self.first, self.second, self.step_count):
             value.zero_()
         for name, running in self.running.items():
             for room, kind in ((running.mean, "running_mean"), (running.variance, "running_var")):
@@ -167,7 +166,7 @@ class ResidualTrainer:
         names = {id(module): name for name, module in self.module.named_modules()}
 
         def normalised(convolution: nn.Conv2d, norm: nn.Module, x: Tensor) -> Normal:
-            z, sums = convolve(by_module[id(convolution)], x, self.masked, sums=True)
+            z, sums = convolve(by_module[id(convolution)], x, self.masked)
             return moments(z, sums, self.running[names[id(norm)]])
 
         stem = normalised(self.module.conv, self.module.norm, self.x)
@@ -211,18 +210,17 @@ class ResidualTrainer:
         sums = slope_sums(slope, trace.two, gate=trace.out, shortcut=trace.shortcut)
         back = backward(slope, trace.two, sums)
         weight_gradient(two, trace.hidden, back, self.gradients)
-        inner, _ = convolve(two, back, self.masked, sums=False, backwards=True)
+        inner = convolve_back(two, back, self.masked)
         beside = slope
         if trace.shortcut is not None:
             assert isinstance(trace.block.shortcut, nn.Sequential)
             layer = by_module[id(trace.block.shortcut[0])]
             back = backward(slope, trace.shortcut, sums, which=2)
             weight_gradient(layer, trace.x, back, self.gradients)
-            beside, _ = convolve(layer, back, self.masked, sums=False, backwards=True)
+            beside = convolve_back(layer, back, self.masked)
         inner = backward(inner, trace.one, slope_sums(inner, trace.one))
         weight_gradient(one, trace.x, inner, self.gradients)
-        below, _ = convolve(one, inner, self.masked, sums=False, extra=beside, backwards=True)
-        return below
+        return convolve_back(one, inner, self.masked, extra=beside)
 
     def _update(self) -> None:
         k._update[(len(self._layer_of), self.tasks)](
@@ -249,29 +247,26 @@ class ResidualTrainer:
         """Masked weights from the scores: in each layer the k-th largest is found bit by bit, without sorting."""
         layers = len(self.layers)
         if self._selects:
-            self._found.zero_()
-            self._left.copy_(self._keep)
-            for shift, bits in _DIGITS:
-                k._histogram[(len(self._chunk_layer), self.tasks)](
+            self._counts.zero_()
+            for number in range(_PASSES):
+                k._count[(len(self._chunk_layer), self.tasks)](
                     self.scores,
-                    self._found,
+                    self._keep,
                     self._counts,
                     self._chunk_layer,
                     self._chunk_start,
                     self._chunk_stop,
                     self.scores.shape[1],
                     layers,
-                    shift=shift,
-                    bits=bits,
+                    number=number,
                     block=_CHUNK,
-                    num_warps=8,
                 )
-                k._narrow[(layers, self.tasks)](self._found, self._left, self._counts, layers, bits=bits)
         k._mask[(len(self._layer_of), self.tasks)](
             self.weight,
             self.scores,
             self.masked,
-            self._found,
+            self._keep,
+            self._counts,
             self._layer_of,
             self.scores.shape[1],
             layers,
@@ -350,4 +345,4 @@ def _adam_factors(recipe: Recipe, steps: int) -> Tensor:
     rows = [
         (recipe.rate(step, steps) / (1 - 0.9 ** (step + 1)), (1 - 0.999 ** (step + 1)) ** -0.5) for step in range(steps)
     ]
-    return torch.tensor(rows + [rows[-1]], dtype=torch.float32)
+    return torch.tensor([*rows, rows[-1]], dtype=torch.float32)

@@ -44,7 +44,8 @@ PUBLISHED: dict[tuple[str, str], Published] = {
 }
 ROTATED = {"psp": 95.87, "batche": 92.40, "lower": 48.71, "upper": 98.01}
 CITED = {"ewc": 33.88, "si": 29.31}
-ROWS = ("psp", "batche", "lower", "upper", "batche-inference", "abatche", "rotated", "ewc", "si")
+INFERENCE = {"batche-inference": "random", "batche-inference-trained": "trained"}  # what W is; docs/rivals.md says why
+ROWS = ("psp", "batche", "lower", "upper", *INFERENCE, "abatche", "rotated", "ewc", "si")
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,10 @@ def run_row(row: str, what: Sequence[str], options: argparse.Namespace, source: 
             streams,
             device,
         )
-    elif row == "batche-inference":
-        settings = Settings(**{**asdict(basic), "outputs": 500})
+    elif row in INFERENCE:
+        settings = Settings(**{**asdict(basic), "outputs": 500, "more": {"W": INFERENCE[row]}})
         published = PUBLISHED.get(("batche-inference", options.net))
-        write(folder / f"batche-inference-{name}.json", settings, device, published, batche_inference, streams, device)
+        write(folder / f"{row}-{name}.json", settings, device, published, batche_inference, streams, device)
     elif row == "abatche":
         images = [int(n) for n in options.images.split(",")]
         settings = Settings(**{**asdict(basic), "outputs": 100, "more": {"images": images}})
@@ -197,8 +198,9 @@ def bounds(settings: Settings, streams: Sequence[Stream], device: torch.device) 
 
 
 def learned_batche(settings: Settings, streams: Sequence[Stream], device: torch.device) -> list[BatchE]:
-    recipe = Recipe("adam", 1e-2, steps=settings.steps, weight_decay=1e-4)
-    models = [BatchE(net_of(settings), seed, recipe=recipe, device=device) for seed in settings.seeds]
+    how: dict[str, Any] = {"base": settings.more.get("W", "trained"), "filling": "kaiming_normal", "device": device}
+    how["recipe"] = Recipe("adam", 1e-2, steps=settings.steps, weight_decay=1e-4)
+    models = [BatchE(net_of(settings), seed, **how) for seed in settings.seeds]
     for model, stream in zip(models, streams):
         model.learn_many(stream)
     return models

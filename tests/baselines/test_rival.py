@@ -6,6 +6,7 @@ from torch import nn
 
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.baselines import PSP, SI, BatchE, LowerBound, OnlineEWC, Rival, SeparateHeads, UpperBound
+from supsup.baselines.initial import FILLINGS
 from supsup.data import Stream
 
 ALL = [PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound]
@@ -62,6 +63,14 @@ def test_a_method_that_needs_the_task_asks_for_it(kind: type, stream: Stream, im
 def test_too_few_outputs(stream: Stream) -> None:
     with pytest.raises(SupSupError, match="outputs=10"):
         LowerBound(nets.FullyConnected((784, 8, 9)), device="cpu").learn(stream[0])
+
+
+def test_how_layers_are_filled() -> None:
+    net = nets.FullyConnected((784, 8, 10))
+    spread = [float(LowerBound(net, filling=f, device="cpu").shared["layers.0.weight"].std()) for f in FILLINGS]
+    assert len({round(value, 4) for value in spread}) == 3
+    with pytest.raises(SupSupError, match="kaiming_normal"):
+        LowerBound(net, filling="zeros", device="cpu")
 
 
 def test_a_network_without_layers() -> None:

@@ -47,7 +47,7 @@ class BatchE(Method):
     ) -> None:
         if base not in get_args(BaseWeights) or last not in get_args(LastLayer):
             raise SupSupError("base must be 'trained' or 'random', and last 'rank-one' or 'head'")
-        self.filling = "kaiming_normal" if base == "trained" else "kaiming_uniform"
+        settings.setdefault("filling", "kaiming_normal" if base == "trained" else "kaiming_uniform")
         settings.setdefault("recipe", Recipe("adam", 1e-2, weight_decay=1e-4))
         settings.setdefault("first", replace(settings["recipe"], learning_rate=1e-4) if base == "trained" else None)
         super().__init__(net, seed, **settings)

@@ -53,6 +53,7 @@ class Method:
     net      any module; copied, its layers filled from `seed`
     recipe   how a task is trained
     first    how the first task is trained, where that differs
+    filling  how the layers are filled, where not as the paper has it for this method
     """
 
     filling: initial.Filling = "kaiming_normal"
@@ -67,8 +68,12 @@ class Method:
         *,
         recipe: Recipe | None = None,
         first: Recipe | None = None,
+        filling: initial.Filling | None = None,
         device: str | torch.device = "auto",
     ) -> None:
+        self.filling = filling or self.filling
+        if self.filling not in initial.FILLINGS:
+            raise SupSupError(f"unknown filling {self.filling!r}; known: {', '.join(initial.FILLINGS)}")
         self.device = resolve(device)
         self.seed = seed
         self.recipe = recipe or Recipe()

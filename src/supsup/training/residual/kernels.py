@@ -1,6 +1,7 @@
 """Triton kernels for training residual networks of many tasks at once: each works on all tasks in one launch.
 
-Images and activations are [t, b, height, width, channels], channels padded with zeros to a multiple of 4. Weights of
+Images and activations are [t, b, height, width, channels], channels padded with zeros to a multiple of 4; what a
+convolution reads has a border of one pixel of zeros besides, so that it need not ask where an image ends. Weights of
 one layer are [taps, in, out] for each task, padded alike; a 3×3 convolution has nine taps, a 1×1 one has one.
 """
 
@@ -12,6 +13,13 @@ import triton.language as tl
 from torch import Tensor
 
 EXACT = {torch.float32: "ieee", torch.bfloat16: "tf32"}
+
+
+@triton.jit
+def _bordered(m, height: tl.constexpr, width: tl.constexpr):
+    """Where pixel m of images without borders lies in images with them."""
+    image = m // (height * width)
+    return (image * (height + 2) + (m // width) % height + 1) * (width + 2) + m % width + 1
 
 
 @triton.jit
@@ -55,7 +63,9 @@ def _gather(
     g = tl.load(gain + c, mask=c < channels, other=0.0)
     o = tl.load(offset + c, mask=c < channels, other=0.0)
     value = tl.where(c < channels, pixel * g + o, 0.0).to(x.dtype.element_ty)
-    tl.store(x + (task * batch + place) * height * width * padded + n, value, mask=line < height)
+    pixel = (line + 1) * (width + 2) + column + 1
+    image = x + (task * batch + place) * (height + 2) * (width + 2) * padded
+    tl.store(image + pixel * padded + c, value, mask=line < height)
 
 
 @triton.jit
@@ -79,6 +89,7 @@ def _convolve(
     backwards: tl.constexpr,
     adds: tl.constexpr,
     sums_up: tl.constexpr,
+    even: tl.constexpr,
     precision: tl.constexpr,
     block_rows: tl.constexpr,
     block_out: tl.constexpr,
@@ -88,7 +99,7 @@ def _convolve(
 
     The taps of one line lie side by side in memory, so they are one inner dimension of size · in_channels. Backwards
     "in" is the gradient at the outputs of the convolution and "out" that at its inputs, and the weights lie transposed
-    and the other way round. `rows` are the output pixels of all images of one task.
+    and the other way round. `rows` are the output pixels of all images of one task, even if whole tiles hold them.
     """
     task = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
@@ -96,27 +107,28 @@ def _convolve(
     pad: tl.constexpr = size // 2
     line_length: tl.constexpr = size * in_channels
     chunks: tl.constexpr = (line_length + block_in - 1) // block_in
-    image = m // (out_width * out_height)
-    above = (m // out_width) % out_height * stride - pad
-    left = m % out_width * stride - pad
-    corner = ((image * in_height + above) * in_width + left) * in_channels
+    pixel = m if even else tl.minimum(m, rows - 1)
+    image = pixel // (out_width * out_height)
+    above = (pixel // out_width) % out_height * stride - pad + 1
+    left = pixel % out_width * stride - pad + 1
+    corner = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
     batch = rows // (out_height * out_width)
-    images = x + task * batch * in_height * in_width * in_channels
+    images = x + task * batch * (in_height + 2) * (in_width + 2) * in_channels
     kernel = w + task * weights + first
     total = tl.zeros((block_rows, block_out), dtype=tl.float32)
     for i in range(size * chunks):
         line = i // chunks
         j = (i % chunks) * block_in + tl.arange(0, block_in)
-        tap = j // in_channels
-        here = (above + line >= 0) & (above + line < in_height) & (m < rows)
-        column = left[:, None] + tap[None, :]
-        shown = here[:, None] & (column >= 0) & (column < in_width) & (j < line_length)[None, :]
-        a = tl.load(images + (corner + line * in_width * in_channels)[:, None] + j[None, :], mask=shown, other=0.0)
+        place = (corner + line * (in_width + 2) * in_channels)[:, None] + j[None, :]
         if backwards:
-            number = (size - 1 - line) * size + size - 1 - tap
+            number = (size - 1 - line) * size + size - 1 - j // in_channels
             weight = (number * out_channels * in_channels + j % in_channels)[:, None] + n[None, :] * in_channels
         else:
             weight = (line * line_length + j)[:, None] * out_channels + n[None, :]
+        if line_length % block_in == 0:
+            a = tl.load(images + place)
+        else:
+            a = tl.load(images + place, mask=(j < line_length)[None, :], other=0.0)
         b = tl.load(kernel + weight, mask=(j < line_length)[:, None] & (n < out_channels)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=precision)
     inside = (m < rows)[:, None] & (n < out_channels)[None, :]
@@ -172,12 +184,9 @@ def _convolve_back_halved(
     real = (m < rows) & (column < out_width) & (line < out_height)
     chunks: tl.constexpr = (in_channels + block_in - 1) // block_in
     batch = rows // (wide * high)
-    slopes = d + task * batch * in_height * in_width * in_channels
+    slopes = d + task * batch * (in_height + 2) * (in_width + 2) * in_channels
     kernel = w + task * weights + first
-    if size == 3:
-        taps = (1 + odd_line) * (1 + odd_column)
-    else:
-        taps = (1 - odd_line) * (1 - odd_column)
+    taps = (1 + odd_line) * (1 + odd_column) if size == 3 else (1 - odd_line) * (1 - odd_column)
     total = tl.zeros((block_rows, block_out), dtype=tl.float32)
     for i in range(taps * chunks):
         tap = i // chunks
@@ -188,11 +197,10 @@ def _convolve_back_halved(
         else:
             down = tap * 0
             right = tap * 0
-        above = (line + size // 2 - down) // 2
-        left = (column + size // 2 - right) // 2
-        here = real & (above < in_height) & (left < in_width)
-        place = ((image * in_height + above) * in_width + left) * in_channels
-        a = tl.load(slopes + place[:, None] + k[None, :], mask=here[:, None] & (k < in_channels)[None, :], other=0.0)
+        above = (line + size // 2 - down) // 2 + 1
+        left = (column + size // 2 - right) // 2 + 1
+        place = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+        a = tl.load(slopes + place[:, None] + k[None, :], mask=real[:, None] & (k < in_channels)[None, :], other=0.0)
         weight = ((down * size + right) * out_channels + n[None, :]) * in_channels + k[:, None]
         b = tl.load(kernel + weight, mask=(k < in_channels)[:, None] & (n < out_channels)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=precision)
@@ -222,6 +230,7 @@ def _weight_gradient(
     out_channels: tl.constexpr,
     size: tl.constexpr,
     stride: tl.constexpr,
+    even: tl.constexpr,
     precision: tl.constexpr,
     block_in: tl.constexpr,
     block_out: tl.constexpr,
@@ -237,28 +246,29 @@ def _weight_gradient(
     tile = tl.program_id(0)
     n = (tile % tiles_out) * block_out + tl.arange(0, block_out)
     j = ((tile // tiles_out) % tiles_in) * block_in + tl.arange(0, block_in)
-    tap = j // in_channels
     line = tile // (tiles_out * tiles_in)
     batch = rows // (out_height * out_width)
-    images = x + task * batch * in_height * in_width * in_channels
-    slopes = d + task * rows * out_channels
+    images = x + task * batch * (in_height + 2) * (in_width + 2) * in_channels
+    slopes = d + task * batch * (out_height + 2) * (out_width + 2) * out_channels
     total = tl.zeros((block_in, block_out), dtype=tl.float32)
     stop = min((split + 1) * share, rows)
     for start in range(split * share, stop, block_rows):
         m = start + tl.arange(0, block_rows)
-        image = m // (out_width * out_height)
-        above = (m // out_width) % out_height * stride - pad + line
-        left = m % out_width * stride - pad
-        corner = ((image * in_height + above) * in_width + left) * in_channels
-        column = left[:, None] + tap[None, :]
-        here = (above >= 0) & (above < in_height) & (m < stop)
-        shown = here[:, None] & (column >= 0) & (column < in_width) & (j < line_length)[None, :]
-        a = tl.load(images + corner[:, None] + j[None, :], mask=shown, other=0.0)
-        slope = tl.load(
-            slopes + m[:, None] * out_channels + n[None, :],
-            mask=(m < stop)[:, None] & (n < out_channels)[None, :],
-            other=0.0,
-        )
+        pixel = m if even else tl.minimum(m, rows - 1)
+        image = pixel // (out_width * out_height)
+        above = (pixel // out_width) % out_height * stride - pad + 1 + line
+        left = pixel % out_width * stride - pad + 1
+        corner = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+        middle = _bordered(pixel, out_height, out_width) * out_channels
+        if line_length % block_in == 0:
+            a = tl.load(images + corner[:, None] + j[None, :])
+        else:
+            a = tl.load(images + corner[:, None] + j[None, :], mask=(j < line_length)[None, :], other=0.0)
+        if even:
+            slope = tl.load(slopes + middle[:, None] + n[None, :], mask=(n < out_channels)[None, :], other=0.0)
+        else:
+            inside = (m < stop)[:, None] & (n < out_channels)[None, :]
+            slope = tl.load(slopes + middle[:, None] + n[None, :], mask=inside, other=0.0)
         total = tl.dot(tl.trans(a), slope, total, input_precision=precision)
     there = out + task * gradients + first + split * weights + line * line_length * out_channels
     tl.store(
@@ -314,6 +324,8 @@ def _normalise(
     other_spread,
     out,
     rows,
+    height: tl.constexpr,
+    width: tl.constexpr,
     channels: tl.constexpr,
     kind: tl.constexpr,
     block_rows: tl.constexpr,
@@ -326,17 +338,18 @@ def _normalise(
     real = c < channels
     inside = (m < rows)[:, None] & real[None, :]
     here = (task * rows + m[:, None]) * channels + c[None, :]
+    bordered = rows // (height * width) * (height + 2) * (width + 2)
+    there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
     average = tl.load(mean + task * channels + c, mask=real, other=0.0)
     scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
     value = (tl.load(z + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
-    if kind > 0:
-        more = tl.load(other + here, mask=inside, other=0.0).to(tl.float32)
-        if kind == 2:
-            average = tl.load(other_mean + task * channels + c, mask=real, other=0.0)
-            scale = tl.load(other_spread + task * channels + c, mask=real, other=0.0)
-            more = (more - average[None, :]) * scale[None, :]
-        value += more
-    tl.store(out + here, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=inside)
+    if kind == 1:
+        value += tl.load(other + there, mask=inside, other=0.0).to(tl.float32)
+    if kind == 2:
+        average = tl.load(other_mean + task * channels + c, mask=real, other=0.0)
+        scale = tl.load(other_spread + task * channels + c, mask=real, other=0.0)
+        value += (tl.load(other + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
+    tl.store(out + there, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -352,6 +365,8 @@ def _slope_sums(
     sums,
     rows,
     share,
+    height: tl.constexpr,
+    width: tl.constexpr,
     channels: tl.constexpr,
     gated: tl.constexpr,
     two: tl.constexpr,
@@ -382,7 +397,9 @@ def _slope_sums(
         s = tl.load(slope + here, mask=inside, other=0.0).to(tl.float32)
         normal = (tl.load(z + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
         if gated:
-            s = tl.where(tl.load(gate + here, mask=inside, other=0.0) > 0, s, 0.0)
+            bordered = rows // (height * width) * (height + 2) * (width + 2)
+            there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+            s = tl.where(tl.load(gate + there, mask=inside, other=0.0) > 0, s, 0.0)
         else:
             s = tl.where(normal > 0, s, 0.0)
         tl.store(slope + here, s.to(slope.dtype.element_ty), mask=inside)
@@ -408,6 +425,8 @@ def _normalise_back(
     rows,
     which,
     parts: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
     channels: tl.constexpr,
     block_rows: tl.constexpr,
     block: tl.constexpr,
@@ -429,7 +448,9 @@ def _normalise_back(
     product = tl.sum(tl.load(partial + which * channels, mask=real[None, :], other=0.0), 0) / rows
     normal = (value - average[None, :]) * scale[None, :]
     back = (s - plain[None, :] - normal * product[None, :]) * scale[None, :]
-    tl.store(out + here, back.to(out.dtype.element_ty), mask=inside)
+    bordered = rows // (height * width) * (height + 2) * (width + 2)
+    there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+    tl.store(out + there, back.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -484,19 +505,15 @@ def _update(
 
 @triton.jit
 def _found(counts, here, wanted, passes: tl.constexpr):
-    """The bits that `passes` counts have found of the value that is the wanted-th largest, and how many more to go.
-
-    Each pass counted 64 values of 6 bits in the first and 32 of 5 bits in later ones.
-    """
+    """The bits that `passes` counts have found of the value that is the wanted-th largest: 6, then 5 in each."""
     found = wanted * 0
+    d = tl.arange(0, 64)
     for number in tl.static_range(passes):
-        values: tl.constexpr = 64 if number == 0 else 32
-        d = tl.arange(0, values)
         count = tl.load(counts + here * 384 + number * 64 + d)
         at_least = tl.sum(count, 0) - tl.cumsum(count, 0) + count
         digit = tl.sum((at_least >= wanted).to(tl.int32), 0) - 1
         wanted -= tl.sum(tl.where(d > digit, count, 0), 0)
-        found = found * values + digit
+        found = found * 32 + digit
     return found
 
 

@@ -85,6 +85,22 @@ class Layer:
         return taps.permute(0, 3, 2, 1).reshape(len(flat), *self.module.weight.shape)
 
 
+class Rooms:
+    """Tensors with borders of zeros, made once each: whoever writes to one leaves its border alone."""
+
+    def __init__(self, tasks: int, batch: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._new = torch.empty(0, dtype=dtype, device=device)
+        self._leading = (tasks, batch)
+        self._rooms: dict[tuple[str, int, int, int], Tensor] = {}
+
+    def __call__(self, use: str, height: int, width: int, channels: int) -> Tensor:
+        """The room for one use, of images of this size without their border."""
+        key = (use, height, width, channels)
+        if key not in self._rooms:
+            self._rooms[key] = self._new.new_zeros(*self._leading, height + 2, width + 2, channels)
+        return self._rooms[key]
+
+
 def splits_for(layer: nn.Conv2d, rows: int) -> int:
     """Into how many shares the pixels are divided for the weight gradient of a layer."""
     size, into, out = layer.kernel_size[0], padded(layer.in_channels), padded(layer.out_channels)
@@ -120,10 +136,10 @@ def convolution_tile(rows: int, line: int, out: int) -> dict[str, int]:
 
 
 def convolve(layer: Layer, x: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of a layer, and partial sums [t, parts, 2, out] for their moments."""
+    """The outputs of a layer, and partial sums [t, parts, 2, out] for their moments; x has a border of zeros."""
     tasks, batch = x.shape[:2]
     into, out = layer.padded
-    result = torch.empty(tasks, batch, layer.out_height, layer.out_width, out, dtype=x.dtype, device=x.device)
+    result = x.new_empty(tasks, batch, layer.out_height, layer.out_width, out)
     rows = batch * layer.out_height * layer.out_width
     tile = convolution_tile(rows, layer.size * into, out)
     partial = torch.empty(tasks, triton.cdiv(rows, tile["block_rows"]), 2, out, device=x.device)
@@ -132,10 +148,10 @@ def convolve(layer: Layer, x: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | None = None) -> Tensor:
-    """The gradient at the inputs of a layer from that at its outputs, and an extra one added."""
+    """The gradient at the inputs of a layer from that at its outputs, which has a border; an extra one is added."""
     tasks, batch = slope.shape[:2]
     into, out = layer.padded
-    result = torch.empty(tasks, batch, layer.height, layer.width, into, dtype=slope.dtype, device=slope.device)
+    result = slope.new_empty(tasks, batch, layer.height, layer.width, into)
     if layer.stride == 1:
         rows = batch * layer.height * layer.width
         tile = convolution_tile(rows, layer.size * out, into)
@@ -186,8 +202,8 @@ def _launch(
         masked.shape[1],
         layer.first,
         rows,
-        in_height=x.shape[2],
-        in_width=x.shape[3],
+        in_height=x.shape[2] - 2,
+        in_width=x.shape[3] - 2,
         in_channels=x.shape[4],
         out_height=result.shape[2],
         out_width=result.shape[3],
@@ -197,13 +213,14 @@ def _launch(
         backwards=backwards,
         adds=extra is not None,
         sums_up=partial is not None,
+        even=rows % tile["block_rows"] == 0,
         precision=k.exact(x),
         **tile,  # type: ignore[arg-type]
     )
 
 
 def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -> None:
-    """Put the gradient of a layer's weights in its place among all gradients [t, all]."""
+    """Put the gradient of a layer's weights in its place among all gradients [t, all]; both inputs have borders."""
     tasks, batch = x.shape[:2]
     into, out = layer.padded
     rows = batch * layer.out_height * layer.out_width
@@ -226,6 +243,7 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         out_channels=out,
         size=layer.size,
         stride=layer.stride,
+        even=rows % share == 0,
         precision=k.exact(x),
         **tile,  # type: ignore[arg-type]
     )

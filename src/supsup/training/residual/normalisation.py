@@ -53,10 +53,9 @@ def moments(z: Tensor, sums: Tensor, running: Running) -> Normal:
     return normal
 
 
-def relu(normal: Normal, shortcut: Tensor | Normal | None = None) -> Tensor:
-    """relu(normalised z + shortcut), which is an activation, or is normalised too."""
+def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -> Tensor:
+    """relu(normalised z + shortcut), which is an activation, or is normalised too; activations have borders."""
     z, channels = normal.z, normal.z.shape[-1]
-    out = torch.empty_like(z)
     kind = 0 if shortcut is None else 2 if isinstance(shortcut, Normal) else 1
     other = shortcut if isinstance(shortcut, Normal) else normal
     tile = _tile(channels)
@@ -69,6 +68,8 @@ def relu(normal: Normal, shortcut: Tensor | Normal | None = None) -> Tensor:
         other.spread,
         out,
         normal.rows,
+        height=z.shape[2],
+        width=z.shape[3],
         channels=channels,
         kind=kind,
         **tile,
@@ -99,6 +100,8 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
         sums,
         rows,
         share,
+        height=slope.shape[2],
+        width=slope.shape[3],
         channels=channels,
         gated=gate is not None,
         two=shortcut is not None,
@@ -107,10 +110,9 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
     return sums
 
 
-def backward(slope: Tensor, normal: Normal, sums: Tensor, which: int = 1) -> Tensor:
-    """The gradient at z from that at normalised z; which = 2 for the shortcut's sums."""
+def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, which: int = 1) -> Tensor:
+    """The gradient at z, with a border, from that at normalised z; which = 2 for the shortcut's sums."""
     channels = slope.shape[-1]
-    out = torch.empty_like(normal.z)
     tile = _tile(channels, 2 * _TILE)
     k._normalise_back[(triton.cdiv(normal.rows, tile["block_rows"]), len(slope))](
         slope,
@@ -122,6 +124,8 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, which: int = 1) -> Ten
         normal.rows,
         which,
         parts=sums.shape[1],
+        height=slope.shape[2],
+        width=slope.shape[3],
         channels=channels,
         **tile,
     )

@@ -19,7 +19,16 @@ from supsup.scores import hard_mask
 from supsup.training.kernels import loss_gradient
 from supsup.training.recipe import Recipe
 from supsup.training.residual import kernels as k
-from supsup.training.residual.layers import BLOCK, Layer, convolve, convolve_back, padded, splits_for, weight_gradient
+from supsup.training.residual.layers import (
+    BLOCK,
+    Layer,
+    Rooms,
+    convolve,
+    convolve_back,
+    padded,
+    splits_for,
+    weight_gradient,
+)
 from supsup.training.residual.normalisation import Normal, Running, backward, moments, relu, slope_sums
 
 _CHUNK = 4096  # scores in one program of the selection
@@ -80,9 +89,8 @@ class ResidualTrainer:
 
         self.weight = torch.cat([layer.to_flat(net.weights[layer.name][None])[0] for layer in self.layers])
         self.scores, self.first, self.second, self.masked = state(), state(), state(), state(precision)
-        self.x = torch.zeros(
-            self.tasks, batch_size, height, width, padded(channels), dtype=precision, device=net.device
-        )
+        self._room = Rooms(self.tasks, batch_size, precision, net.device)
+        self.x = self._room("images", height, width, padded(channels))
         self.y = torch.zeros(self.tasks, batch_size, dtype=torch.int32, device=net.device)
         self.step_count = torch.zeros(1, dtype=torch.int32, device=net.device)
         self.factors = _adam_factors(recipe, steps).to(net.device)
@@ -145,11 +153,11 @@ class ResidualTrainer:
             feed.rows.shape[1],
             batch,
             feed.padding,
-            height=height,
-            width=width,
+            height=height - 2,
+            width=width - 2,
             channels=feed.images.shape[1],
             padded=channels,
-            block=triton.next_power_of_2(height * width * channels),
+            block=triton.next_power_of_2((height - 2) * (width - 2) * channels),
         )
         self.step()
 
@@ -169,19 +177,22 @@ class ResidualTrainer:
             z, sums = convolve(by_module[id(convolution)], x, self.masked)
             return moments(z, sums, self.running[names[id(norm)]])
 
+        def room(use: str, normal: Normal) -> Tensor:
+            return self._room(use, *normal.z.shape[2:])
+
         stem = normalised(self.module.conv, self.module.norm, self.x)
-        x = relu(stem)
+        x = relu(stem, room("stem", stem))
         traces = []
         for stage in self.module.stages:
             for block in stage:  # type: ignore[union-attr]
                 assert isinstance(block, BasicBlock)
                 one = normalised(block.conv1, block.norm1, x)
-                hidden = relu(one)
+                hidden = relu(one, room(names[id(block.conv1)], one))
                 two = normalised(block.conv2, block.norm2, hidden)
                 shortcut = None
                 if isinstance(block.shortcut, nn.Sequential):
                     shortcut = normalised(block.shortcut[0], block.shortcut[1], x)  # type: ignore[arg-type]
-                out = relu(two, x if shortcut is None else shortcut)
+                out = relu(two, room(names[id(block)], two), x if shortcut is None else shortcut)
                 traces.append(_Trace(block, x, one, hidden, two, shortcut, out))
                 x = out
         return stem, traces, x
@@ -189,8 +200,9 @@ class ResidualTrainer:
     def _backward(self, stem: Normal, traces: list[_Trace], x: Tensor) -> None:
         by_module = {id(layer.module): layer for layer in self.layers}
         classifier = self.layers[-1]
+        x = x[:, :, 1:-1, 1:-1]
         shape = x.shape
-        pooled = x.flatten(2, 3).mean(2)
+        pooled = x.mean((2, 3))
         masked = self.masked[:, classifier.first : classifier.first + classifier.weights].view(-1, *classifier.padded)
         outputs = torch.bmm(pooled, masked).float()
         loss_gradient(outputs, self.y, classifier.channels[1])
@@ -201,26 +213,29 @@ class ResidualTrainer:
         slope = slope[:, :, None, None, :].expand(shape).contiguous()
         for trace in reversed(traces):
             slope = self._block_back(trace, slope, by_module)
-        slope = backward(slope, stem, slope_sums(slope, stem))
+        slope = self._normal_back(slope, stem, slope_sums(slope, stem))
         weight_gradient(by_module[id(self.module.conv)], self.x, slope, self.gradients)
 
     def _block_back(self, trace: _Trace, slope: Tensor, by_module: dict[int, Layer]) -> Tensor:
         """The gradient at a block's input from that at its output; its weights' gradients on the way."""
         one, two = by_module[id(trace.block.conv1)], by_module[id(trace.block.conv2)]
         sums = slope_sums(slope, trace.two, gate=trace.out, shortcut=trace.shortcut)
-        back = backward(slope, trace.two, sums)
+        back = self._normal_back(slope, trace.two, sums)
         weight_gradient(two, trace.hidden, back, self.gradients)
         inner = convolve_back(two, back, self.masked)
         beside = slope
         if trace.shortcut is not None:
             assert isinstance(trace.block.shortcut, nn.Sequential)
             layer = by_module[id(trace.block.shortcut[0])]
-            back = backward(slope, trace.shortcut, sums, which=2)
+            back = self._normal_back(slope, trace.shortcut, sums, which=2)
             weight_gradient(layer, trace.x, back, self.gradients)
             beside = convolve_back(layer, back, self.masked)
-        inner = backward(inner, trace.one, slope_sums(inner, trace.one))
+        inner = self._normal_back(inner, trace.one, slope_sums(inner, trace.one))
         weight_gradient(one, trace.x, inner, self.gradients)
         return convolve_back(one, inner, self.masked, extra=beside)
+
+    def _normal_back(self, slope: Tensor, normal: Normal, sums: Tensor, which: int = 1) -> Tensor:
+        return backward(slope, normal, sums, self._room("slope", *slope.shape[2:]), which)
 
     def _update(self) -> None:
         k._update[(len(self._layer_of), self.tasks)](

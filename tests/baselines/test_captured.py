@@ -1,17 +1,19 @@
 """The bench for any module takes the plain path's steps; on a CPU they are run one by one, not captured."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from supsup import Recipe, evaluate
+from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
 from supsup.baselines.any_module import learn_plain
-from supsup.baselines.captured import learn_captured
+from supsup.baselines.captured import Batches, learn_captured
 from supsup.baselines.rival import Method
-from supsup.data import Stream
+from supsup.data import Augmentation, Stream
+from supsup.training.order import batch_positions
 
 Make = Callable[..., Method]
 METHODS: dict[str, Make] = {
@@ -32,6 +34,23 @@ def test_a_bench_takes_the_plain_steps(make: Make, convolutional: nn.Module, spl
     for task in split:
         for name, value in slow.state_of(task.name).items():
             assert torch.allclose(value, fast.state_of(task.name)[name], atol=2e-4), (task.name, name)
+
+
+def test_batches_are_augmented_as_the_plain_ones_are(split: Stream) -> None:
+    part = replace(split[1].train, augmentation=Augmentation(padding=2, flip=True))
+    batches = Batches(part, steps=5, batch_size=32)
+    batches.fill(part, "name", seed=3, offset=5)
+    order = batch_positions(3, "name", len(part), 32, 5)
+    for x, y in part.training_batches(order, 3, "name"):
+        images, labels = batches.next()
+        assert torch.allclose(images, x, atol=1e-5)
+        assert torch.equal(labels, y + 5)
+
+
+def test_tasks_with_rearranged_pixels_are_for_other_networks(stream: Stream, brief: Recipe) -> None:
+    method = METHODS["upper"](nets.FullyConnected((784, 8, 10)), brief)
+    with pytest.raises(SupSupError, match="rearranged pixels"):
+        learn_captured(method, stream[0])
 
 
 def test_a_bench_is_used_again_for_the_next_task(convolutional: nn.Module, split: Stream, brief: Recipe) -> None:

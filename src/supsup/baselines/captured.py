@@ -17,7 +17,7 @@ from supsup.baselines.loop import Loop, Pace
 from supsup.baselines.side_by_side import State
 from supsup.data import Part, Task
 from supsup.errors import SupSupError
-from supsup.training.many import many_positions
+from supsup.training.order import many_positions
 from supsup.training.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from rows import Curves, Published, finished, write_row
 
 from supsup import Recipe, SupSupError, data, evaluate, nets, progress
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
+from supsup.baselines.contexts import Kind
 from supsup.baselines.rival import Method
 from supsup.data import Source, Stream
 from supsup.devices import resolve
@@ -45,7 +46,8 @@ PUBLISHED: dict[tuple[str, str], Published] = {
 ROTATED = {"psp": 95.87, "batche": 92.40, "lower": 48.71, "upper": 98.01}
 CITED = {"ewc": 33.88, "si": 29.31}
 INFERENCE = {"batche-inference": "random", "batche-inference-trained": "trained"}  # what W is; docs/rivals.md says why
-ROWS = ("psp", "batche", "lower", "upper", *INFERENCE, "abatche", "rotated", "ewc", "si")
+CONTEXTS: dict[str, Kind] = {"psp": "rotation", "psp-complex": "complex", "psp-binary": "binary"}
+ROWS = (*CONTEXTS, "batche", "lower", "upper", *INFERENCE, "abatche", "rotated", "ewc", "si")
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,10 @@ def run_row(row: str, what: Sequence[str], options: argparse.Namespace, source: 
     streams = [data.permuted(source, options.tasks, seed=seed) for seed in seeds]
     folder: Path = options.json
     name = f"{options.net}-{options.tasks}"
-    if row == "psp":
-        known = PUBLISHED.get(("psp", options.net))
-        write(folder / f"psp-{name}.json", basic, device, known, psp, streams, device)
+    if row in CONTEXTS:
+        settings = Settings(**{**asdict(basic), "more": {"contexts": CONTEXTS[row]}})
+        known = PUBLISHED.get((row, options.net))
+        write(folder / f"{row}-{name}.json", settings, device, known, psp, streams, device)
     elif row in ("lower", "upper"):
         both = [bound for bound in ("lower", "upper") if bound in what]
         write_bounds([folder / f"{bound}-{name}.json" for bound in both], both, basic, streams, device)
@@ -171,7 +174,8 @@ def given(model: Method, stream: Sequence[data.Task]) -> float:
 
 def psp(settings: Settings, streams: Sequence[Stream], device: torch.device) -> tuple[Curves, int]:
     recipe = Recipe(steps=settings.steps)
-    models = [PSP(net_of(settings), seed, recipe=recipe, device=device) for seed in settings.seeds]
+    kind = settings.more.get("contexts", "rotation")
+    models = [PSP(net_of(settings), seed, contexts=kind, recipe=recipe, device=device) for seed in settings.seeds]
     curve: dict[int, list[float]] = {}
 
     def grade(count: int) -> None:

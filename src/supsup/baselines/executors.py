@@ -20,9 +20,9 @@ _STREAMS = 10  # tasks of another network at once on a GPU
 
 def learn_one(method: Method, task: Task) -> None:
     """The next task."""
-    if method.stackable:
+    if _stacks(method, task):
         learn_side_by_side([method], [task])
-    elif method.device.type == "cuda":
+    elif _captures(method, task):
         learn_captured(method, task)
     else:
         learn_plain(method, task)
@@ -30,13 +30,23 @@ def learn_one(method: Method, task: Task) -> None:
 
 def learn_independent(method: Method, tasks: Sequence[Task], advance: Advance) -> None:
     """Tasks that do not depend on each other."""
-    size = _TOGETHER if method.stackable else _STREAMS if method.device.type == "cuda" else 1
+    stacks, captures = (all(kind(method, task) for task in tasks) for kind in (_stacks, _captures))
+    size = _TOGETHER if stacks else _STREAMS if captures else 1
     for start in range(0, len(tasks), size):
         group = tasks[start : start + size]
-        if method.stackable:
+        if stacks:
             learn_together(method, group)
-        elif method.device.type == "cuda":
+        elif captures:
             learn_on_streams(method, group)
         else:
-            learn_plain(method, group[0])
+            learn_one(method, group[0])
         advance(len(group))
+
+
+def _stacks(method: Method, task: Task) -> bool:
+    return method.stackable and task.train.in_memory and task.train.augmentation is None
+
+
+def _captures(method: Method, task: Task) -> bool:
+    """On a GPU only; pixels that a task rearranges are left to the plain path."""
+    return method.device.type == "cuda" and task.train.in_memory and task.train.pixels is None

@@ -131,4 +131,6 @@ def _shared_part(method: Method, tasks: Sequence[Task]) -> Part:
     parts = [task.train.on(method.device) for task in tasks]
     if any(part.images is not parts[0].images or len(part) != len(parts[0]) for part in parts):
         raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
+    if any(part.augmentation is not None or not part.in_memory for part in parts):
+        raise SupSupError("tasks trained side by side must have their images in memory, and not augmented")
     return parts[0]

@@ -157,11 +157,9 @@ def add_bytes(folder: Path) -> None:
             rows = list(model.rows())
             for row in rows:
                 packed = row.decoded(header, model.reference).packed
-                name, coded = codec.encode(packed, header.sizes)
-                masks += len(coded)
-                paper += codec.paper_bytes(
-                    codec.kept(packed, header.sizes), list(header.shapes.values()), channels(header)
-                )
+                masks += len(codec.encode(packed, header.sizes)[1])
+                kept = codec.kept(packed, header.sizes)
+                paper += codec.paper_bytes(kept, list(header.shapes.values()), channels(header))
         record = json.loads(path.read_text())
         record["bytes"] = {
             "masks": masks,

@@ -8,9 +8,9 @@ import torch
 import triton
 from torch import Tensor
 
-from supsup.training.residual import kernels as k
+from supsup.training.residual import normalisation_kernels as k
 
-_TILE = 4096  # values in one program
+_TILE = 8192  # values in one program
 
 
 @dataclass
@@ -78,9 +78,9 @@ def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -
 
 
 def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortcut: Normal | None = None) -> Tensor:
-    """Take the slope back through the relu, in place, and sum it as normalisation's backward pass needs: [t, p, 3, c].
+    """Sum the slope at a relu's output as normalisation's backward pass needs: [t, parts, 3, channels].
 
-    gate  the relu's output, where more than the normalised z went into it
+    gate  the relu's output, where more than the normalised z went into it; the slope then becomes that at its input
     """
     channels, rows = slope.shape[-1], normal.rows
     parts = max(1, min(64, triton.next_power_of_2(rows) // 512))
@@ -110,10 +110,14 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
     return sums
 
 
-def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, which: int = 1) -> Tensor:
-    """The gradient at z, with a border, from that at normalised z; which = 2 for the shortcut's sums."""
+def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bool, which: int = 1) -> Tensor:
+    """The gradient at z, with a border, from the slope that `slope_sums` left.
+
+    gated  a gate was given there
+    which  2 for the sums of the shortcut
+    """
     channels = slope.shape[-1]
-    tile = _tile(channels, 2 * _TILE)
+    tile = _tile(channels)
     k._normalise_back[(triton.cdiv(normal.rows, tile["block_rows"]), len(slope))](
         slope,
         normal.z,
@@ -123,6 +127,7 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, which: in
         out,
         normal.rows,
         which,
+        gated=gated,
         parts=sums.shape[1],
         height=slope.shape[2],
         width=slope.shape[3],
@@ -132,6 +137,6 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, which: in
     return out
 
 
-def _tile(channels: int, values: int = _TILE) -> dict[str, int]:
+def _tile(channels: int) -> dict[str, int]:
     block = triton.next_power_of_2(channels)
-    return {"block_rows": max(8, values // block), "block": block}
+    return {"block_rows": max(8, _TILE // block), "block": block, "num_warps": 8}

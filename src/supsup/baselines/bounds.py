@@ -6,10 +6,9 @@ which forgets, and a head for each task, or one head for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
 from supsup.baselines import storage
 from supsup.baselines.rival import Method
@@ -62,9 +61,6 @@ class UpperBound(Method):
         lower.shared = dict(self.shared)
         lower.own = {task: {self.head: state[self.head]} for task, state in self.own.items()}
         return lower
-
-    def effective(self, state: Mapping[str, Tensor]) -> State:
-        return dict(state)
 
     @property
     def bytes(self) -> int:

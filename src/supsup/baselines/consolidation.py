@@ -22,7 +22,7 @@ from supsup.learner import Prediction
 from supsup.training import Recipe
 
 Labels = Literal["shared", "unshared"]
-_OPEN = "open outputs"  # 0 for the outputs in use, −∞ for those of tasks to come
+OPEN = "open outputs"  # 0 for the outputs in use, −∞ for those of tasks to come
 
 
 class Consolidation(Method):
@@ -63,7 +63,7 @@ class Consolidation(Method):
         if self.labels == "unshared":
             closed = torch.full((self.shared[self.head].shape[0],), -torch.inf, device=self.device)
             closed[: self.outputs_of(task).stop] = 0
-            state[_OPEN] = closed
+            state[OPEN] = closed
         return state
 
     def trains(self, name: str, first: bool) -> bool:
@@ -71,11 +71,11 @@ class Consolidation(Method):
 
     def run(self, state: State, x: Tensor) -> Tensor:
         outputs = super().run(state, x)
-        return outputs + state[_OPEN] if _OPEN in state else outputs
+        return outputs + state[OPEN] if OPEN in state else outputs
 
     def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
         outputs = super().run_side_by_side(state, x)
-        return outputs + state[_OPEN][:, None] if _OPEN in state else outputs
+        return outputs + state[OPEN][:, None] if OPEN in state else outputs
 
     def penalty(self, state: State) -> Tensor | None:
         springs = [(state[importance(name)] * (state[name] - state[anchor(name)]) ** 2).sum() for name in self.weights]
@@ -108,7 +108,7 @@ class Consolidation(Method):
         for number, outputs in enumerate(spans.values()):
             place = slice(outputs.start, outputs.stop)
             closed[place], owner[place], start[place] = 0, number, outputs.start
-        confidence, chosen = self.answers(images, self.shared | {_OPEN: closed})
+        confidence, chosen = self.answers(images, self.shared | {OPEN: closed})
         names = list(spans)
         return Prediction(chosen - start[chosen], [names[i] for i in owner[chosen].tolist()], confidence)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from supsup import philox
@@ -54,12 +54,9 @@ class OnlineEWC(Consolidation):
     def by_autograd(self, state: State, x: Tensor) -> State:
         """Σ over images of (∂ log p(predicted label) / ∂w)², on any module: what defines the meaning."""
         self.net.eval()
-        given = {name: value for name, value in self.effective(state).items() if name not in self.weights}
-        closed = {name: value for name, value in state.items() if name not in self.shared}
 
         def loss(weights: State, image: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(self.net, {**weights, **given}, (image[None],))
-            outputs = outputs + closed["open outputs"] if "open outputs" in closed else outputs
+            outputs = self.run(state | weights, image[None])
             return cross_entropy(outputs, outputs.argmax(1))
 
         gradients = vmap(grad(loss), (None, 0))({name: state[name] for name in self.weights}, x)

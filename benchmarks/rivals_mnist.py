@@ -20,6 +20,7 @@ from rows import Curves, Published, finished, write_row
 from supsup import Recipe, SupSupError, data, evaluate, nets, progress
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
 from supsup.baselines.contexts import Kind
+from supsup.baselines.initial import FILLINGS
 from supsup.baselines.rival import Method
 from supsup.data import Source, Stream
 from supsup.devices import resolve
@@ -73,6 +74,8 @@ def main() -> None:
     parser.add_argument("--stages", help="when to grade, by default 10,50,100,… and the last")
     parser.add_argument("--seeds", default="0", help="trained side by side, for example 0,1,2")
     parser.add_argument("--images", default="1,4,16", help="numbers of images that decide, for abatche")
+    parser.add_argument("--batche-decay", type=float, default=1e-4, help="weight decay of BatchE's vectors")
+    parser.add_argument("--batche-filling", choices=list(FILLINGS), default="kaiming_normal", help="of BatchE's W")
     parser.add_argument("--ewc-steps", type=int, default=5000, help="batches of 256 per task for ewc and si")
     parser.add_argument("--precision", choices=["highest", "high"], default="high", help="of float32 matrix products")
     parser.add_argument("--data-dir", type=Path, help="the folder with the MNIST files")
@@ -119,7 +122,10 @@ def run_row(row: str, what: Sequence[str], options: argparse.Namespace, source: 
             device,
         )
     elif row in INFERENCE:
-        settings = Settings(**{**asdict(basic), "outputs": 500, "more": {"W": INFERENCE[row]}})
+        more = {"W": INFERENCE[row], "decay": options.batche_decay, "filling": options.batche_filling}
+        settings = Settings(**{**asdict(basic), "outputs": 500, "more": more})
+        usual = (options.batche_decay, options.batche_filling) == (1e-4, "kaiming_normal")
+        name += "" if usual else f"-{options.batche_filling}-decay-{options.batche_decay:g}"
         published = PUBLISHED.get(("batche-inference", options.net))
         write(folder / f"{row}-{name}.json", settings, device, published, batche_inference, streams, device)
     elif row == "abatche":
@@ -202,8 +208,9 @@ def bounds(settings: Settings, streams: Sequence[Stream], device: torch.device) 
 
 
 def learned_batche(settings: Settings, streams: Sequence[Stream], device: torch.device) -> list[BatchE]:
-    how: dict[str, Any] = {"base": settings.more.get("W", "trained"), "filling": "kaiming_normal", "device": device}
-    how["recipe"] = Recipe("adam", 1e-2, steps=settings.steps, weight_decay=1e-4)
+    more = {"W": "trained", "decay": 1e-4, "filling": "kaiming_normal"} | settings.more
+    how: dict[str, Any] = {"base": more["W"], "filling": more["filling"], "device": device}
+    how["recipe"] = Recipe("adam", 1e-2, steps=settings.steps, weight_decay=more["decay"])
     models = [BatchE(net_of(settings), seed, **how) for seed in settings.seeds]
     for model, stream in zip(models, streams):
         model.learn_many(stream)

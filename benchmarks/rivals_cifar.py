@@ -9,16 +9,16 @@ scripts do; docs/rivals.md says how.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rows import Curves, finished, write_row
+from rows import Job, Published, Work, run_jobs
 
-from supsup import Recipe, SupSupError, data, evaluate, nets, progress
+from supsup import Recipe, SupSupError, data, evaluate, nets
 from supsup.baselines import BatchE, SeparateHeads, UpperBound
 from supsup.baselines.rival import Method
 from supsup.data import Stream
@@ -63,33 +63,40 @@ def main() -> None:
     settings = {"net": "gem_resnet18", "tasks": options.tasks, "epochs": options.epochs, "seeds": seeds}
     streams = [data.split(source, 5, seed=seed, tasks=options.tasks) for seed in seeds]
     bounds = [row for row in ("lower", "upper") if row in what]
+    jobs = []
     for row in [row for row in what if row not in bounds] + bounds[:1]:
         rows = bounds if row in bounds else [row]  # both bounds come from one training
         paths = {name: options.json / f"cifar-{name}-{options.tasks}.json" for name in rows}
-        if all(finished(path, settings) for path in paths.values()):
-            continue
-        begin = time.perf_counter()
-        made = [train(row, stream, seed, options.epochs, device) for stream, seed in zip(streams, seeds)]
-        for name, path in paths.items():
-            values, size = [run[name][0] for run in made], made[0][name][1]
-            curves: Curves = {"accuracy": {options.tasks: values}}
-            check_bytes(name, size, options.tasks)
-            seconds = time.perf_counter() - begin
-            write_row(path, settings, curves, {"accuracy": {20: PUBLISHED[name]}}, size, seconds, device)
+        published: dict[str, Published] = {name: {"accuracy": {20: PUBLISHED[name]}} for name in rows}
+
+        def work(rows: Sequence[str] = rows) -> Work:
+            return train(rows, streams, seeds, options.epochs, device)
+
+        jobs.append(Job(paths, settings, published, options.tasks * len(seeds), work))
+    sys.exit(1 if run_jobs(jobs, device, 1) else 0)
 
 
-def train(row: str, stream: Stream, seed: int, epochs: int, device: torch.device) -> dict[str, tuple[float, int]]:
+def train(
+    rows: Sequence[str], streams: Sequence[Stream], seeds: Sequence[int], epochs: int, device: torch.device
+) -> Work:
     """Accuracy in % and bytes of a row, or of both bounds."""
-    model = model_of(row, seed, epochs, device)
-    if isinstance(model, UpperBound):
-        with progress.bar("Bounds", len(stream)) as advance:
+    found: dict[str, list[float]] = {row: [] for row in rows}
+    size: dict[str, int] = {}
+    for stream, seed in zip(streams, seeds):
+        model = model_of(rows[0], seed, epochs, device)
+        if isinstance(model, UpperBound):
             for task in stream:
                 model.learn(task)
-                advance(1)
-        lower = model.lower_bound()
-        return {"upper": (given(model, stream), model.bytes), "lower": (given(lower, stream), lower.bytes)}
-    model.learn_many(stream)
-    return {row: (given(model, stream), model.bytes)}
+                yield
+        else:
+            model.learn_many(stream)
+            yield
+        for row in rows:
+            graded = model.lower_bound() if isinstance(model, UpperBound) and row == "lower" else model
+            found[row].append(100 * evaluate(graded, stream, "GG", show_progress=False).average_accuracy)
+            size[row] = graded.bytes
+            check_bytes(row, size[row], len(stream))
+    return {row: ({"accuracy": {len(streams[0]): found[row]}}, size[row]) for row in rows}
 
 
 def model_of(row: str, seed: int, epochs: int, device: torch.device) -> Method:
@@ -104,11 +111,6 @@ def model_of(row: str, seed: int, epochs: int, device: torch.device) -> Method:
         "heads-random": lambda: SeparateHeads(trunk="random", recipe=replace(slow, learning_rate=1e-2), **common),
     }
     return kinds[row]() if row in kinds else UpperBound(recipe=slow, **common)
-
-
-def given(model: Method, stream: Stream) -> float:
-    """Average accuracy with the task given, in %."""
-    return 100 * evaluate(model, stream, "GG", show_progress=False).average_accuracy
 
 
 def check_bytes(name: str, size: int, tasks: int) -> None:

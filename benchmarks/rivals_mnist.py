@@ -1,28 +1,29 @@
 """The rivals on MNIST at full scale, each beside its published figure: one file per row; finished rows are skipped.
 
-python benchmarks/rivals_mnist.py --what psp,batche,lower,upper --net lenet_300_100 --tasks 250 --json results/rivals
-python benchmarks/rivals_mnist.py --what batche-inference,abatche --net fc_1024 --tasks 250 --json results/rivals
-python benchmarks/rivals_mnist.py --what rotated,ewc,si --json results/rivals             (SUPSUP_DATA holds mnist/)
+python benchmarks/rivals_mnist.py --what psp,lower,upper,ewc,si,rotated --net lenet_300_100,fc_1024 --at-once 12
+python benchmarks/rivals_mnist.py --what batche,abatche --net lenet_300_100,fc_1024
+python benchmarks/rivals_mnist.py --what batche-inference --net fc_1024 --seeds 0,1,2    (SUPSUP_DATA holds mnist/)
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rows import Curves, Published, finished, write_row
+from rows import Curves, Job, Published, Work, run_jobs
 
-from supsup import Recipe, SupSupError, data, evaluate, nets, progress
+from supsup import Recipe, SupSupError, data, evaluate, nets
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
 from supsup.baselines.contexts import Kind
 from supsup.baselines.initial import FILLINGS
 from supsup.baselines.rival import Method
 from supsup.data import Source, Stream
+from supsup.data.moving import moved
 from supsup.devices import resolve
 
 NETS = {"lenet_300_100": nets.lenet_300_100, "fc_1024": nets.fc_1024}
@@ -48,7 +49,9 @@ ROTATED = {"psp": 95.87, "batche": 92.40, "lower": 48.71, "upper": 98.01}
 CITED = {"ewc": 33.88, "si": 29.31}
 INFERENCE = {"batche-inference": "random", "batche-inference-trained": "trained"}  # what W is; docs/rivals.md says why
 CONTEXTS: dict[str, Kind] = {"psp": "rotation", "psp-complex": "complex", "psp-binary": "binary"}
-ROWS = (*CONTEXTS, "batche", "lower", "upper", *INFERENCE, "abatche", "rotated", "ewc", "si")
+BOUNDS = ("lower", "upper")
+WITHOUT_NET = ("rotated", "ewc", "si")
+ROWS = (*CONTEXTS, "batche", *BOUNDS, *INFERENCE, "abatche", *WITHOUT_NET)
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,13 @@ class Settings:
     more: dict[str, Any] = field(default_factory=dict)
 
 
+MakeJob = Callable[[Source, torch.device], Job]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", default="psp,batche,lower,upper", help=f"some of {','.join(ROWS)}")
-    parser.add_argument("--net", choices=list(NETS), default="lenet_300_100")
+    parser.add_argument("--net", default="lenet_300_100", help=f"one or more of {','.join(NETS)}")
     parser.add_argument("--tasks", type=int, default=250)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--stages", help="when to grade, by default 10,50,100,… and the last")
@@ -77,81 +83,124 @@ def main() -> None:
     parser.add_argument("--batche-decay", type=float, default=1e-4, help="weight decay of BatchE's vectors")
     parser.add_argument("--batche-filling", choices=list(FILLINGS), default="kaiming_normal", help="of BatchE's W")
     parser.add_argument("--ewc-steps", type=int, default=5000, help="batches of 256 per task for ewc and si")
+    parser.add_argument("--at-once", type=int, default=1, help="how many trainings go side by side on a GPU")
     parser.add_argument("--precision", choices=["highest", "high"], default="high", help="of float32 matrix products")
     parser.add_argument("--data-dir", type=Path, help="the folder with the MNIST files")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=Path("results/rivals"), help="the folder for the rows")
     options = parser.parse_args()
-    what = options.what.split(",")
-    if not set(what) <= set(ROWS):
-        raise SupSupError(f"unknown rows in {options.what!r}; known: {', '.join(ROWS)}")
+    what, chosen = options.what.split(","), options.net.split(",")
+    if not set(what) <= set(ROWS) or not set(chosen) <= set(NETS):
+        raise SupSupError(f"rows are {', '.join(ROWS)} and networks {', '.join(NETS)}")
     torch.set_float32_matmul_precision(options.precision)
     device = resolve(options.device)
     source = data.mnist(options.data_dir)
+    on_device(source, device)
     options.json.mkdir(parents=True, exist_ok=True)
-    for number, row in enumerate(what):
-        if row in ("lower", "upper") and set(what[:number]) & {"lower", "upper"}:
-            continue  # both come from one training
-        run_row(row, what, options, source, device)
+    jobs = [job for net in chosen for row in what if row not in WITHOUT_NET for job in jobs_of(row, what, net, options)]
+    jobs += [job for row in what if row in WITHOUT_NET for job in jobs_of(row, what, chosen[0], options)]
+    sys.exit(1 if run_jobs([job(source, device) for job in jobs], device, options.at_once) else 0)
 
 
-def run_row(row: str, what: Sequence[str], options: argparse.Namespace, source: Source, device: torch.device) -> None:
-    """One row, or those that come from one training."""
+def on_device(source: Source, device: torch.device) -> None:
+    """The images that all share, copied before anything runs side by side."""
+    for tensor in (source.train_images, source.train_labels, source.test_images, source.test_labels):
+        moved(tensor, torch.empty(0, device=device).device)
+    for tensor in (source.gain, source.offset):
+        moved(tensor, torch.empty(0, device=device).device)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def jobs_of(row: str, what: Sequence[str], net: str, options: argparse.Namespace) -> list[MakeJob]:
+    """The trainings of a row; Upper and Lower Bound come from one."""
     seeds = [int(seed) for seed in options.seeds.split(",")]
     wanted = [int(n) for n in options.stages.split(",")] if options.stages else list(STAGES)
     stages = sorted({n for n in wanted if n < options.tasks} | {options.tasks})
-    basic = Settings(options.net, options.tasks, options.steps, stages, seeds, options.precision)
-    streams = [data.permuted(source, options.tasks, seed=seed) for seed in seeds]
-    folder: Path = options.json
-    name = f"{options.net}-{options.tasks}"
+    basic = Settings(net, options.tasks, options.steps, stages, seeds, options.precision)
+    name, folder = f"{net}-{options.tasks}", options.json
+    published = PUBLISHED.get((row, net), {})
     if row in CONTEXTS:
-        settings = Settings(**{**asdict(basic), "more": {"contexts": CONTEXTS[row]}})
-        known = PUBLISHED.get((row, options.net))
-        write(folder / f"{row}-{name}.json", settings, device, known, psp, streams, device)
-    elif row in ("lower", "upper"):
-        both = [bound for bound in ("lower", "upper") if bound in what]
-        write_bounds([folder / f"{bound}-{name}.json" for bound in both], both, basic, streams, device)
-    elif row == "batche":
-        write(
-            folder / f"batche-{name}.json",
-            basic,
-            device,
-            PUBLISHED.get(("batche", options.net)),
-            batche,
-            streams,
-            device,
-        )
-    elif row in INFERENCE:
+        settings = replace(basic, more={"contexts": CONTEXTS[row]})
+        return [job_of(folder, name, settings, permuted, psp, {row: published})]
+    if row in BOUNDS:
+        if row != next(bound for bound in what if bound in BOUNDS):
+            return []
+        figures = {bound: PUBLISHED.get((bound, net), {}) for bound in BOUNDS if bound in what}
+        return [job_of(folder, name, basic, permuted, bounds, figures)]
+    if row == "batche":
+        return [job_of(folder, name, basic, permuted, batche, {row: published})]
+    if row in INFERENCE:
         more = {"W": INFERENCE[row], "decay": options.batche_decay, "filling": options.batche_filling}
-        settings = Settings(**{**asdict(basic), "outputs": 500, "more": more})
-        usual = (options.batche_decay, options.batche_filling) == (1e-4, "kaiming_normal")
-        name += "" if usual else f"-{options.batche_filling}-decay-{options.batche_decay:g}"
-        published = PUBLISHED.get(("batche-inference", options.net))
-        write(folder / f"{row}-{name}.json", settings, device, published, batche_inference, streams, device)
-    elif row == "abatche":
-        images = [int(n) for n in options.images.split(",")]
-        settings = Settings(**{**asdict(basic), "outputs": 100, "more": {"images": images}})
-        write(folder / f"abatche-{name}.json", settings, device, None, abatche, streams, device)
-    elif row == "rotated":
-        rotated_rows(folder, options, source, device)
-    else:
-        settings = Settings("784-1000-1000", 10, options.ewc_steps, [10], seeds, options.precision, outputs=100)
-        streams = [data.permuted(source, 10, seed=seed) for seed in seeds]
-        published = {"GNu": {10: CITED[row]}}
-        write(folder / f"{row}-10.json", settings, device, published, consolidation(row), streams, device)
+        if (options.batche_decay, options.batche_filling) != (1e-4, "kaiming_normal"):
+            name += f"-{options.batche_filling}-decay-{options.batche_decay:g}"
+        figures = {row: PUBLISHED.get(("batche-inference", net), {})}
+        return [job_of(folder, name, replace(basic, outputs=500, more=more), permuted, batche_inference, figures)]
+    if row == "abatche":
+        settings = replace(basic, outputs=100, more={"images": [int(n) for n in options.images.split(",")]})
+        return [job_of(folder, name, settings, permuted, abatche, {row: {}})]
+    if row == "rotated":
+        count = min(36, options.tasks)
+        settings = Settings("fc_1024", count, options.steps, [count], seeds, options.precision)
+        figures = {f"rotated-{rival}": {"accuracy": {36: value}} for rival, value in ROTATED.items()}
+        made = ((psp, ["psp"]), (batche, ["batche"]), (bounds, list(BOUNDS)))
+        return [
+            job_of(folder, str(count), settings, rotated, work, {f"rotated-{r}": figures[f"rotated-{r}"] for r in rows})
+            for work, rows in made
+        ]
+    scenarios = (("GNu", "unshared", 100), ("GNs", "shared", 10))
+    return [
+        job_of(
+            folder,
+            f"{scenario}-10",
+            Settings(
+                "784-1000-1000",
+                10,
+                options.ewc_steps,
+                [10],
+                seeds,
+                options.precision,
+                outputs,
+                {"scenario": scenario, "labels": labels},
+            ),
+            permuted,
+            consolidation,
+            {row: {scenario: {10: CITED[row]}} if scenario == "GNu" else {}},
+        )
+        for scenario, labels, outputs in scenarios
+    ]
 
 
-def rotated_rows(folder: Path, options: argparse.Namespace, source: Source, device: torch.device) -> None:
-    """36 rotations with FC 1024, task given."""
-    seeds = [int(seed) for seed in options.seeds.split(",")]
-    count = min(36, options.tasks)
-    basic = Settings("fc_1024", count, options.steps, [count], seeds, options.precision)
-    streams = [data.rotated(source, count) for _ in seeds]
-    for row, train in (("psp", psp), ("batche", batche)):
-        published = {"accuracy": {36: ROTATED[row]}}
-        write(folder / f"rotated-{row}-{count}.json", basic, device, published, train, streams, device)
-    paths = [folder / f"rotated-{bound}-{count}.json" for bound in ("lower", "upper")]
-    write_bounds(paths, ["lower", "upper"], basic, streams, device, rotated=True)
+def job_of(
+    folder: Path,
+    name: str,
+    settings: Settings,
+    stream: Callable[[Source, Settings, int], Stream],
+    work: Callable[[Sequence[str], Settings, Sequence[Stream], torch.device], Work],
+    published: dict[str, Published],
+) -> MakeJob:
+    """A job for rows with published figures, once data and device are known."""
+
+    def make(source: Source, device: torch.device) -> Job:
+        paths = {row: folder / f"{row}-{name}.json" for row in published}
+        streams = [stream(source, settings, seed) for seed in settings.seeds]
+        return Job(
+            paths,
+            asdict(settings),
+            published,
+            settings.tasks,
+            lambda: work(list(published), settings, streams, device),
+        )
+
+    return make
+
+
+def permuted(source: Source, settings: Settings, seed: int) -> Stream:
+    return data.permuted(source, settings.tasks, seed=seed)
+
+
+def rotated(source: Source, settings: Settings, seed: int) -> Stream:
+    return data.rotated(source, settings.tasks)
 
 
 def net_of(settings: Settings) -> nets.FullyConnected:
@@ -162,15 +211,14 @@ def net_of(settings: Settings) -> nets.FullyConnected:
 
 
 def one_after_the_other(
-    models: Sequence[Method], streams: Sequence[Stream], stages: Sequence[int], grade: Callable[[int], None], label: str
-) -> None:
+    models: Sequence[Method], streams: Sequence[Stream], stages: Sequence[int], grade: Callable[[int], None]
+) -> Iterator[None]:
     """All seeds in step, task after task, graded after each of the stages."""
-    with progress.bar(label, len(streams[0])) as advance:
-        for count, tasks in enumerate(zip(*streams), 1):
-            learn_side_by_side(models, tasks)
-            if count in stages:
-                grade(count)
-            advance(1)
+    for count, tasks in enumerate(zip(*streams), 1):
+        learn_side_by_side(models, tasks)
+        if count in stages:
+            grade(count)
+        yield
 
 
 def given(model: Method, stream: Sequence[data.Task]) -> float:
@@ -178,7 +226,7 @@ def given(model: Method, stream: Sequence[data.Task]) -> float:
     return 100 * evaluate(model, stream, "GG", show_progress=False).average_accuracy
 
 
-def psp(settings: Settings, streams: Sequence[Stream], device: torch.device) -> tuple[Curves, int]:
+def psp(rows: Sequence[str], settings: Settings, streams: Sequence[Stream], device: torch.device) -> Work:
     recipe = Recipe(steps=settings.steps)
     kind = settings.more.get("contexts", "rotation")
     models = [PSP(net_of(settings), seed, contexts=kind, recipe=recipe, device=device) for seed in settings.seeds]
@@ -187,11 +235,11 @@ def psp(settings: Settings, streams: Sequence[Stream], device: torch.device) -> 
     def grade(count: int) -> None:
         curve[count] = [given(model, stream[:count]) for model, stream in zip(models, streams)]
 
-    one_after_the_other(models, streams, settings.stages, grade, "PSP")
-    return {"accuracy": curve}, models[0].bytes
+    yield from one_after_the_other(models, streams, settings.stages, grade)
+    return {rows[0]: ({"accuracy": curve}, models[0].bytes)}
 
 
-def bounds(settings: Settings, streams: Sequence[Stream], device: torch.device) -> dict[str, tuple[Curves, int]]:
+def bounds(rows: Sequence[str], settings: Settings, streams: Sequence[Stream], device: torch.device) -> Work:
     """Upper and Lower Bound come from one training: the networks kept, and what is left of the last."""
     recipe = Recipe(steps=settings.steps)
     models = [UpperBound(net_of(settings), seed, recipe=recipe, device=device) for seed in settings.seeds]
@@ -202,13 +250,13 @@ def bounds(settings: Settings, streams: Sequence[Stream], device: torch.device) 
         curves["upper"][count] = [given(model, stream[:count]) for model, stream in pairs]
         curves["lower"][count] = [given(model.lower_bound(), stream[:count]) for model, stream in pairs]
 
-    one_after_the_other(models, streams, settings.stages, grade, "Bounds")
+    yield from one_after_the_other(models, streams, settings.stages, grade)
     sizes = {"upper": models[0].bytes, "lower": models[0].lower_bound().bytes}
-    return {bound: ({"accuracy": curve}, sizes[bound]) for bound, curve in curves.items()}
+    return {row: ({"accuracy": curves[row[-5:]]}, sizes[row[-5:]]) for row in rows}
 
 
 def learned_batche(settings: Settings, streams: Sequence[Stream], device: torch.device) -> list[BatchE]:
-    more = {"W": "trained", "decay": 1e-4, "filling": "kaiming_normal"} | settings.more
+    more: dict[str, Any] = {"W": "trained", "decay": 1e-4, "filling": "kaiming_normal"} | settings.more
     how: dict[str, Any] = {"base": more["W"], "filling": more["filling"], "device": device}
     how["recipe"] = Recipe("adam", 1e-2, steps=settings.steps, weight_decay=more["decay"])
     models = [BatchE(net_of(settings), seed, **how) for seed in settings.seeds]
@@ -217,14 +265,16 @@ def learned_batche(settings: Settings, streams: Sequence[Stream], device: torch.
     return models
 
 
-def batche(settings: Settings, streams: Sequence[Stream], device: torch.device) -> tuple[Curves, int]:
+def batche(rows: Sequence[str], settings: Settings, streams: Sequence[Stream], device: torch.device) -> Work:
     models = learned_batche(settings, streams, device)
+    yield
     found = [evaluate(model, stream, "GG", stages=settings.stages).curve for model, stream in zip(models, streams)]
-    return {"accuracy": _by_stage(settings, found)}, models[0].bytes
+    return {rows[0]: ({"accuracy": _by_stage(settings, found)}, models[0].bytes)}
 
 
-def batche_inference(settings: Settings, streams: Sequence[Stream], device: torch.device) -> tuple[Curves, int]:
+def batche_inference(rows: Sequence[str], settings: Settings, streams: Sequence[Stream], device: torch.device) -> Work:
     models = learned_batche(settings, streams, device)
+    yield
     curves: Curves = {}
     protocols = {"one image": "paper", "full batch": "paper-full-batch"}
     for label, protocol in protocols.items():
@@ -235,11 +285,12 @@ def batche_inference(settings: Settings, streams: Sequence[Stream], device: torc
         curves[f"{label}, H"] = _by_stage(settings, found)
     found = [evaluate(model, stream, "GG", stages=settings.stages).curve for model, stream in zip(models, streams)]
     curves["task given"] = _by_stage(settings, found)
-    return curves, models[0].bytes
+    return {rows[0]: (curves, models[0].bytes)}
 
 
-def abatche(settings: Settings, streams: Sequence[Stream], device: torch.device) -> tuple[Curves, int]:
+def abatche(rows: Sequence[str], settings: Settings, streams: Sequence[Stream], device: torch.device) -> Work:
     models = learned_batche(settings, streams, device)
+    yield
     curves: Curves = {}
     for objective in ("H", "M"):
         for images in settings.more["images"]:
@@ -249,76 +300,32 @@ def abatche(settings: Settings, streams: Sequence[Stream], device: torch.device)
                 graded = evaluate(model, stream, "GNu", protocol="paper-full-batch", stages=settings.stages)
                 found.append(graded.curve)
             curves[f"{objective}, {images} images"] = _by_stage(settings, found)
-    return curves, models[0].bytes
+    return {rows[0]: (curves, models[0].bytes)}
 
 
-def consolidation(row: str) -> Callable[..., tuple[Curves, int]]:
-    """Online EWC or SI: class-incremental (GNu), and with one head for all tasks (GNs)."""
+def consolidation(rows: Sequence[str], settings: Settings, streams: Sequence[Stream], device: torch.device) -> Work:
+    """Online EWC or SI: class-incremental (GNu), or with one head for all tasks (GNs)."""
+    scenario = settings.more["scenario"]
+    how: dict[str, Any] = {"labels": settings.more["labels"], "device": device}
+    how["recipe"] = Recipe("adam", 1e-4, steps=settings.steps, batch_size=256)
+    if rows[0] == "si":
+        how["strength"] = 5.0 if scenario == "GNu" else 10.0
+    kind = OnlineEWC if rows[0] == "ewc" else SI
+    models: list[Method] = [kind(net_of(settings), seed, **how) for seed in settings.seeds]
+    curve: dict[int, list[float]] = {}
 
-    def run(settings: Settings, streams: Sequence[Stream], device: torch.device) -> tuple[Curves, int]:
-        recipe = Recipe("adam", 1e-4, steps=settings.steps, batch_size=256)
-        curves: Curves = {}
-        size = 0
-        for scenario, labels, outputs in (("GNu", "unshared", 10 * settings.tasks), ("GNs", "shared", 10)):
-            net = net_of(Settings(**{**asdict(settings), "outputs": outputs}))
-            strength: dict[str, float] = {"strength": 10.0} if (row, scenario) == ("si", "GNs") else {}
-            kind = OnlineEWC if row == "ewc" else SI
-            models: list[Method] = [
-                kind(net, seed, labels=labels, recipe=recipe, device=device, **strength)  # type: ignore[arg-type]
-                for seed in settings.seeds
-            ]
-            curve: dict[int, list[float]] = {}
+    def grade(count: int) -> None:
+        curve[count] = [
+            100 * evaluate(m, s[:count], scenario, protocol="strict", show_progress=False).average_accuracy
+            for m, s in zip(models, streams)
+        ]
 
-            def grade(count: int, models: list[Method] = models, scenario: str = scenario, curve: Any = curve) -> None:
-                curve[count] = [
-                    100 * evaluate(m, s[:count], scenario, protocol="strict", show_progress=False).average_accuracy
-                    for m, s in zip(models, streams)
-                ]
-
-            one_after_the_other(models, streams, settings.stages, grade, f"{kind.__name__}, {scenario}")
-            curves[scenario], size = curve, size or models[0].bytes
-        return curves, size
-
-    return run
+    yield from one_after_the_other(models, streams, settings.stages, grade)
+    return {rows[0]: ({scenario: curve}, models[0].bytes)}
 
 
 def _by_stage(settings: Settings, curves: Sequence[Sequence[float]]) -> dict[int, list[float]]:
     return {stage: [100 * curve[i] for curve in curves] for i, stage in enumerate(settings.stages)}
-
-
-def write(
-    path: Path,
-    settings: Settings,
-    device: torch.device,
-    published: Published | None,
-    train: Callable[..., tuple[Curves, int]],
-    *arguments: Any,
-) -> None:
-    """Make one row and write it, unless it is there already."""
-    if finished(path, asdict(settings)):
-        return
-    begin = time.perf_counter()
-    curves, size = train(settings, *arguments)
-    write_row(path, asdict(settings), curves, published, size, time.perf_counter() - begin, device)
-
-
-def write_bounds(
-    paths: Sequence[Path],
-    names: Sequence[str],
-    settings: Settings,
-    streams: Sequence[Stream],
-    device: torch.device,
-    rotated: bool = False,
-) -> None:
-    """The rows of Upper and Lower Bound, from one training."""
-    if all(finished(path, asdict(settings)) for path in paths):
-        return
-    begin = time.perf_counter()
-    rows = bounds(settings, streams, device)
-    for path, name in zip(paths, names):
-        known = {"accuracy": {36: ROTATED[name]}} if rotated else PUBLISHED.get((name, settings.net))
-        curves, size = rows[name]
-        write_row(path, asdict(settings), curves, known, size, time.perf_counter() - begin, device)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def _normalise_back(
     block_rows: tl.constexpr,
     block: tl.constexpr,
 ):
-    """The gradient at z, from that at normalised z (unless gated: at the relu's output) and the sums over all pixels."""
+    """The gradient at z, from that at normalised z (unless gated: after the relu) and the sums over all pixels."""
     task = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     c = tl.arange(0, block)

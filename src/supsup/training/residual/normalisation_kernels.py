@@ -155,7 +155,6 @@ def _normalise_back(
     rows,
     which,
     gated: tl.constexpr,
-    parts: tl.constexpr,
     height: tl.constexpr,
     width: tl.constexpr,
     channels: tl.constexpr,
@@ -173,10 +172,8 @@ def _normalise_back(
     value = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
     average = tl.load(mean + task * channels + c, mask=real, other=0.0)
     scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
-    p = tl.arange(0, parts)
-    partial = sums + ((task * parts + p[:, None]) * 3) * channels + c[None, :]
-    plain = tl.sum(tl.load(partial, mask=real[None, :], other=0.0), 0) / rows
-    product = tl.sum(tl.load(partial + which * channels, mask=real[None, :], other=0.0), 0) / rows
+    plain = tl.load(sums + task * 3 * channels + c, mask=real, other=0.0) / rows
+    product = tl.load(sums + (task * 3 + which) * channels + c, mask=real, other=0.0) / rows
     normal = (value - average[None, :]) * scale[None, :]
     if not gated:
         s = tl.where(normal > 0, s, 0.0)

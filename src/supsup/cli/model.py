@@ -14,7 +14,6 @@ from typer import Argument, Option
 from supsup import codec, exporting, loading
 from supsup import repair as repairing
 from supsup.modelfile import ModelFile
-from supsup.modelformat import FORMAT
 
 File = Annotated[Path, Argument(help="A model file.")]
 
@@ -65,7 +64,7 @@ def info(file: File) -> None:
         "file": f"{file.stat().st_size:,} bytes",
         "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
         "extras": f"{extras:,} bytes",
-        "created": f"{header.created} by supsup {header.library}, format {FORMAT}",
+        "created": f"{header.created} by supsup {header.library}, format {header.format}",
     }
     table = Table(title=escape(file.name), title_justify="left", show_header=False)
     for name, value in lines.items():

@@ -1,0 +1,96 @@
+"""A Hopfield network as a memory of constant size: patterns of ±1 become minima of the energy −½ zᵀΨz.
+
+Functions of tensors: Ψ is [..., d, d], the patterns asked about are [..., k, d]. Leading dimensions are memories that
+have nothing to do with each other. Ψ is symmetric, so Ψz is taken as zᵀΨ: one matrix product for all k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from supsup.errors import SupSupError
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+
+def hebb(psi: Tensor, z: Tensor) -> Tensor:
+    """Ψ + (zzᵀ − I)/d for a new pattern z [..., d]: symmetric, and the diagonal stays zero."""
+    return psi + (z[..., :, None] * z[..., None, :] - _identity(z)) / z.shape[-1]
+
+
+def storkey(psi: Tensor, z: Tensor) -> Tensor:
+    """Ψ + (zzᵀ − z(Ψz)ᵀ − (Ψz)zᵀ − I)/d, as the paper has it: symmetric; the diagonal is zero for one pattern only."""
+    pattern, pull = z[..., :, None], psi @ z[..., :, None]
+    return psi + (pattern * pattern.mT - (pattern * pull.mT + pull * pattern.mT) - _identity(z)) / z.shape[-1]
+
+
+RULES: dict[str, Rule] = {"hebb": hebb, "storkey": storkey}
+
+# Patterns per unit up to which stored masks come back from 20 % flipped bits; measured by benchmarks/hopfield_capacity.py.
+CAPACITY = {"hebb": 0.05, "storkey": 0.2}
+
+
+def rule_named(name: str) -> Rule:
+    """A learning rule from its name."""
+    if name not in RULES:
+        raise SupSupError(f"unknown learning rule {name!r}; known: {', '.join(RULES)}")
+    return RULES[name]
+
+
+def capacity(rule: str, units: int) -> int:
+    """About how many patterns of so many units a memory holds: `CAPACITY` of the number of units."""
+    rule_named(rule)
+    return max(1, int(CAPACITY[rule] * units))
+
+
+def running_mean(mean: Tensor, z: Tensor, count: int) -> Tensor:
+    """μ over `count` patterns, of which z is the last."""
+    return mean * ((count - 1) / count) + z / count
+
+
+def signs(values: Tensor) -> Tensor:
+    """+1 where a value is at least 0, else −1."""
+    return torch.where(values >= 0, 1.0, -1.0)
+
+
+def energy(psi: Tensor, z: Tensor) -> Tensor:
+    """−½ zᵀΨz, [..., k]."""
+    return -0.5 * (z * (z @ psi)).sum(-1)
+
+
+def unstable(psi: Tensor, z: Tensor) -> Tensor:
+    """Which units [..., k, d] an update would flip; none at a fixed point."""
+    return (z @ psi - _diagonal(psi) * z) * z < 0
+
+
+def settle(psi: Tensor, z: Tensor, most_sweeps: int = 100) -> Tensor:
+    """Asynchronous updates, one unit after the other, until none wants to flip: a minimum of the energy.
+
+    A unit takes the sign of the field of all *other* units (and stays as it is where that is 0), so that no update can
+    raise the energy.
+    """
+    z = z.clone()
+    diagonal = _diagonal(psi)
+    for _ in range(most_sweeps):
+        field = z @ psi
+        wanting = ((field - diagonal * z) * z < 0).flatten(0, -2).any(0).nonzero().flatten().tolist()
+        if not wanting:
+            break
+        for unit in wanting:
+            old = z[..., unit]
+            others = field[..., unit] - diagonal[..., unit] * old
+            change = torch.where(others * old < 0, -2 * old, 0.0)
+            z[..., unit] = old + change
+            field += change[..., None] * psi[..., None, unit, :]
+    return z
+
+
+def _diagonal(psi: Tensor) -> Tensor:
+    return psi.diagonal(dim1=-2, dim2=-1)[..., None, :]
+
+
+def _identity(z: Tensor) -> Tensor:
+    return torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)

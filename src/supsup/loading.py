@@ -36,7 +36,9 @@ def load(
     try:
         with explained(file.path):
             if file.header.kind != "SupSup":
-                raise SupSupError(f"holds a {file.header.kind} model: open it with supsup.{file.header.kind}.load(path)")
+                raise SupSupError(
+                    f"holds a {file.header.kind} model: open it with supsup.{file.header.kind}.load(path)"
+                )
             model = _empty(file.header, net, device)
         _fill(model, file)
     except BaseException:

@@ -79,9 +79,7 @@ class Recovered:
     trace: Tensor | None = field(default=None, repr=False)
 
 
-def recover(
-    weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery, *, trace: bool = False
-) -> Recovered:
+def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery, *, trace: bool = False) -> Recovered:
     """The mask of the task that images x [m, inputs] come from, for each of n networks (weights [n, out, in])."""
     starts = start_strings(memory.mean, 1 if how.procedure == "paper" else how.starts)
     ends, path = _descend(weights, memory.psi, x, starts, how, trace)
@@ -146,9 +144,7 @@ def _descend(
     """The paper's descent from each start: where it ends, as ±1, and the strings after each step if asked for."""
     steps, size = max(how.least_steps, -(-len(x) // how.batch_size)), min(how.batch_size, len(x))
     strings = [start.clone().requires_grad_() for start in starts]
-    optimiser = torch.optim.SGD(
-        strings, lr=how.learning_rate, momentum=how.momentum, weight_decay=how.weight_decay
-    )
+    optimiser = torch.optim.SGD(strings, lr=how.learning_rate, momentum=how.momentum, weight_decay=how.weight_decay)
     path = []
     for step in range(1, steps + 1):
         images = x[(torch.arange(size, device=x.device) + (step - 1) * size) % len(x)]

@@ -80,7 +80,9 @@ def repair(path: AnyPath, out: AnyPath) -> Findings:
     except SupSupError as error:
         findings = Findings(structure=[str(error)])
     if findings.header is not None and findings.header.format > 1:
-        state = "damaged; restore the file from a backup" if findings.structure else "intact; there is nothing to repair"
+        state = (
+            "damaged; restore the file from a backup" if findings.structure else "intact; there is nothing to repair"
+        )
         raise SupSupError(f"{source}: the tasks of a {findings.header.kind} model lie in one memory, and it is {state}")
     if findings.structure:
         findings = _salvage(source, findings.structure)

@@ -53,9 +53,7 @@ def train_units(
     steps = recipe.steps(len(part))
     orders = [batch_positions(seed, task, len(part), recipe.batch_size, steps) for seed in seeds]
     positions = torch.stack([torch.stack(list(order)) for order in orders], dim=1).to(device)
-    scores = [
-        torch.zeros(len(seeds), 1, weight.shape[1], device=device, requires_grad=True) for weight in weights[:-1]
-    ]
+    scores = [torch.zeros(len(seeds), 1, weight.shape[1], device=device, requires_grad=True) for weight in weights[:-1]]
     optimiser = torch.optim.SGD(
         scores, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )

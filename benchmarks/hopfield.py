@@ -1,6 +1,7 @@
 """HopSupSup on SplitMNIST as in the paper: 20 seeds, one epoch a task, the task unknown, masks recovered from Ψ and μ.
 
-python benchmarks/hopfield.py --json results/hopfield/split-mnist.json --out results/hopfield   (SUPSUP_DATA holds mnist/)
+SUPSUP_DATA holds mnist/:
+python benchmarks/hopfield.py --json results/hopfield/split-mnist.json --out results/hopfield
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How many masks a Hopfield memory holds: Hebb against Storkey, random masks against learned ones.
 
-Two questions at each number of stored masks: do they come back when 20 % of their bits are flipped, and, with --recover,
-is the right one found from test images alone? Tasks are pairs of digits, each under a permutation of its own.
+At each number of stored masks: do they come back when 20 % of their bits are flipped, and, with --recover, is the
+right one found from test images alone? Tasks are pairs of digits, each pair under a permutation of its own.
 
-python benchmarks/hopfield_capacity.py --recover --json results/hopfield/capacity.json --out results/hopfield/capacity.png
+python benchmarks/hopfield_capacity.py --recover --json results/hopfield/capacity.json --out results/hopfield
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from supsup import HopSupSup, UnitRecipe, data, nets, philox, progress
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.hop_experiment import RIGHT
-from supsup.hop_learner import learn_together
-from supsup.hopfield import RULES, settle, unstable
+from supsup.hop_learner import LOST, learn_together
+from supsup.hopfield import RULES, lost, settle, unstable
 from supsup.provenance import provenance
 from supsup.report.hop_plots import capacity_plot
 
@@ -57,16 +57,18 @@ def stages_up_to(most: int) -> list[int]:
 def curve(rule: str, masks: Tensor) -> list[dict[str, Any]]:
     """Store masks [count, d] of ±1 one by one; at each stage, what is stable and what comes back from flipped bits."""
     psi = torch.zeros(masks.shape[1], masks.shape[1], device=masks.device)
-    wanted, rows = stages_up_to(len(masks)), []
+    wanted, rows, warned = stages_up_to(len(masks)), [], 0
     for count, z in enumerate(masks, 1):
         psi = RULES[rule](psi, z)
+        if not warned and lost(psi, z) > LOST:
+            warned = count
         if count in wanted:
             asked = masks[some(count).to(masks.device)]
             noise = philox.uniform(count, [f"flips/{i}" for i in range(len(asked))], masks.shape[1], 1.0, masks.device)
             found = settle(psi, torch.where(noise < 2 * FLIPPED - 1, -asked, asked))
             recovered = ((found != asked).float().mean(-1) < RIGHT).float().mean().item()
             stable = (~unstable(psi, asked).any(-1)).float().mean().item()
-            rows.append({"stored": count, "recovered": recovered, "fixed points": stable})
+            rows.append({"stored": count, "recovered": recovered, "fixed points": stable, "warned at": warned})
             if recovered == 0:
                 break
     return rows
@@ -139,7 +141,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--out", type=Path, help="the plot")
+    parser.add_argument("--out", type=Path, help="folder for the plots")
     options = parser.parse_args()
 
     device, begin = resolve(options.device), time.perf_counter()
@@ -156,12 +158,14 @@ def main() -> None:
         "units": options.units,
         "flipped": FLIPPED,
         "holds": {label: holds(rows) for label, rows in curves.items()},
+        "warned at": {label: rows[-1]["warned at"] for label, rows in curves.items()},
         "kept units": {what: (z > 0).float().mean().item() for what, z in sets.items()},
         "curves": curves,
         "learning seconds": round(learning, 2),
     }
     for label, count in record["holds"].items():
-        print(f"{label:32} {count:5d} masks, {count / options.units:.3f} a unit")
+        warned = f"warned at {record['warned at'][label]}" if record["warned at"][label] else "no warning"
+        print(f"{label:32} {count:5d} masks, {count / options.units:.3f} a unit, {warned}")
     if options.recover:
         found = {
             rule: recovery_curve(rule, tasks, masks, options.units, device, options.recover_asked) for rule in RULES
@@ -174,7 +178,17 @@ def main() -> None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if options.out:
-        capacity_plot(options.out, "Masks that come back from 20 % flipped bits", curves, options.units)
+        options.out.mkdir(parents=True, exist_ok=True)
+        title = f"Masks that come back from {FLIPPED:.0%} flipped bits"
+        capacity_plot(options.out / "capacity.png", title, curves, options.units)
+        if options.recover:
+            by_way = {
+                f"{rule}, {way}": [{"stored": row["stored"], "recovered": row[way]} for row in rows]
+                for rule, rows in found.items()
+                for way in ("paper", "best-of")
+            }
+            title = "Learned masks found from test images alone"
+            capacity_plot(options.out / "capacity-from-images.png", title, by_way, options.units)
 
 
 def _random(count: int, units: int, device: torch.device) -> Tensor:

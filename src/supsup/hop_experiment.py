@@ -110,8 +110,9 @@ def _graded(
             unsure.append(levels.cpu())
             first_output += task.classes
             advance(1)
-    columns = [torch.stack(values, dim=1) for values in (accuracy, distance, unsure)]
-    return Outcome(*columns, seconds, traces)
+    return Outcome(
+        torch.stack(accuracy, dim=1), torch.stack(distance, dim=1), torch.stack(unsure, dim=1), seconds, traces
+    )
 
 
 def _clock(device: torch.device) -> float:

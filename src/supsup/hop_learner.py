@@ -28,11 +28,18 @@ from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.recovery import Memory, Recovered, Recovery, recover
 from supsup.training.units import UnitRecipe, train_units
 
+LOST = 0.01  # a mask of which more than this share of the units does not come back means a full memory
+
+
+class MemoryFull(UserWarning):
+    """More masks were stored than the Hopfield memory holds."""
+
 
 class HopSupSup:
     """Many tasks on one frozen network, in a memory of constant size.
 
-    net       nets.hop_mlp(outputs=…) or nets.HopMLP(widths); it needs as many outputs as all tasks have classes together
+    net       nets.hop_mlp(outputs=…) or nets.HopMLP(widths); all tasks together may have as many
+              classes as it has outputs
     rule      how a mask is stored: "storkey" or "hebb"
     recipe    how a mask is trained
     recovery  how a mask is recovered
@@ -103,11 +110,6 @@ class HopSupSup:
         """The size of Ψ and μ: a matter of the network's widths alone."""
         return sum(tensor.nbytes for tensor in [*self.psi, *self.mean])
 
-    @property
-    def capacity(self) -> int:
-        """How many tasks the memory holds before recovery begins to fail, by the rule's measured capacity."""
-        return min(hopfield.capacity(self.rule, len(mean)) for mean in self.mean)
-
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
         """Train a mask on a `Task`, or on a pair (images, labels) with task="name", and store it; returns the name."""
         checked = self._checked(data, task)
@@ -137,22 +139,23 @@ class HopSupSup:
         return Prediction(labels, [name for name, _ in found], confidence)
 
     def store(self, task: str, classes: int, units: Sequence[Tensor], shape: tuple[int, ...]) -> None:
-        """Put a mask, booleans [width] for each hidden layer, into Ψ and μ, where no one can tell it from the others."""
+        """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
         self._check_room(task, classes)
         count = len(self._classes) + 1
-        weak = 0
+        lost = 0.0
         for layer, mask in enumerate(units):
             z = mask.to(self.device).float() * 2 - 1
             self.psi[layer] = self._store(self.psi[layer], z)
             self.mean[layer] = hopfield.running_mean(self.mean[layer], z, count)
-            weak += int(hopfield.unstable(self.psi[layer], z[None]).sum())
+            lost = max(lost, hopfield.lost(self.psi[layer], z))
         self._classes[task], self._learned_at[task], self._shape = classes, now(), shape
-        if count > self.capacity or weak:
-            why = f"{weak} units of the newest mask are not stable in it" if weak else f"it holds about {self.capacity}"
+        if lost > LOST:
             warnings.warn(
-                f"task {task!r} is number {count} in a memory that is full ({why}): masks may no longer be recovered; "
-                "use a wider network, rule='storkey', or start another model",
-                stacklevel=2,
+                f"the memory is full: the mask of task {task!r}, the {count}th, does not come back from 20 % flipped "
+                f"bits ({100 * lost:.0f} % stay wrong), so masks may no longer be recovered; use a wider network, "
+                "rule='storkey' or another model for further tasks",
+                MemoryFull,
+                stacklevel=3,
             )
 
     def save(self, path: AnyPath) -> None:

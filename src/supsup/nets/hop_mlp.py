@@ -66,7 +66,8 @@ def many_outputs(weights: Sequence[Tensor], x: Tensor, units: Sequence[Tensor]) 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
     """[n, k, b, in] times [n, out, in] as n matrix products."""
     flat = x.flatten(1, 2).expand(len(weight), -1, -1)
-    return torch.bmm(flat, weight.mT).unflatten(1, x.shape[1:3])
+    out: Tensor = torch.bmm(flat, weight.mT).unflatten(1, x.shape[1:3])
+    return out
 
 
 def _normalised(x: Tensor) -> Tensor:

@@ -21,13 +21,15 @@ def recovery_plot(path: Path, title: str, experiment: Experiment, procedure: str
     panels = figure.subplots(1, len(traces), sharey=True, squeeze=False)[0]
     for axes, name, trace in zip(panels, experiment.tasks, traces):
         for other, distances in zip(experiment.tasks, trace.T.tolist()):
-            label = f"to the mask of {other}"
-            axes.plot(range(1, len(distances) + 1), distances, label=label, linewidth=2.2 if other == name else 1.2)
+            width = 2.6 if other == name else 1.2
+            axes.plot(range(1, len(distances) + 1), distances, label=f"to the mask of {other}", linewidth=width)
         axes.set(title=f"images of {name}", xlabel="step", ylim=(-0.02, 0.62))
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("share of units that differ")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    for line in legend.get_lines():
+        line.set_linewidth(2)
     figure.suptitle(title)
     figure.savefig(path, dpi=150)
 

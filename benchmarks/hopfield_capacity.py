@@ -23,8 +23,8 @@ from supsup import HopSupSup, UnitRecipe, data, nets, philox, progress
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.hop_experiment import RIGHT
-from supsup.hop_learner import LOST, learn_together
-from supsup.hopfield import RULES, lost, settle, unstable
+from supsup.hop_learner import learn_together
+from supsup.hopfield import RULES, overfull, overlap, running_mean, settle, unstable
 from supsup.provenance import provenance
 from supsup.report.hop_plots import capacity_plot
 
@@ -57,10 +57,12 @@ def stages_up_to(most: int) -> list[int]:
 def curve(rule: str, masks: Tensor) -> list[dict[str, Any]]:
     """Store masks [count, d] of ±1 one by one; at each stage, what is stable and what comes back from flipped bits."""
     psi = torch.zeros(masks.shape[1], masks.shape[1], device=masks.device)
+    mean = torch.zeros(masks.shape[1], device=masks.device)
     wanted, rows, warned = stages_up_to(len(masks)), [], 0
     for count, z in enumerate(masks, 1):
         psi = RULES[rule](psi, z)
-        if not warned and lost(psi, z) > LOST:
+        mean = running_mean(mean, z, count)
+        if not warned and overfull(rule, psi, mean, z, count):
             warned = count
         if count in wanted:
             asked = masks[some(count).to(masks.device)]
@@ -150,7 +152,10 @@ def main() -> None:
     tasks = [pair_of(task, number) for number, task in enumerate(stream)]
     masks = learn(tasks, options.units, recipe, device)
     learning = time.perf_counter() - begin
-    sets = {"random masks": _random(options.random, options.units, device)}
+    sets = {
+        f"random masks, density {density}": _random(density, options.random, options.units, device)
+        for density in (0.5, 0.35, 0.25)
+    }
     for layer in range(2):
         sets[f"learned masks, layer {layer + 1}"] = torch.cat([units[layer] for units in masks]).float() * 2 - 1
     curves = {f"{rule}, {what}": curve(rule, z) for rule in RULES for what, z in sets.items()}
@@ -160,12 +165,13 @@ def main() -> None:
         "holds": {label: holds(rows) for label, rows in curves.items()},
         "warned at": {label: rows[-1]["warned at"] for label, rows in curves.items()},
         "kept units": {what: (z > 0).float().mean().item() for what, z in sets.items()},
+        "overlap": {what: overlap(z.mean(0), len(z)) for what, z in sets.items()},
         "curves": curves,
         "learning seconds": round(learning, 2),
     }
     for label, count in record["holds"].items():
         warned = f"warned at {record['warned at'][label]}" if record["warned at"][label] else "no warning"
-        print(f"{label:32} {count:5d} masks, {count / options.units:.3f} a unit, {warned}")
+        print(f"{label:36} {count:5d} masks, {count / options.units:.3f} a unit, {warned}")
     if options.recover:
         found = {
             rule: recovery_curve(rule, tasks, masks, options.units, device, options.recover_asked) for rule in RULES
@@ -191,9 +197,9 @@ def main() -> None:
             capacity_plot(options.out / "capacity-from-images.png", title, by_way, options.units)
 
 
-def _random(count: int, units: int, device: torch.device) -> Tensor:
+def _random(density: float, count: int, units: int, device: torch.device) -> Tensor:
     labels = [f"random mask/{number}" for number in range(count)]
-    return torch.where(philox.uniform(0, labels, units, 1.0, device) >= 0, 1.0, -1.0)
+    return torch.where(philox.uniform(0, labels, units, 1.0, device) < 2 * density - 1, 1.0, -1.0)
 
 
 if __name__ == "__main__":

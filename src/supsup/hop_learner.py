@@ -28,8 +28,6 @@ from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.recovery import Memory, Recovered, Recovery, recover
 from supsup.training.units import UnitRecipe, train_units
 
-LOST = 0.01  # a mask of which more than this share of the units does not come back means a full memory
-
 
 class MemoryFull(UserWarning):
     """More masks were stored than the Hopfield memory holds."""
@@ -142,18 +140,17 @@ class HopSupSup:
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
         self._check_room(task, classes)
         count = len(self._classes) + 1
-        lost = 0.0
+        full = False
         for layer, mask in enumerate(units):
             z = mask.to(self.device).float() * 2 - 1
             self.psi[layer] = self._store(self.psi[layer], z)
             self.mean[layer] = hopfield.running_mean(self.mean[layer], z, count)
-            lost = max(lost, hopfield.lost(self.psi[layer], z))
+            full |= hopfield.overfull(self.rule, self.psi[layer], self.mean[layer], z, count)
         self._classes[task], self._learned_at[task], self._shape = classes, now(), shape
-        if lost > LOST:
+        if full:
             warnings.warn(
-                f"the memory is full: the mask of task {task!r}, the {count}th, does not come back from 20 % flipped "
-                f"bits ({100 * lost:.0f} % stay wrong), so masks may no longer be recovered; use a wider network, "
-                "rule='storkey' or another model for further tasks",
+                f"the memory is full: with task {task!r} it holds {count} masks, and some may no longer be recovered; "
+                "use a wider network, rule='storkey' or another model for further tasks",
                 MemoryFull,
                 stacklevel=3,
             )

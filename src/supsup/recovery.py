@@ -21,6 +21,7 @@ from supsup.nets.hop_mlp import many_outputs
 from supsup.objectives import entropy
 
 Procedure = Literal["paper", "best-of"]
+_JUDGED = 4  # batches of images on which combinations are compared
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Recovery:
     """How a mask is recovered. Everything but `procedure` and `starts` is the paper's.
 
     procedure      "paper": one descent from μ. "best-of": `starts` descents, from μ and from strings around it, each
-                   end settled into a minimum of the energy; of these, layer by layer, the one that leaves the least
-                   entropy is taken
+                   end settled into a minimum of the energy; of all combinations of these, a string for each layer,
+                   the one that leaves the least entropy is taken
     energy_weight  γ: what the energy weighs at the end
     batch_size     images in a step; the steps are one pass over the images
     least_steps    several passes where the images are too few to make so many steps
@@ -88,9 +89,10 @@ def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery,
     levels = mean_entropy(weights, x, ends, how.batch_size)
     network = torch.arange(len(levels), device=levels.device)
     start = levels.argmin(1)
-    chosen, level = [z[network, start] for z in ends], levels[network, start]
+    chosen = [z[network, start] for z in ends]
     if how.procedure == "best-of":
-        chosen, level = _recombined(weights, x, ends, chosen, how.batch_size)
+        chosen = recombined(weights, x, ends, how.batch_size)
+    level = mean_entropy(weights, x, [z[:, None] for z in chosen], how.batch_size)[:, 0]
     energies = torch.stack([energy(psi, z[:, None])[:, 0] for psi, z in zip(memory.psi, chosen)]).sum(0)
     return Recovered(
         units=[z > 0 for z in chosen],
@@ -101,22 +103,21 @@ def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery,
     )
 
 
-def _recombined(
-    weights: Sequence[Tensor], x: Tensor, ends: Sequence[Tensor], chosen: Sequence[Tensor], batch_size: int
-) -> tuple[list[Tensor], Tensor]:
-    """Layer by layer the string, of all that any start ended in, with the least entropy; and that entropy.
+def recombined(weights: Sequence[Tensor], x: Tensor, ends: Sequence[Tensor], batch_size: int) -> list[Tensor]:
+    """Of the ends [n, k, d] of all layers, the combination that leaves the least entropy: [n, d] for each layer.
 
-    Descents often end in one task's mask in one layer and in another task's in the next.
+    Descents often end in one task's mask in one layer and in another task's in the next. Judged on a few batches.
     """
-    best = list(chosen)
-    network = torch.arange(len(best[0]), device=best[0].device)
-    for layer, candidates in enumerate(ends):
-        tried = [z[:, None].expand_as(other) for z, other in zip(best, ends)]
-        tried[layer] = candidates
-        levels = mean_entropy(weights, x, tried, batch_size)
-        place = levels.argmin(1)
-        best[layer] = candidates[network, place]
-    return best, levels[network, place]
+    k = ends[0].shape[1]
+    images = x[torch.linspace(0, len(x) - 1, min(len(x), _JUDGED * batch_size), device=x.device).long()]
+    choices = torch.cartesian_prod(*[torch.arange(k, device=x.device)] * len(ends)).view(-1, len(ends))
+    levels = [
+        mean_entropy(weights, images, [z[:, part[:, layer]] for layer, z in enumerate(ends)], batch_size)
+        for part in choices.split(k)
+    ]
+    best = choices[torch.cat(levels, dim=1).argmin(1)]
+    network = torch.arange(len(best), device=x.device)
+    return [z[network, best[:, layer]] for layer, z in enumerate(ends)]
 
 
 def start_strings(mean: Sequence[Tensor], starts: int) -> list[Tensor]:

@@ -118,6 +118,7 @@ class ModelFile:
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
+        self._check_writable()
         places = dict(self._known_places())
         if name not in places:
             raise SupSupError(f"{self.path}: no task {name!r}; `supsup tasks {self.path.name}` lists what there is")

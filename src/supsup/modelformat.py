@@ -76,9 +76,9 @@ class Header:
         return FORMATS[self.kind]
 
     def to_json(self) -> str:
-        """In format 1 there is one kind only, and no word about it."""
+        """In format 1 there is one kind of model only, and no word about it."""
         values = asdict(self)
-        if self.format == 1:
+        if self.kind == "SupSup":
             del values["kind"], values["details"]
         return json.dumps(values)
 

@@ -61,7 +61,9 @@ def info(file: File) -> None:
     call = ", ".join(f"{key}={value!r}" for key, value in built.get("arguments", {}).items()) if built else ""
     network = f"{built.get('name')}({call})" if built else "a module of the user's own"
     recipe = ", ".join(f"{key} {value}" for key, value in header.recipe.items())
+    weights = f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}"
     about_masks = {
+        "masked weights": weights,
         "inference": f"{header.inference.get('method')}, objective {header.inference.get('objective')}",
         "tasks": f"{count:,}",
         "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
@@ -70,6 +72,7 @@ def info(file: File) -> None:
     if header.kind == KIND:
         details = header.details
         about_masks = {
+            "frozen weights": weights,
             "memory": f"{len(state):,} bytes, whatever the number of tasks; rule {details.get('rule')}",
             "recovery": ", ".join(f"{key} {value}" for key, value in details.get("recovery", {}).items()),
             "tasks": f"{len(details.get('tasks', [])):,}",
@@ -77,7 +80,6 @@ def info(file: File) -> None:
     lines = {
         "kind": header.kind,
         "network": network,
-        "weights": f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}",
         "weights checksum": header.weights,
         "images": " × ".join(map(str, header.image_shape)) if header.image_shape else "none learned yet",
         "recipe": recipe,

@@ -51,9 +51,27 @@ def test_a_convolution_counts_its_whole_window_and_biases_are_zero() -> None:
     ("net", "message"),
     [
         (nn.Sequential(nn.ReLU()), "nothing to mask"),
-        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "running statistics"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)), "layer '1' averages its statistics"),
+        (nn.ModuleDict({"a": nn.Linear(4, 4), "memory": nn.LSTM(4, 4)}), r"layer 'memory' \(LSTM\)"),
+        (nn.ModuleDict({"up": nn.ConvTranspose2d(4, 4, 3)}), r"layer 'up' \(ConvTranspose2d\)"),
     ],
 )
 def test_what_cannot_be_masked_is_named(net: nn.Module, message: str) -> None:
     with pytest.raises(SupSupError, match=message):
         FrozenNet(net, 0, CPU)
+
+
+def test_attention_is_masked_and_statistics_are_found() -> None:
+    net = FrozenNet(nn.Sequential(nn.MultiheadAttention(8, 2), nn.BatchNorm1d(8), nn.Linear(8, 3)), 0, CPU)
+    assert list(net.weights) == ["0.in_proj_weight", "0.out_proj.weight", "2.weight"]
+    assert list(net.statistics) == ["1.running_mean", "1.running_var"]
+
+
+def test_a_pretrained_network_stays_as_it_is() -> None:
+    torch.manual_seed(0)
+    given = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    given.train()(torch.randn(20, 6) + 3)
+    net = FrozenNet(given, 0, CPU, pretrained=True)
+    for name, value in given.state_dict().items():
+        assert torch.equal(net.module.state_dict()[name], value)
+    assert torch.equal(net.statistics["1.running_mean"], given.state_dict()["1.running_mean"])

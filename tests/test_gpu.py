@@ -29,12 +29,12 @@ def model(device: str, steps: int = 300) -> SupSup:
 )
 def test_masks_in_float32_agree_with_the_plain_path(digits: Stream, recipe: Recipe) -> None:
     net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cuda"))
-    ((tasks, packed),) = train_masks(net, digits[:3], recipe, precision=torch.float32)
+    ((tasks, packed, _, _),) = train_masks(net, digits[:3], recipe, precision=torch.float32)
     bank = Bank(net.shapes, "cuda")
     bank.add_packed(packed)
     weights = sum(weight.numel() for weight in net.weights.values())
     for i, task in enumerate(tasks):
-        plain = train_mask(net, task.name, task.train, recipe)
+        plain = train_mask(net, task.name, task.train, recipe).mask()
         differing = sum(int((plain[name] != bits).sum()) for name, bits in bank.mask(i).items())
         assert differing <= 0.01 * weights
 

@@ -36,7 +36,8 @@ def tiny(tasks: int = 0, seed: int = 0) -> SupSup:
 def add(model: SupSup, name: str, density: float = 0.3) -> None:
     chance = torch.Generator().manual_seed(len(name) + 100 * len(model.tasks))
     mask = {key: torch.rand(shape, generator=chance) < density for key, shape in model.net.shapes.items()}
-    model._add({name: 10}, model.bank.pack(mask)[:, None], (200,))
+    model.put({name: 10}, model.bank.pack(mask)[:, None], {}, (200,))
+    model.commit()
 
 
 def add_many(model: SupSup, count: int) -> None:
@@ -65,7 +66,8 @@ class TestSaveAndLoad:
         model.notes["data"] = {"name": "digits", "Größe": 5000}
         for number, density in enumerate((0.0, 0.003, 0.5, 1.0)):
             mask = {n: torch.rand(s) < density for n, s in model.net.shapes.items()}
-            model._add({f"Aufgabe {number} ✓": number}, model.bank.pack(mask)[:, None], (1, 28, 28))
+            model.put({f"Aufgabe {number} ✓": number}, model.bank.pack(mask)[:, None], {}, (1, 28, 28))
+            model.commit()
         model.extras["Aufgabe 2 ✓"] = {"running_mean": torch.randn(5), "count": torch.tensor(3)}
         model.save(path)
         again = supsup.load(path)
@@ -363,7 +365,8 @@ class TestForget:
         )
         for number in range(40):
             noise = torch.rand(len(common), generator=torch.Generator().manual_seed(number))
-            alike._add({f"task-{number}": 10}, ((common < 0.3) ^ (noise < 0.05)).byte()[:, None] * 37, (200,))
+            alike.put({f"task-{number}": 10}, ((common < 0.3) ^ (noise < 0.05)).byte()[:, None] * 37, {}, (200,))
+            alike.commit()
         alike.save(path)
         with ModelFile(path, write=True) as file:
             size = sum(len(row.mask) for row in file.rows())

@@ -18,7 +18,8 @@ def model_file(path: Path, tasks: int = 12) -> dict[str, bytes]:
     chance = torch.Generator().manual_seed(0)
     for number in range(tasks):
         mask = {name: torch.rand(shape, generator=chance) < 0.4 for name, shape in model.net.shapes.items()}
-        model._add({f"task-{number}": 10}, model.bank.pack(mask)[:, None], (200,))
+        model.put({f"task-{number}": 10}, model.bank.pack(mask)[:, None], {}, (200,))
+        model.commit()
     model.save(path)
     return masks(model)
 

@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supsup.scores import initial_scores, threshold
+from supsup.scores import initial_scores, soft_mask
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
 def test_threshold_keeps_what_is_at_least_zero_and_passes_the_gradient_straight(values: list[float]) -> None:
     scores = torch.tensor(values, requires_grad=True)
     incoming = torch.arange(len(values), dtype=torch.float32) - 3
-    mask = threshold(scores)
+    mask = soft_mask(scores, None)
     assert mask.tolist() == [float(v >= 0) for v in scores.tolist()]
     (mask * incoming).sum().backward()
     assert torch.equal(scores.grad, incoming)  # type: ignore[arg-type]

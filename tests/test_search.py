@@ -31,7 +31,7 @@ def test_the_cpu_search(seed: int, rows: int, size: int, tasks: int) -> None:
 
 def test_the_kernel_for_few_queries_and_the_unpacking() -> None:
     triton_search = pytest.importorskip("supsup.triton_search", reason="triton is not installed")
-    for rows, size, tasks in ((1, 37, 5), (3, 80, 150)):
+    for rows, size, tasks in ((1, 37, 5), (3, 80, 150), (1, 40, 700)):
         query, block, expected = case(0, rows, size, tasks)
         out = torch.ones(rows, tasks)
         triton_search.add_inner_few(query, block, out)

@@ -23,11 +23,22 @@ _UNPACKED = 1 << 24  # how many bits may be unpacked at once on a CPU
 
 
 class Bank:
-    """Masks for the weights of the given shapes; a mask is a mapping from weight name to a tensor of 0 and 1."""
+    """Masks for the weights of the given shapes; a mask is a mapping from weight name to a tensor of 0 and 1.
 
-    def __init__(self, shapes: Mapping[str, torch.Size], device: torch.device | str = "cpu") -> None:
+    statistics  what a task has besides its mask (running means and variances of normalisation layers): names with the
+                values of a task that is given none
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        device: torch.device | str = "cpu",
+        statistics: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.shapes = dict(shapes)
         self.device = torch.device(device)
+        self._fresh = {name: value.to(device) for name, value in (statistics or {}).items()}
+        self._statistics = {name: value.new_empty(0, *value.shape) for name, value in self._fresh.items()}  # [k, …]
         self.spans: dict[str, tuple[int, int]] = {}  # the bytes of each weight
         start = 0
         for name, shape in self.shapes.items():
@@ -46,16 +57,21 @@ class Bank:
 
     @property
     def memory(self) -> int:
-        """Bytes held, the running sum included."""
-        return sum(b.numel() for b in self._blocks) + sum(4 * s.numel() for s in self._sum.values())
+        """Bytes held, the running sum and statistics included."""
+        floats = [*self._sum.values(), *self._statistics.values()]
+        return sum(b.numel() for b in self._blocks) + sum(4 * values.numel() for values in floats)
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
-        """One more mask, at index len(bank)."""
-        self.add_packed(self.pack(mask)[:, None])
+        """One more mask, with its statistics if it has any, at index len(bank)."""
+        statistics = {name: mask.get(name, fresh)[None] for name, fresh in self._fresh.items()}
+        self.add_packed(self.pack(mask)[:, None], statistics)
 
-    def add_packed(self, columns: Tensor) -> None:
-        """More masks as bytes [bytes, tasks], each column as `packed` gives it."""
+    def add_packed(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
+        """More masks as bytes [bytes, tasks], each column as `packed` gives it, and their statistics [tasks, …]."""
         columns = columns.to(self.device)
+        for name, fresh in self._fresh.items():
+            more = statistics[name] if statistics else fresh.expand(columns.shape[1], *fresh.shape)
+            self._statistics[name] = torch.cat([self._statistics[name], more.to(self.device, torch.float32)])
         room = sum(block.shape[1] for block in self._blocks) - self._count
         if room < columns.shape[1]:
             if len(self._blocks) == _BLOCKS:
@@ -74,7 +90,9 @@ class Bank:
             start += block.shape[1]
 
     def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
-        """Put another mask in the place of one."""
+        """Put another mask, and statistics if it has any, in the place of one."""
+        for name in self._fresh.keys() & mask.keys():
+            self._statistics[name][index] = mask[name]
         column = self._column(index)
         self._tally(column[:, None], sign=-1)
         column.copy_(self.pack(mask))
@@ -87,6 +105,8 @@ class Bank:
             self._column(later).copy_(self._column(later + 1))
         self._column(self._count - 1).zero_()
         self._count -= 1
+        for name, rows in self._statistics.items():
+            self._statistics[name] = torch.cat([rows[:index], rows[index + 1 :]])
         if self._count <= sum(block.shape[1] for block in self._blocks[:-1]):
             self._blocks.pop()
 
@@ -102,14 +122,23 @@ class Bank:
         """One mask as booleans."""
         return {name: self._bits(index, name) for name in self.shapes}
 
+    def statistics(self, index: int) -> dict[str, Tensor]:
+        """The statistics of one task."""
+        return {name: rows[index] for name, rows in self._statistics.items()}
+
+    def subnetwork(self, index: int) -> dict[str, Tensor]:
+        """All that makes one task's network of the frozen one: its mask and its statistics."""
+        return self.mask(index) | self.statistics(index)
+
     def mean(self) -> dict[str, Tensor]:
-        """The mean of all masks, from their running sum; not to be written to."""
+        """The mean of all masks, from their running sum, and of their statistics; not to be written to."""
         if self._mean is None:
             self._mean = {name: total.float() / self._count for name, total in self._sum.items()}
+            self._mean |= {name: rows.mean(0) for name, rows in self._statistics.items()}
         return self._mean
 
     def weighted(self, alpha: Tensor) -> dict[str, Tensor]:
-        """Σ αᵢ Mⁱ for coefficients [k]; tasks whose coefficient is 0 are not read."""
+        """Σ αᵢ Mⁱ for coefficients [k], and of the statistics; tasks whose coefficient is 0 are not read."""
         totals = {}
         for name, (start, stop) in self.spans.items():
             flat = torch.zeros((stop - start) * 8, device=self.device)
@@ -117,7 +146,7 @@ class Bank:
                 for rows, bits in _pieces(block[start:stop]):
                     flat[rows] += bits.float() @ alpha[tasks]
             totals[name] = flat[: self.shapes[name].numel()].view(self.shapes[name])
-        return totals
+        return totals | {name: torch.tensordot(alpha, rows, 1) for name, rows in self._statistics.items()}
 
     def nearest(self, query: search.Query, coordinates: int, members: Tensor) -> Tensor:
         """For each row the member with the largest inner product, found from few coordinates of the query: [r].
@@ -200,11 +229,22 @@ class Bank:
             yield block[:, : max(0, left)]
             left -= block.shape[1]
 
+    def to(self, device: torch.device) -> Bank:
+        """A copy on a device."""
+        copy, first = Bank(self.shapes, device, self._fresh), 0
+        for block in self.blocks():
+            last = first + block.shape[1]
+            copy.add_packed(block, {name: rows[first:last] for name, rows in self._statistics.items()})
+            first = last
+        return copy
+
     def subset(self, members: Sequence[int]) -> Bank:
         """A bank of its own with these masks in this order."""
-        chosen = Bank(self.shapes, self.device)
+        chosen = Bank(self.shapes, self.device, self._fresh)
         for index in members:
-            chosen.add_packed(self.packed(index)[:, None])
+            chosen.add_packed(
+                self.packed(index)[:, None], {name: rows[index][None] for name, rows in self._statistics.items()}
+            )
         return chosen
 
     def _bits(self, index: int, name: str) -> Tensor:

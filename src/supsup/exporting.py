@@ -46,9 +46,9 @@ def export(model: SupSup, task: str, path: AnyPath) -> None:
 def plain_network(model: SupSup, task: str) -> nn.Module:
     """The user's own kind of module, on the CPU, with the masked weights in place."""
     module = copy.deepcopy(model.net.module).cpu()
-    parameters = dict(module.named_parameters())
-    for name, weight in model.net.masked(model.mask(task)).items():
-        parameters[name].copy_(weight)
+    places = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name, value in model.subnetwork(task).items():
+        places[name].copy_(value)
     return module.eval()
 
 
@@ -100,7 +100,7 @@ def _onnx(model: SupSup, task: str, path: Path) -> None:
 def _check(model: SupSup, task: str, network: Callable[[Tensor], Any]) -> None:
     images = _images(model, count=5)
     with torch.no_grad():
-        expected = model.net.run(images.to(model.device), model.net.masked(model.mask(task))).cpu()
+        expected = model.net.run(images.to(model.device), model.subnetwork(task)).cpu()
         found = network(images)
     if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4):
         raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing written")

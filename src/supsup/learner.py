@@ -23,7 +23,8 @@ from supsup.modelfile import AnyPath, ModelFile, write_new
 from supsup.modelformat import now
 from supsup.observing import Observer
 from supsup.saving import everything, header_of, stored
-from supsup.training import Recipe, train_masks
+from supsup.scores import RunningMean, initial_scores, transferred
+from supsup.training import Recipe, Trained, train_masks
 
 _ANSWERED_AT_ONCE = 16384  # images in one forward pass
 
@@ -41,6 +42,7 @@ class SupSup:
     """Many tasks on one network with frozen random weights: one binary mask per task.
 
     net         any module with linear or convolutional layers; copied, its weights replaced by ±c from `seed`
+    pretrained  keep the module's weights, biases and statistics as they are
     recipe      how a mask is trained
     inference   how a task is inferred when nobody says it
     allocation  when `observe` opens a new mask
@@ -53,14 +55,15 @@ class SupSup:
         net: nn.Module,
         seed: int = 0,
         *,
+        pretrained: bool = False,
         recipe: Recipe | None = None,
         inference: Inference | None = None,
         allocation: Allocation | None = None,
         device: str | torch.device = "auto",
     ) -> None:
         self.device = resolve(device)
-        self.net = FrozenNet(net, seed, self.device)
-        self.bank = Bank(self.net.shapes, self.device)
+        self.net = FrozenNet(net, seed, self.device, pretrained)
+        self.bank = Bank(self.net.shapes, self.device, self.net.statistics)
         self.recipe = recipe or Recipe()
         self.inference = inference or Inference()
         self.allocation = allocation or Allocation()
@@ -71,6 +74,7 @@ class SupSup:
         self.extras: dict[str, dict[str, Tensor]] = {}
         self.created = now()
         self._learned_at: dict[str, str] = {}
+        self._earlier = RunningMean()  # of the scores of all tasks learned, for transfer="scores"
         self._file: ModelFile | None = None  # where the model lives, if it was loaded with in_place=True
         self._unsaved: dict[str, None] = {}  # tasks whose masks are not in that file yet, in order
 
@@ -103,6 +107,12 @@ class SupSup:
         index = self._index(task)
         self._observer.settle()
         return self.bank.mask(index)
+
+    def subnetwork(self, task: str) -> dict[str, Tensor]:
+        """A task's own network: its masked weights, and the statistics of its normalisation layers."""
+        index = self._index(task)
+        self._observer.settle()
+        return self.net.masked(self.bank.subnetwork(index))
 
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
         """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
@@ -234,13 +244,13 @@ class SupSup:
         copy = SupSup(
             self.net.module,
             self.seed,
+            pretrained=self.net.pretrained,
             recipe=self.recipe,
             inference=self.inference,
             allocation=self.allocation,
             device=device,
         )
-        for block in self.bank.blocks():
-            copy.bank.add_packed(block)
+        copy.bank = self.bank.to(copy.device)
         copy._classes, copy._shape = dict(self._classes), self._shape
         copy.notes, copy.extras = dict(self.notes), {name: dict(tensors) for name, tensors in self.extras.items()}
         copy.created, copy._learned_at = self.created, dict(self._learned_at)
@@ -278,18 +288,41 @@ class SupSup:
 
     def _learn(self, tasks: list[Task], show_progress: bool | None, precision: torch.dtype | None = None) -> None:
         self._observer.settle()
+        groups = [tasks] if self.recipe.transfer == "none" else [[task] for task in tasks]
         with progress.bar("learning", len(tasks), show=show_progress) as advance:
-            for done, packed in train_masks(self.net, tasks, self.recipe, advance, precision):
-                self._add({task.name: task.classes for task in done}, packed, done[0].train.shape)
+            for group in groups:
+                scores = None if self.recipe.transfer == "none" else self._transferred
+                for trained in train_masks(self.net, group, self.recipe, advance, precision, scores):
+                    self.take_in(trained)
 
-    def _add(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
-        """`put`, and commit to the file."""
-        self.put(classes, packed, shape)
+    def take_in(self, trained: Trained) -> None:
+        """Add tasks that were trained, and commit them to the file."""
+        if self.recipe.transfer == "scores":
+            assert trained.scores is not None
+            self._earlier.add(trained.scores)
+        classes = {task.name: task.classes for task in trained.tasks}
+        self.put(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
         self.commit()
 
-    def put(self, classes: dict[str, int], packed: Tensor, shape: tuple[int, ...]) -> None:
-        """Take in new masks, as bytes [bytes, tasks], with their names and numbers of classes."""
-        self.bank.add_packed(packed)
+    def _transferred(self, task: str) -> dict[str, Tensor]:
+        """Where a task's scores start, given all that was learned before."""
+        own = initial_scores(self.seed, task, self.net.shapes, self.device)
+        if not len(self.bank):
+            return own
+        if self.recipe.transfer == "masks":
+            return transferred(self.bank.mean(), own, centred=self.recipe.selection == "threshold")
+        if self._earlier.count != len(self.bank):
+            raise SupSupError(
+                'transfer="scores" needs the scores of all earlier tasks, which are not saved with a model; '
+                'learn all tasks in one go, or use transfer="masks"'
+            )
+        return self._earlier.mean()
+
+    def put(
+        self, classes: dict[str, int], packed: Tensor, statistics: dict[str, Tensor], shape: tuple[int, ...]
+    ) -> None:
+        """Take in masks, as bytes [bytes, tasks], with their names, numbers of classes and statistics [tasks, …]."""
+        self.bank.add_packed(packed, statistics)
         self._classes |= classes
         self._shape = shape
         self._learned_at |= dict.fromkeys(classes, now())
@@ -310,7 +343,7 @@ class SupSup:
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
         self._observer.settle()
-        weights = self.net.masked(self.bank.mask(index))
+        weights = self.net.masked(self.bank.subnetwork(index))
         pieces = [self.net.run(piece, weights).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
         return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
 

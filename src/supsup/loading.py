@@ -17,6 +17,7 @@ from supsup.learner import SupSup
 from supsup.modelfile import AnyPath, ModelFile
 from supsup.modelformat import Header
 from supsup.nets.registry import Architecture
+from supsup.saving import STATISTICS
 from supsup.sqlitefile import explained
 from supsup.training import Recipe
 
@@ -57,7 +58,15 @@ def _empty(header: Header, net: nn.Module | None, device: str | torch.device) ->
         recipe, inference = Recipe(**header.recipe), Inference(**header.inference)
         allocation = Allocation(**header.allocation)
         module = net if net is not None else built(header)
-        model = SupSup(module, header.seed, recipe=recipe, inference=inference, allocation=allocation, device=device)
+        model = SupSup(
+            module,
+            header.seed,
+            pretrained=header.pretrained,
+            recipe=recipe,
+            inference=inference,
+            allocation=allocation,
+            device=device,
+        )
     except TypeError as error:
         raise SupSupError(f"its settings are not known to this version ({error}): pip install -U supsup") from error
     check_weights(model.net, header)
@@ -99,18 +108,39 @@ def check_weights(net: FrozenNet, header: Header) -> None:
 
 def _fill(model: SupSup, file: ModelFile) -> None:
     waiting: list[Bytes] = []
+    statistics: list[dict[str, Tensor]] = []
+
+    def hand_over() -> None:
+        rows = {name: torch.stack([task[name] for task in statistics]) for name in model.net.statistics}
+        model.bank.add_packed(torch.from_numpy(np.stack(waiting)).T.to(model.device), rows)
+        waiting.clear()
+        statistics.clear()
+
     for task in file.tasks():
+        with explained(file.path):
+            extras = _tensors(task.name, task.extras, model.device) if task.extras else {}
+            statistics.append(_statistics(model, task.name, extras))
         waiting.append(task.packed)
         if len(waiting) == _AT_ONCE:
-            model.bank.add_packed(torch.from_numpy(np.stack(waiting)).T.to(model.device))
-            waiting.clear()
+            hand_over()
         model._classes[task.name] = task.classes
         model._learned_at[task.name] = task.created
-        if task.extras:
-            with explained(file.path):
-                model.extras[task.name] = _tensors(task.name, task.extras, model.device)
+        own = {name: value for name, value in extras.items() if not name.startswith(STATISTICS)}
+        if own:
+            model.extras[task.name] = own
     if waiting:
-        model.bank.add_packed(torch.from_numpy(np.stack(waiting)).T.to(model.device))
+        hand_over()
+
+
+def _statistics(model: SupSup, task: str, extras: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A task's own statistics among its tensors, as the network needs them."""
+    found = {}
+    for name, fresh in model.net.statistics.items():
+        value = extras.get(STATISTICS + name)
+        if value is None or value.shape != fresh.shape or value.dtype != torch.float32:
+            raise Damaged(f"task {task!r} lacks the statistics of the normalisation layer {name!r}")
+        found[name] = value
+    return found
 
 
 def _tensors(task: str, extras: bytes, device: torch.device) -> dict[str, Tensor]:

@@ -50,10 +50,11 @@ class NewerFormat(SupSupError):
 class Header:
     """Everything about a model but its masks; JSON values only.
 
-    weights  checksum of the frozen weights
-    shapes   of the masked weights, in order
-    kind     of model; all but "SupSup" have a state instead of rows of tasks
-    details  what only this kind of model has to say
+    weights     checksum of the frozen weights
+    shapes      of the masked weights, in order
+    pretrained  the weights are the user's own, not from the seed
+    kind        of model; all but "SupSup" have a state instead of rows of tasks
+    details     what only this kind of model has to say
     """
 
     seed: int
@@ -67,6 +68,7 @@ class Header:
     notes: dict[str, Any]
     created: str
     library: str
+    pretrained: bool = False
     kind: str = "SupSup"
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -100,6 +102,7 @@ _KINDS: dict[str, Any] = {
     "notes": dict,
     "created": str,
     "library": str,
+    "pretrained": bool,
     "kind": str,
     "details": dict,
 }

@@ -102,5 +102,5 @@ class Observer:
         while (name := f"observed-{number}") in model.tasks:
             number += 1
         self.bench.start(initial_scores(model.seed, name, model.net.shapes, model.device))
-        model.put({name: 0}, model.bank.pack(self.bench.mask())[:, None], tuple(images.shape[1:]))
+        model.put({name: 0}, model.bank.pack(self.bench.mask())[:, None], {}, tuple(images.shape[1:]))
         return name

@@ -12,6 +12,8 @@ from supsup.codec import Bytes
 from supsup.modelformat import Header, Stored
 from supsup.nets.registry import architecture_of
 
+STATISTICS = "statistics/"  # before the names of a task's own statistics, among the tensors stored with its mask
+
 if TYPE_CHECKING:
     from supsup.learner import SupSup
 
@@ -20,7 +22,7 @@ def header_of(model: SupSup) -> Header:
     """Everything about a model but its masks."""
     from supsup import __version__
 
-    architecture = architecture_of(model.net.module)
+    architecture = None if model.net.pretrained else architecture_of(model.net.module)
     return Header(
         seed=model.seed,
         weights=model.net.checksum,
@@ -33,23 +35,26 @@ def header_of(model: SupSup) -> Header:
         notes=model.notes,
         created=model.created,
         library=__version__,
+        pretrained=model.net.pretrained,
     )
 
 
 def stored(model: SupSup, task: str) -> Stored:
     """One task."""
-    return _stored(model, task, model.bank.packed(model.tasks.index(task)).cpu().numpy())
+    index = model.tasks.index(task)
+    return _stored(model, index, task, model.bank.packed(index).cpu().numpy())
 
 
 def everything(model: SupSup) -> Iterator[Stored]:
     """Every task, in order."""
-    names = iter(model.tasks)
+    places = enumerate(model.tasks)
     for block in model.bank.blocks():
         for packed in block.T.contiguous().cpu().numpy():
-            yield _stored(model, next(names), packed)
+            yield _stored(model, *next(places), packed)
 
 
-def _stored(model: SupSup, task: str, packed: Bytes) -> Stored:
+def _stored(model: SupSup, index: int, task: str, packed: Bytes) -> Stored:
     tensors = {name: value.contiguous() for name, value in model.extras.get(task, {}).items()}
+    tensors |= {STATISTICS + name: value.contiguous() for name, value in model.bank.statistics(index).items()}
     extras = safetensors_bytes(tensors) if tensors else b""
     return Stored(task, model.classes(task), packed, model.learned_at(task), extras)

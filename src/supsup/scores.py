@@ -12,6 +12,8 @@ from torch import Tensor
 from supsup import philox
 from supsup.frozen import fan_in
 
+_TIE = 0.01  # how large a task's own random scores are beside the mean of earlier masks, which they put in an order
+
 
 def initial_scores(
     seed: int, task: str, shapes: Mapping[str, torch.Size], device: torch.device | str = "cpu"
@@ -33,6 +35,46 @@ def score_bound(shape: torch.Size) -> float:
     return 1.0 / math.sqrt(fan_in(shape))
 
 
+def transferred(mean: Mapping[str, Tensor], own: Mapping[str, Tensor], centred: bool) -> dict[str, Tensor]:
+    """Scores from the mean of earlier masks, scaled to the bound of random scores.
+
+    A hundredth of the task's own random scores decides between weights that were kept equally often; without it all
+    weights that were never kept would have the score 0, which has no sign for a gradient to go through.
+    centred  −bound … bound in place of 0 … bound, for masks that a threshold at 0 makes
+    """
+    out = {}
+    for name, random in own.items():
+        share = 2 * mean[name] - 1 if centred else mean[name]
+        out[name] = score_bound(random.shape) * share + _TIE * random
+    return out
+
+
+class RunningMean:
+    """The mean of the scores of all tasks so far."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._total: dict[str, Tensor] = {}
+
+    def add(self, scores: Mapping[str, Tensor]) -> None:
+        """More scores, [tasks, …] by weight."""
+        for name, values in scores.items():
+            total = values.sum(0)
+            self._total[name] = self._total[name] + total if name in self._total else total
+        self.count += len(next(iter(scores.values())))
+
+    def mean(self) -> dict[str, Tensor]:
+        return {name: total / self.count for name, total in self._total.items()}
+
+
+def weights_kept(shape: torch.Size, budget: float | None, density: float | None) -> int:
+    """How many weights of a tensor edge-popup keeps: s·(in + out) but at most half, or a share of all; at least 1."""
+    if budget is not None:
+        return max(1, min(shape.numel() // 2, int(budget * (shape[0] + shape[1]))))
+    assert density is not None
+    return max(1, round(density * shape.numel()))
+
+
 class _Threshold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> Tensor:
@@ -43,7 +85,34 @@ class _Threshold(torch.autograd.Function):
         return gradient
 
 
-def threshold(scores: Tensor) -> Tensor:
-    """1 where the score is at least 0, else 0; backwards the identity."""
-    mask: Tensor = _Threshold.apply(scores)  # type: ignore[no-untyped-call]
+class _EdgePopup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, keep: int) -> Tensor:
+        ctx.save_for_backward(scores)
+        size = scores.abs()
+        least = size.flatten().kthvalue(size.numel() - keep + 1).values
+        return (size >= least).to(scores.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (scores,) = ctx.saved_tensors
+        return torch.where(scores >= 0, gradient, -gradient), None
+
+
+def soft_mask(scores: Tensor, keep: int | None) -> Tensor:
+    """A mask of 0.0 and 1.0 that a gradient goes straight through.
+
+    keep None: 1 where the score is at least 0. Else edge-popup: 1 where the score is, in size, at least the keep-th
+    largest; backwards the gradient takes the score's sign, as that of |score|.
+    """
+    mask: Tensor = _Threshold.apply(scores) if keep is None else _EdgePopup.apply(scores, keep)  # type: ignore[no-untyped-call]
     return mask
+
+
+def hard_mask(scores: Tensor, keep: int | None) -> Tensor:
+    """The mask as booleans; with `keep` exactly so many, whatever scores are equal."""
+    if keep is None:
+        return scores >= 0
+    chosen = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
+    chosen[scores.abs().flatten().topk(keep).indices] = True
+    return chosen.view(scores.shape)

@@ -9,34 +9,39 @@ from torch import Tensor
 
 _UNPACKED = 1 << 28  # how many bits may be unpacked at once
 _SPLITS = 256  # into how many parts the bytes of a lone query are divided, so that every multiprocessor has some
+_BYTES, _TASKS = 4, 512  # the tile of a lone query
 
 
 @triton.jit
 def _few(query, block, partial, size, tasks, stride, share, bytes_: tl.constexpr, block_tasks: tl.constexpr):
-    """The sum over one share of the bytes for some tasks and one query."""
+    """The sum over one share of the bytes for some tasks and one query.
+
+    A tile is much wider than it is high, so that a thread uses each number of the query for several tasks, and is
+    summed over its bytes only at the end. Bits choose between the number and 0: to convert them would cost more.
+    """
     t = tl.program_id(0) * block_tasks + tl.arange(0, block_tasks)
     split = tl.program_id(1)
     row = tl.program_id(2)
-    total = tl.zeros((block_tasks,), dtype=tl.float32)
+    total = tl.zeros((bytes_, block_tasks), dtype=tl.float32)
     stop = min((split + 1) * share, size)
     for start in range(split * share, stop, bytes_):
         b = start + tl.arange(0, bytes_)
         place = b[:, None].to(tl.int64) * stride + t[None, :]
-        packed = tl.load(block + place, mask=(b < stop)[:, None] & (t < tasks)[None, :], other=0)
+        packed = tl.load(block + place, mask=(b < stop)[:, None] & (t < tasks)[None, :], other=0).to(tl.int32)
         for bit in tl.static_range(8):
             q = tl.load(query + row * size * 8 + b * 8 + bit, mask=b < stop, other=0.0)
-            total += tl.sum(((packed >> bit) & 1).to(tl.float32) * q[:, None], 0)
-    tl.store(partial + (row * tl.num_programs(1) + split) * tasks + t, total, mask=t < tasks)
+            total += tl.where((packed & (1 << bit)) != 0, q[:, None], 0.0)
+    tl.store(partial + (row * tl.num_programs(1) + split) * tasks + t, tl.sum(total, 0), mask=t < tasks)
 
 
 def add_inner_few(query: Tensor, block: Tensor, out: Tensor) -> None:
     """For a few queries: every byte is read once for each."""
     size, tasks = block.shape
-    share = max(16, triton.cdiv(size, _SPLITS))
+    share = _BYTES * max(4, triton.cdiv(size, _BYTES * _SPLITS))
     splits = triton.cdiv(size, share)
     partial = torch.empty(len(query), splits, tasks, device=query.device)
-    _few[(triton.cdiv(tasks, 128), splits, len(query))](
-        query.contiguous(), block, partial, size, tasks, block.stride(0), share, bytes_=16, block_tasks=128
+    _few[(triton.cdiv(tasks, _TASKS), splits, len(query))](
+        query.contiguous(), block, partial, size, tasks, block.stride(0), share, bytes_=_BYTES, block_tasks=_TASKS
     )
     out += partial.sum(1)
 

@@ -1,11 +1,18 @@
 """`supsup bench` at a size that takes a moment: every figure is there."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
+from supsup import Inference, SupSup
+from supsup.bench import Machine, bench_inference, inferring
 from supsup.cli import app
+from supsup.cli.bench import single_images
+from supsup.data import Stream
 
 
 def run(*arguments: str) -> str:
@@ -30,10 +37,45 @@ def test_train_unannounced() -> None:
     assert "masks" in run("train", "--tasks", "2", "--steps", "3", "--outputs", "20", "--unannounced")
 
 
-def test_infer() -> None:
-    output = run("infer", "--tasks", "3", "--steps", "2", "--images", "6", "--outputs", "20", "--batch", "4")
-    for word in ("lone image ms", "same as exact", "bytes read"):
+def test_infer(tmp_path: Path) -> None:
+    """The figures of a whole run come from it too: learning, grading, and how many tasks were right."""
+    target = tmp_path / "bench-infer.json"
+    size = ("--tasks", "3", "--steps", "40", "--images", "6", "--outputs", "20", "--batch", "4")
+    output = run("infer", *size, "--json", str(target))
+    for word in ("lone image ms", "same as exact", "bytes read", "learning and grading seconds"):
         assert word in output
+    record = json.loads(target.read_text())
+    assert record["learned_on"] == "cpu"
+    for row in record["rows"]:
+        assert row["learning and grading seconds"] == row["learning seconds"] + row["grading seconds"]
+        assert row["graded images"] == 6
+        assert 0 <= row["task right"] <= 1
+    assert record["rows"][0]["same as exact"] == 1
+
+
+def test_a_grader_gives_the_exact_answers(learned: SupSup, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact answers come from the faster copy, those from few coordinates from the model that is measured."""
+    monkeypatch.setattr(inferring, "_ONE_BY_ONE", 4)
+    x, names = single_images(stream[:4], 7)
+    grader = learned.to("cpu")
+    asked: dict[str, int] = {"model": 0, "grader": 0}
+
+    def counted(who: str, answer: Callable[..., list[str]]) -> Callable[..., list[str]]:
+        def count(*args: Any, **how: Any) -> list[str]:
+            asked[who] += len(args[0])
+            return answer(*args, **how)
+
+        return count
+
+    model = learned.to("cpu")
+    monkeypatch.setattr(model, "infer_task", counted("model", model.infer_task))
+    monkeypatch.setattr(grader, "infer_task", counted("grader", grader.infer_task))
+    settings = {"exact": Inference(), "few": Inference(coordinates=4096)}
+    rows = bench_inference(model, x, names, Machine(1e9, 1e9), settings, 2, grader)
+    assert asked == {"model": 4 * 2 + 4, "grader": 7}  # a batch of 2 is timed 4 times
+    assert [row["graded images"] for row in rows] == [7, 4]
+    assert rows[1]["same as exact"] == 1
+    assert rows[1]["task right"] == 1
 
 
 def test_memory() -> None:

@@ -12,7 +12,9 @@ from supsup.errors import SupSupError
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(SupSupError, match="no source called 'minst'; use one of digits, mnist, fashion-mnist"):
+    with pytest.raises(
+        SupSupError, match="no source called 'minst'; use one of digits, mnist, fashion-mnist, cifar100"
+    ):
         named("minst")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import philox
-from supsup.data import Source, Stream, arrays, permuted, rotated, split
+from supsup.data import Augmentation, Source, Stream, arrays, permuted, rotated, split
 from supsup.errors import SupSupError
 
 
@@ -167,6 +168,13 @@ def test_no_tasks_make_an_empty_stream() -> None:
 
 def test_numpy_counts_are_counts() -> None:
     assert len(permuted(SQUARE, np.int64(3), seed=np.int64(1))) == 3  # type: ignore[arg-type]
+
+
+def test_only_training_parts_are_augmented() -> None:
+    source = replace(SQUARE, augmentation=Augmentation(1, True))
+    for stream in (permuted(source, 1), rotated(source, 1), split(source, 2)):
+        assert stream[0].train.augmentation is source.augmentation
+        assert stream[0].test.augmentation is None
 
 
 @pytest.mark.parametrize(

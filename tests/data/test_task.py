@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from supsup.data import Part
+from supsup.data import Augmentation, Part
 from supsup.errors import SupSupError
 
 SHAPES = st.sampled_from([(6,), (1, 2, 3), (3, 2, 3)])
@@ -92,6 +92,7 @@ def test_parts_that_share_images_share_the_copy_on_a_device() -> None:
 def test_on_the_same_device_is_the_same_part() -> None:
     part = Part(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
     assert part.on("cpu") is part
+    assert part.in_memory
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -120,3 +121,61 @@ def test_a_pixel_map_must_match_the_image() -> None:
 def test_batches_of_nothing_are_refused() -> None:
     with pytest.raises(SupSupError, match="use 1 or more"):
         Part(torch.zeros(1, 4), torch.arange(1)).batches(0)
+
+
+def pictures(augmentation: Augmentation | None, pixels: Tensor | None = None) -> Part:
+    images = torch.randint(1, 256, (9, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    gain, offset = torch.tensor([0.5, 0.25, 2.0]), torch.tensor([-1.0, 0.0, 3.0])
+    return Part(images, torch.arange(6), gain, offset, torch.tensor([8, 1, 2, 3, 0, 5]), pixels, augmentation)
+
+
+POSITIONS = [torch.tensor([0, 5, 1]), torch.tensor([2, 2]), torch.tensor([4, 3, 0])]
+
+
+def test_training_batches_without_augmentation_are_batches() -> None:
+    part = pictures(None)
+    for positions, (images, labels) in zip(POSITIONS, part.training_batches(POSITIONS, 0, "task"), strict=True):
+        expected, numbers = part.batch(positions)
+        assert torch.equal(images, expected)
+        assert torch.equal(labels, numbers)
+
+
+@pytest.mark.parametrize("pixels", [None, torch.randperm(16)])
+def test_training_batches_are_augmented_before_pixels_move_and_before_normalisation(pixels: Tensor | None) -> None:
+    """A frame that is black before normalisation, as in the paper's code; a permuted task shows permuted crops."""
+    augmentation = Augmentation(padding=1, flip=True)
+    part = pictures(augmentation, pixels)
+    assert part.rows is not None
+    for step, (images, labels) in enumerate(part.training_batches(POSITIONS, 4, "task")):
+        raw = part.images[part.rows[POSITIONS[step]]].float()
+        cropped = augmentation.apply(raw, augmentation.draws(4, "task", step, len(raw)))
+        shown = cropped if pixels is None else cropped.flatten(2)[:, :, pixels].view_as(cropped)
+        assert torch.equal(images, shown * part.gain[:, None, None] + part.offset[:, None, None])
+        assert torch.equal(labels, part.labels[POSITIONS[step]])
+
+
+def test_batches_to_look_at_are_never_augmented() -> None:
+    varied, plain = pictures(Augmentation(2, True)), pictures(None)
+    assert torch.equal(varied.tensors()[0], plain.tensors()[0])
+
+
+def test_augmentation_moves_with_the_part() -> None:
+    augmentation = Augmentation(2, True)
+    assert pictures(augmentation).on("meta").augmentation is augmentation
+
+
+def test_rows_of_numbers_cannot_be_cropped() -> None:
+    with pytest.raises(
+        SupSupError, match=r"images of shape \(4,\) cannot be cropped; give \[n, channels, height, width\]"
+    ):
+        Part(torch.zeros(2, 4), torch.arange(2), augmentation=Augmentation(1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_augments_to_the_same_bits() -> None:
+    part = pictures(Augmentation(2, True))
+    here, there = (list(p.training_batches(POSITIONS, 1, "task")) for p in (part, part.on("cuda")))
+    for (images, labels), (moved, numbers) in zip(here, there):
+        assert moved.is_cuda
+        assert torch.equal(images, moved.cpu())
+        assert torch.equal(labels, numbers.cpu())

@@ -21,9 +21,9 @@ from supsup.training import train_mask, train_masks
 def test_the_masks_agree_with_the_plain_path(stream: Stream, recipe: Recipe) -> None:
     """At least 99.9 % of the bits; what differs is rounding."""
     net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cpu"))
-    (_, packed), *_ = train_masks(net, stream[:1], recipe)
-    plain = train_mask(net, stream[0].name, stream[0].train, recipe)
-    start = train_mask(net, stream[0].name, stream[0].train, Recipe("sgd", 1e-30, steps=1))
+    (_, packed, _, _), *_ = train_masks(net, stream[:1], recipe)
+    plain = train_mask(net, stream[0].name, stream[0].train, recipe).mask()
+    start = train_mask(net, stream[0].name, stream[0].train, Recipe("sgd", 1e-30, steps=1)).mask()
     differing, moved = ((pack_columns(one(m)) ^ packed) for m in (plain, start))
     bits = sum(weight.numel() for weight in net.weights.values())
     assert count(differing) <= 0.001 * bits

@@ -32,11 +32,11 @@ def test_a_mask_depends_on_seed_name_images_and_recipe_alone(stream: Stream) -> 
     recipe = Recipe(steps=5)
     net = FrozenNet(nets.FullyConnected((784, 20, 12)), 0, CPU)
     before = net.checksum
-    first = train_mask(net, "a", stream[0].train, recipe)
+    first = train_mask(net, "a", stream[0].train, recipe).mask()
     train_mask(net, "b", stream[1].train, recipe)
     torch.manual_seed(99)
-    again = train_mask(FrozenNet(nets.FullyConnected((784, 20, 12)), 0, CPU), "a", stream[0].train, recipe)
-    other = train_mask(net, "c", stream[0].train, recipe)
+    again = train_mask(FrozenNet(nets.FullyConnected((784, 20, 12)), 0, CPU), "a", stream[0].train, recipe).mask()
+    other = train_mask(net, "c", stream[0].train, recipe).mask()
     assert all(torch.equal(first[n], again[n]) for n in first)
     assert not all(torch.equal(first[n], other[n]) for n in first)
     assert before == FrozenNet(net.module, 0, CPU).checksum

@@ -6,3 +6,5 @@ from supsup.bench.machine import measure_machine as measure_machine
 from supsup.bench.memory import bench_memory as bench_memory
 from supsup.bench.training import bench_training as bench_training
 from supsup.bench.training import bench_unannounced as bench_unannounced
+from supsup.bench.training import learned as learned
+from supsup.bench.training import warmed_up as warmed_up

@@ -23,16 +23,14 @@ def bench_training(
     net: nn.Module, stream: Stream, counts: Sequence[int], recipe: Recipe, machine: Machine, device: torch.device
 ) -> list[Row]:
     """For each number of tasks: seconds in all (data included), µs per task and step, and what they compare with."""
-    warm = SupSup(net, recipe=Recipe(steps=3, batch_size=recipe.batch_size), device=device)
-    warm.learn_many(stream[:2], show_progress=False)
+    warm = warmed_up(net, stream, recipe, device)
     plain = plain_step(warm.net, stream, recipe)
     products = product_step(warm.net, recipe.batch_size)
     moved, operations = work_per_step(warm.net, recipe.batch_size)
     floor = machine.floor(moved, operations)
     rows = []
     for count in counts:
-        model = SupSup(net, recipe=recipe, device=device)
-        taken = once(lambda model=model, count=count: model.learn_many(stream[:count]), device)  # type: ignore[misc]
+        _, taken = learned(net, stream[:count], recipe, device)
         each = taken / (count * recipe.steps)
         rows.append(
             {
@@ -49,6 +47,19 @@ def bench_training(
             }
         )
     return rows
+
+
+def warmed_up(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device) -> SupSup:
+    """A model that has learned a little, so that all that training compiles has been compiled."""
+    model = SupSup(net, recipe=Recipe(steps=3, batch_size=recipe.batch_size), device=device)
+    model.learn_many(stream[:2], show_progress=False)
+    return model
+
+
+def learned(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device) -> tuple[SupSup, float]:
+    """A model that has learned all tasks, and the seconds it took, data included."""
+    model = SupSup(net, recipe=recipe, device=device)
+    return model, once(lambda: model.learn_many(stream), device)
 
 
 def bench_unannounced(

@@ -1,6 +1,9 @@
 """Sources (whole data sets) and streams (sequences of tasks made from one)."""
 
+from supsup.data.augmentation import Augmentation
+from supsup.data.cifar100 import cifar100
 from supsup.data.digits import digits
+from supsup.data.folder import image_folder
 from supsup.data.mnist import fashion_mnist, mnist
 from supsup.data.named import SOURCES, named
 from supsup.data.source import Source, arrays
@@ -9,13 +12,16 @@ from supsup.data.task import Part, Task
 
 __all__ = [
     "SOURCES",
+    "Augmentation",
     "Part",
     "Source",
     "Stream",
     "Task",
     "arrays",
+    "cifar100",
     "digits",
     "fashion_mnist",
+    "image_folder",
     "mnist",
     "named",
     "permuted",

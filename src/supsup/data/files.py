@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from supsup import progress
 from supsup.errors import SupSupError
+
+_MEGABYTE = 10**6
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None
         url = f"{mirror}/{name}"
         try:
             with urllib.request.urlopen(url, timeout=timeout) as response:
-                fetched: bytes = response.read()
+                fetched = _fetched(response, name)
             if _md5(fetched) == archive.checksums[name]:
                 return _write(fetched, folder / name)
             failures.append(f"{url}: the MD5 is {_md5(fetched)}, not {archive.checksums[name]}")
@@ -105,6 +108,17 @@ def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None
         f"{name} could not be downloaded:\n  {reasons}\n"
         f"Put {', '.join(archive.checksums)} into {folder}, or into DIR/{archive.folders[0]} and set SUPSUP_DATA=DIR."
     )
+
+
+def _fetched(response: http.client.HTTPResponse, name: str) -> bytes:
+    """The whole answer, with a progress bar in megabytes where its length is known."""
+    pieces = []
+    megabytes = int(response.headers.get("Content-Length") or 0) // _MEGABYTE
+    with progress.bar(f"downloading {name}", megabytes, "MB", show=None if megabytes else False) as advance:
+        while piece := response.read(_MEGABYTE):
+            pieces.append(piece)
+            advance(len(piece) / _MEGABYTE)
+    return b"".join(pieces)
 
 
 def _write(stored: bytes, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from supsup.data.cifar100 import cifar100
 from supsup.data.digits import digits
 from supsup.data.mnist import fashion_mnist, mnist
 from supsup.data.source import Source
@@ -14,6 +15,7 @@ SOURCES: dict[str, Callable[[str | os.PathLike[str] | None], Source]] = {
     "digits": lambda data_dir: digits(),
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
+    "cifar100": cifar100,
 }
 
 

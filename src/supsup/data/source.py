@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from supsup.data.augmentation import Augmentation
+from supsup.data.task import Part
 from supsup.errors import SupSupError
 
-_CHUNK = 4096
+_AT_ONCE = 4096 * 784  # pixels that are summed at a time
 _DIMENSIONS = (2, 3, 4)
 _LAYOUTS = "[n, features], [n, height, width] or [n, channels, height, width]"
 
@@ -23,6 +25,7 @@ class Source:
 
     Images are [n, features] or [n, channels, height, width], uint8 or float32; labels are int64.
     gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
+    augmentation: how training images are varied; not at all when None.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Source:
     gain: Tensor
     offset: Tensor
     classes: int
+    augmentation: Augmentation | None = None
 
     def __repr__(self) -> str:
         counts = f"{len(self.train_images)} + {len(self.test_images)} images"
@@ -42,6 +46,14 @@ class Source:
     def shape(self) -> tuple[int, ...]:
         """The shape of one image."""
         return tuple(self.train_images.shape[1:])
+
+    def train_part(self, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
+        """The training half of a task: these rows of the images, with the task's own labels and pixel map."""
+        return Part(self.train_images, labels, self.gain, self.offset, rows, pixels, self.augmentation)
+
+    def test_part(self, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
+        """The test half of a task."""
+        return Part(self.test_images, labels, self.gain, self.offset, rows, pixels)
 
 
 def arrays(
@@ -62,7 +74,7 @@ def arrays(
         )
     train_labels = _labels(train_y, "train_y", len(train_images))
     test_labels = _labels(test_y, "test_y", len(test_images))
-    gain, offset = _normalisation(train_images) if normalise else (torch.tensor(1.0), torch.tensor(0.0))
+    gain, offset = measured_normalisation(train_images) if normalise else (torch.tensor(1.0), torch.tensor(0.0))
     classes = int(max(train_labels.max(), test_labels.max())) + 1
     return Source(name, train_images, train_labels, test_images, test_labels, gain, offset, classes)
 
@@ -115,7 +127,7 @@ def _labels(values: Any, what: str, count: int) -> Tensor:
     return labels.long()
 
 
-def _normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
+def measured_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
     """gain and offset that give mean 0 and standard deviation 1; a channel that never varies is only shifted."""
     channels = images.shape[1] if images.dim() == 4 else 1
     count = images.numel() // channels
@@ -130,5 +142,5 @@ def _normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sum(pixels: Tensor, term: Callable[[Tensor], Tensor]) -> Tensor:
     """The sum of a term over images and pixels, [n, channels, pixels] → [channels], in float64 but a few at a time."""
-    starts = range(0, len(pixels), _CHUNK)
-    return torch.stack([term(pixels[start : start + _CHUNK].double()).sum((0, 2)) for start in starts]).sum(0)
+    chunks = pixels.split(max(1, _AT_ONCE // pixels[0].numel()))
+    return torch.stack([term(chunk.double()).sum((0, 2)) for chunk in chunks]).sum(0)

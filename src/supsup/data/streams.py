@@ -113,23 +113,23 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
     def make(index: int) -> Task:
         group = groups[index]
         name = "classes-" + "-".join(map(str, group.tolist()))
-        train = _of_classes(source, source.train_images, source.train_labels, group)
-        test = _of_classes(source, source.test_images, source.test_labels, group)
+        train = _of_classes(source.train_part, source.train_labels, group)
+        test = _of_classes(source.test_part, source.test_labels, group)
         return Task(name, train, test, size)
 
     return Stream(f"split-{source.name}", make, _first(count if tasks is None else tasks))
 
 
 def _remapped(source: Source, name: str, pixels: Tensor) -> Task:
-    train = Part(source.train_images, source.train_labels, source.gain, source.offset, pixels=pixels)
-    test = Part(source.test_images, source.test_labels, source.gain, source.offset, pixels=pixels)
+    train = source.train_part(source.train_labels, pixels=pixels)
+    test = source.test_part(source.test_labels, pixels=pixels)
     return Task(name, train, test, source.classes)
 
 
-def _of_classes(source: Source, images: Tensor, labels: Tensor, group: Tensor) -> Part:
+def _of_classes(part: Callable[..., Part], labels: Tensor, group: Tensor) -> Part:
     """The images whose label is in the sorted group, labelled by their place in it."""
     rows = torch.isin(labels, group).nonzero()[:, 0]
-    return Part(images, torch.searchsorted(group, labels[rows]), source.gain, source.offset, rows=rows)
+    return part(torch.searchsorted(group, labels[rows]), rows)
 
 
 def _first(tasks: int) -> range:

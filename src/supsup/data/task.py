@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from supsup.data.augmentation import Augmentation
 from supsup.data.moving import moved
 from supsup.devices import resolve
 from supsup.errors import SupSupError
@@ -31,6 +32,7 @@ class Part:
     gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
     rows: int64, which of the images are kept; all when None.
     pixels: int64, output pixel p of each channel shows input pixel pixels[p], or 0 after normalisation (grey) where −1.
+    augmentation: how `training_batches` varies the images, before their pixels are rearranged; not at all when None.
     """
 
     images: Tensor
@@ -39,6 +41,7 @@ class Part:
     offset: Tensor = field(default_factory=lambda: torch.tensor(0.0))
     rows: Tensor | None = None
     pixels: Tensor | None = None
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         kept = len(self.images) if self.rows is None else len(self.rows)
@@ -47,6 +50,8 @@ class Part:
         count = pixels_per_channel(self.shape)
         if self.pixels is not None and len(self.pixels) != count:
             raise SupSupError(f"the pixel map has {len(self.pixels)} entries; give one for each of the {count} pixels")
+        if self.augmentation is not None and len(self.shape) != 3:
+            raise SupSupError(f"images of shape {self.shape} cannot be cropped; give [n, channels, height, width]")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -59,12 +64,18 @@ class Part:
         """The shape of one image."""
         return tuple(self.images.shape[1:])
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether `images` holds the pixels; if not, only batches do."""
+        return True
+
     def on(self, device: Device) -> Part:
         """The same part with its tensors on the device; parts that share images share the copy too."""
         target = torch.empty(0, device=resolve(device)).device  # "cuda" as tensors report it: "cuda:0"
         if self.images.device == target:
             return self
-        return Part(
+        return replace(
+            self,
             images=moved(self.images, target),
             labels=moved(self.labels, target),
             gain=moved(self.gain, target),
@@ -80,18 +91,16 @@ class Part:
         """
         if device is not None:
             return self.on(device).batch(positions)
-        positions = positions.to(self.images.device)
-        rows = positions if self.rows is None else self.rows.index_select(0, positions)
-        pixels = self.images.index_select(0, rows).float().view(-1, pixels_per_channel(self.shape))
-        source, visible = self._map
-        if source is not None:
-            pixels = pixels.index_select(1, source)
-        channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
-        gain, offset = (moved(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
-        channels.mul_(gain).add_(offset)
-        if visible is not None:
-            channels.mul_(visible)
-        return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
+        return self._made(positions.to(self.images.device))
+
+    def training_batches(self, positions: Iterable[Tensor], seed: int, task: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches at these positions, step by step, with the augmentation drawn for each; see `batch`."""
+        device = self.images.device
+        for step, chosen in enumerate(positions):
+            draws = None
+            if self.augmentation is not None:
+                draws = self.augmentation.draws(seed, task, step, len(chosen), device)
+            yield self._made(chosen.to(device), draws)
 
     def tensors(self, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """All images and labels, in order."""
@@ -104,6 +113,23 @@ class Part:
         part = self if device is None else self.on(device)
         starts = range(0, len(self), size)
         return (part.batch(torch.arange(start, min(start + size, len(self)))) for start in starts)
+
+    def _made(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Images and labels at positions on the part's device, augmented as drawn."""
+        rows = positions if self.rows is None else self.rows.index_select(0, positions)
+        images = self.images.index_select(0, rows).float()
+        if self.augmentation is not None and draws is not None:
+            images = self.augmentation.apply(images, draws)
+        pixels = images.view(-1, pixels_per_channel(self.shape))
+        source, visible = self._map
+        if source is not None:
+            pixels = pixels.index_select(1, source)
+        channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
+        gain, offset = (moved(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
+        channels.mul_(gain).add_(offset)
+        if visible is not None:
+            channels.mul_(visible)
+        return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
 
     @cached_property
     def _map(self) -> tuple[Tensor | None, Tensor | None]:

@@ -17,9 +17,10 @@ from supsup.training.kernels import Feed, LayerState, backward, forward, gather,
 from supsup.training.recipe import Recipe
 
 
-def supports(net: FrozenNet) -> bool:
-    """Whether this executor knows the network's forward pass."""
-    return type(net.module) is FullyConnected
+def supports(net: FrozenNet, recipe: Recipe) -> bool:
+    """Whether this executor knows the network's forward pass and how the recipe goes."""
+    simple = recipe.selection == "threshold" and recipe.schedule == "constant" and not recipe.warm_up
+    return type(net.module) is FullyConnected and simple
 
 
 def padded(width: int) -> int:

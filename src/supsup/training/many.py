@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,22 @@ from supsup.training.order import batch_positions, epoch_label
 from supsup.training.plain import train_mask
 from supsup.training.recipe import Recipe
 
+Starts = Callable[[str], dict[str, Tensor]]
+
 _TOGETHER = 2500  # tasks at once at most: more do not go faster, and an interruption loses those under way
 _MEMORY = 0.7  # the share of the free memory that may be filled
+
+
+class Trained(NamedTuple):
+    """Tasks that were trained together, their masks as bytes [bytes, tasks], and their statistics [tasks, …] by name.
+
+    scores  as they ended, [tasks, …] by weight, where the executor hands them out
+    """
+
+    tasks: list[Task]
+    packed: Tensor
+    statistics: dict[str, Tensor]
+    scores: dict[str, Tensor] | None = None
 
 
 def train_masks(
@@ -33,25 +48,36 @@ def train_masks(
     recipe: Recipe,
     advance: Advance = lambda _: None,
     precision: torch.dtype | None = None,
-) -> Iterator[tuple[list[Task], Tensor]]:
-    """Tasks as they are finished, with their masks as bytes [bytes, tasks]; every task's mask is its own affair.
+    scores: Starts | None = None,
+) -> Iterator[Trained]:
+    """Tasks as they are finished, with their masks; every task's mask is its own affair.
 
     precision  of the matrix products: by default bfloat16 on a GPU and float32 on a CPU
+    scores     where those of a task start, by its name (`initial_scores` by default)
     """
-    if not supports(net):
-        for task in tasks:
-            mask = train_mask(net, task.name, task.train, recipe)
-            yield [task], pack_columns({name: bits[None] for name, bits in mask.items()})
-            advance(1)
+    if not supports(net, recipe) or scores is not None:
+        yield from _one_by_one(net, tasks, recipe, advance, scores)
     elif net.device.type == "cuda":
         yield from _on_gpu(net, tasks, recipe, advance, precision)
     else:
         yield from _on_cpu(net, tasks, recipe, advance, precision)
 
 
+def _one_by_one(
+    net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, advance: Advance, scores: Starts | None
+) -> Iterator[Trained]:
+    for task in tasks:
+        share = 1 / recipe.steps_for(len(task.train))
+        start = None if scores is None else scores(task.name)
+        trainer = train_mask(net, task.name, task.train, recipe, lambda share=share: advance(share), start)  # type: ignore[misc]
+        packed = pack_columns({name: bits[None] for name, bits in trainer.mask().items()})
+        statistics = {name: value[None] for name, value in trainer.statistics.items()}
+        yield Trained([task], packed, statistics, {n: value.detach()[None] for n, value in trainer.scores.items()})
+
+
 def _on_cpu(
     net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, advance: Advance, precision: torch.dtype | None
-) -> Iterator[tuple[list[Task], Tensor]]:
+) -> Iterator[Trained]:
     """As many tasks side by side as torch has threads, each on one of them: nothing waits for anything.
 
     A lone task has one thread too, so that its mask is the same to the bit whatever it is learned with.
@@ -65,17 +91,19 @@ def _on_cpu(
             mine.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
         trainer: BatchedTrainer = mine.trainer
         start_group(trainer, [task.name])
-        for positions in batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, recipe.steps):
+        steps = recipe.steps_for(len(task.train))
+        order = batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, steps)
+        for x, y in task.train.training_batches(order, net.seed, task.name):
             if stop.is_set():
                 break
-            trainer.load(*task.train.batch(positions))
+            trainer.load(x, y)
             trainer.step()
         return pack_columns(trainer.masks())
 
     with one_thread_each(), ThreadPoolExecutor(threads) as pool:
         try:
             for task, packed in zip(tasks, pool.map(train, tasks)):
-                yield [task], packed
+                yield Trained([task], packed, {})
                 advance(1)
         finally:
             stop.set()
@@ -95,20 +123,21 @@ def one_thread_each() -> Iterator[None]:
 
 def _on_gpu(
     net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, advance: Advance, precision: torch.dtype | None
-) -> Iterator[tuple[list[Task], Tensor]]:
+) -> Iterator[Trained]:
     for group in groups(net, tasks, recipe, free_memory(net.device)):
         trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision)
         feed = make_feed(net, group, recipe)
         step = captured(trainer, feed)
         start_group(trainer, [task.name for task in group])
-        for count in range(recipe.steps):
+        steps = recipe.steps_for(len(group[0].train))
+        for count in range(steps):
             step()
-            if count % 50 == 49 or count == recipe.steps - 1:
+            if count % 50 == 49 or count == steps - 1:
                 torch.cuda.synchronize()
-                advance(len(group) * (count % 50 + 1) / recipe.steps)
+                advance(len(group) * (count % 50 + 1) / steps)
         packed = pack_columns(trainer.masks())
         del trainer, feed, step
-        yield group, packed
+        yield Trained(group, packed, {})
 
 
 def captured(trainer: BatchedTrainer, feed: Feed, steps: int = 1) -> Callable[[], None]:
@@ -133,28 +162,30 @@ def free_memory(device: torch.device) -> int:
 
 
 def groups(net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, memory: int) -> list[list[Task]]:
-    """Tasks that share their images, in groups of about equal size that fit into the memory; order is kept."""
+    """Tasks that share their images and length, in groups of about equal size that fit into memory; order is kept."""
     runs: list[list[Task]] = []
     for task in tasks:
-        if runs and runs[-1][0].train.images is task.train.images:
+        before = runs[-1][0].train if runs else None
+        if before is not None and before.images is task.train.images and len(before) == len(task.train):
             runs[-1].append(task)
         else:
             runs.append([task])
-    most = max(1, min(_TOGETHER, int(_MEMORY * memory) // bytes_per_task(net, recipe)))
     out = []
     for run in runs:
+        each = bytes_per_task(net, recipe, recipe.steps_for(len(run[0].train)))
+        most = max(1, min(_TOGETHER, int(_MEMORY * memory) // each))
         count = math.ceil(len(run) / most)
         size = math.ceil(len(run) / count)
         out += [run[start : start + size] for start in range(0, len(run), size)]
     return out
 
 
-def bytes_per_task(net: FrozenNet, recipe: Recipe) -> int:
+def bytes_per_task(net: FrozenNet, recipe: Recipe, steps: int) -> int:
     """What training one task takes on the device: scores, moments, masked weights, a batch's activations, its order."""
     weights = sum(shape.numel() for shape in net.shapes.values())
     units = sum(shape[0] for shape in net.shapes.values()) + next(iter(net.shapes.values()))[1]
     moments = {"rmsprop": 1, "adam": 2, "sgd": 1 if recipe.momentum else 0}[recipe.optimiser]
-    return weights * (4 + 4 * moments + 4 + 2) + 8 * units * recipe.batch_size + 8 * recipe.steps * recipe.batch_size
+    return weights * (4 + 4 * moments + 4 + 2) + 8 * units * recipe.batch_size + 8 * steps * recipe.batch_size
 
 
 def start_group(trainer: BatchedTrainer, names: Sequence[str]) -> None:
@@ -173,7 +204,8 @@ def start_group(trainer: BatchedTrainer, names: Sequence[str]) -> None:
 
 def make_feed(net: FrozenNet, group: Sequence[Task], recipe: Recipe) -> Feed:
     """The batches of a group of tasks that share their images, as `batch_positions` orders them."""
-    feed = image_feed(group[0].train.on(net.device), len(group), recipe.steps * recipe.batch_size)
+    steps = recipe.steps_for(len(group[0].train))
+    feed = image_feed(group[0].train.on(net.device), len(group), steps * recipe.batch_size)
     alike: dict[tuple[int, int], list[int]] = {}  # tasks with the same rows and labels
     for i, task in enumerate(group):
         alike.setdefault((id(task.train.rows), id(task.train.labels)), []).append(i)

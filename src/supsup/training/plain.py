@@ -4,48 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from supsup.data import Part
 from supsup.frozen import FrozenNet
-from supsup.scores import initial_scores, threshold
+from supsup.scores import hard_mask, initial_scores, soft_mask
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
 
 
 class MaskTrainer:
-    """The scores of one mask and their optimiser; the frozen weights are only read."""
+    """The scores of one mask, their optimiser and the task's statistics; the frozen weights are only read.
 
-    def __init__(self, net: FrozenNet, scores: Mapping[str, Tensor], recipe: Recipe) -> None:
-        self.net = net
+    steps  how many there will be, for a learning rate that changes
+    """
+
+    def __init__(self, net: FrozenNet, scores: Mapping[str, Tensor], recipe: Recipe, steps: int | None = None) -> None:
+        self.net, self.recipe = net, recipe
+        self.steps = recipe.steps if steps is None else steps
+        self.done = 0
         self.scores = {name: value.clone().requires_grad_() for name, value in scores.items()}
+        self.statistics = {name: value.clone() for name, value in net.statistics.items()}
         self.optimiser = recipe.build(self.scores.values())
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One batch."""
-        masks = {name: threshold(value) for name, value in self.scores.items()}
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.recipe.rate(self.done, self.steps)
+        masks = {name: soft_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
         self.net.module.train()
-        loss = cross_entropy(self.net.run(x, self.net.masked(masks)), y)
+        loss = cross_entropy(self.net.run(x, self.net.masked(masks | self.statistics)), y)
         self.net.module.eval()
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
+        self.done += 1
 
+    @torch.no_grad()
     def mask(self) -> dict[str, Tensor]:
         """The mask as the scores stand now."""
-        return {name: value.detach() >= 0 for name, value in self.scores.items()}
+        return {name: hard_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
 
 
 def train_mask(
-    net: FrozenNet, task: str, part: Part, recipe: Recipe, after_step: Callable[[], None] | None = None
-) -> dict[str, Tensor]:
-    """The mask of one task: a function of the network's seed, the task's name and images, and the recipe alone."""
-    trainer = MaskTrainer(net, initial_scores(net.seed, task, net.shapes, net.device), recipe)
-    part = part.on(net.device)
-    for positions in batch_positions(net.seed, task, len(part), recipe.batch_size, recipe.steps):
-        x, y = part.batch(positions.to(net.device))
+    net: FrozenNet,
+    task: str,
+    part: Part,
+    recipe: Recipe,
+    after_step: Callable[[], None] | None = None,
+    scores: Mapping[str, Tensor] | None = None,
+) -> MaskTrainer:
+    """A trained mask: a function of the network's seed, the task's name and images, the recipe and first scores alone.
+
+    scores  where they start (`initial_scores` by default)
+    """
+    steps = recipe.steps_for(len(part))
+    start = initial_scores(net.seed, task, net.shapes, net.device) if scores is None else scores
+    trainer = MaskTrainer(net, start, recipe, steps)
+    order = batch_positions(net.seed, task, len(part), recipe.batch_size, steps)
+    for x, y in part.on(net.device).training_batches(order, net.seed, task):
         trainer.step(x, y)
         if after_step is not None:
             after_step()
-    return trainer.mask()
+    return trainer

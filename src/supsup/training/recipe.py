@@ -1,7 +1,11 @@
-"""How a mask is trained: optimiser, length and batch size. The defaults are the paper's for MNIST."""
+"""How a mask is trained: optimiser, length, learning rate, and how scores become a mask.
+
+The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,13 +14,33 @@ import torch
 from torch import Tensor
 
 from supsup.errors import SupSupError
+from supsup.scores import weights_kept
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
+Schedule = Literal["constant", "cosine"]
+Selection = Literal["threshold", "edge-popup"]
+Transfer = Literal["none", "masks", "scores"]
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "optimiser": get_args(Optimiser),
+    "schedule": get_args(Schedule),
+    "selection": get_args(Selection),
+    "transfer": get_args(Transfer),
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """`steps` batches of `batch_size` images; momentum is for "sgd" only."""
+    """How a mask is trained.
+
+    steps, epochs  so many batches of `batch_size` images, or so many epochs of ⌈images / batch_size⌉ batches
+    momentum       for "sgd" only
+    schedule       "constant", or "cosine" from `learning_rate` down to 0
+    warm_up        the share of the steps in which the rate first rises from 0
+    selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
+                   score is largest in size; s·(in + out) of them for `budget` s but at most half, or `density` of all
+    transfer       where a task's scores start: "none" at random, "masks" from the mean of all earlier masks, "scores"
+                   from the mean of all earlier scores (as the authors' scripts do; that mean is not saved with a model)
+    """
 
     optimiser: Optimiser = "rmsprop"
     learning_rate: float = 1e-4
@@ -24,16 +48,57 @@ class Recipe:
     batch_size: int = 128
     momentum: float = 0.0
     weight_decay: float = 0.0
+    epochs: int | None = None
+    schedule: Schedule = "constant"
+    warm_up: float = 0.0
+    selection: Selection = "threshold"
+    budget: float | None = None
+    density: float | None = None
+    transfer: Transfer = "none"
 
     def __post_init__(self) -> None:
-        if self.optimiser not in get_args(Optimiser):
-            raise SupSupError(f"unknown optimiser {self.optimiser!r}; known: {', '.join(get_args(Optimiser))}")
-        if self.steps < 1 or self.batch_size < 1:
-            raise SupSupError(f"steps and batch_size must be at least 1; got {self.steps} and {self.batch_size}")
+        for name, kinds in _CHOICES.items():
+            if getattr(self, name) not in kinds:
+                raise SupSupError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(kinds)}")
+        if self.steps < 1 or self.batch_size < 1 or (self.epochs is not None and self.epochs < 1):
+            raise SupSupError(
+                f"steps, epochs and batch_size must be at least 1; got {self.steps}, {self.epochs}, {self.batch_size}"
+            )
         if not self.learning_rate > 0 or self.weight_decay < 0 or not 0 <= self.momentum < 1:
             raise SupSupError("learning_rate must be positive, weight_decay at least 0, momentum in [0, 1)")
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
+        if not 0 <= self.warm_up < 1:
+            raise SupSupError(f"warm_up is a share of the steps, at least 0 and below 1; got {self.warm_up}")
+        self._check_selection()
+
+    def _check_selection(self) -> None:
+        given = [value for value in (self.budget, self.density) if value is not None]
+        if self.selection == "threshold" and given:
+            raise SupSupError("budget and density go with selection 'edge-popup'")
+        if self.selection == "edge-popup" and len(given) != 1:
+            raise SupSupError("selection 'edge-popup' needs either budget (the paper's s) or density")
+        if self.budget is not None and not self.budget > 0:
+            raise SupSupError(f"budget must be positive; got {self.budget}")
+        if self.density is not None and not 0 < self.density <= 1:
+            raise SupSupError(f"density is the share of weights kept, above 0 and at most 1; got {self.density}")
+
+    def steps_for(self, images: int) -> int:
+        """How many batches a task of so many images is trained for."""
+        return self.steps if self.epochs is None else self.epochs * math.ceil(images / self.batch_size)
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of step number `step` (from 0) of `steps`."""
+        rising = self.warm_up * steps
+        if step < rising:
+            return self.learning_rate * min(1.0, (step + 1) / rising)
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - rising) / (steps - rising)))
+
+    def kept(self, shape: torch.Size) -> int | None:
+        """How many weights of a tensor a mask keeps; None where the scores decide."""
+        return None if self.selection == "threshold" else weights_kept(shape, self.budget, self.density)
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The torch optimiser over these tensors."""
@@ -46,3 +111,11 @@ class Recipe:
         return torch.optim.SGD(
             parameters, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
+
+
+SPLIT_CIFAR100 = Recipe(
+    "adam", 1e-3, epochs=250, weight_decay=1e-4, schedule="cosine", selection="edge-popup", budget=8
+)
+SPLIT_IMAGENET = Recipe(
+    "adam", 1e-3, batch_size=256, epochs=100, schedule="cosine", warm_up=0.05, selection="edge-popup", budget=8
+)

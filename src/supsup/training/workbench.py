@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from supsup.data import Part
+from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.training.batched import BatchedTrainer, supports
 from supsup.training.kernels import Feed
@@ -38,12 +39,14 @@ class Workbench(Protocol):
         """The batches of a part at positions [n, b], one after the other."""
 
     def mask(self) -> dict[str, Tensor]:
-        """The mask as it stands."""
+        """The mask as it stands, and the task's statistics."""
 
 
 def workbench(net: FrozenNet, recipe: Recipe) -> Workbench:
     """The fastest one for this network."""
-    return DirectBench(net, recipe) if supports(net) else PlainBench(net, recipe)
+    if recipe.schedule != "constant" or recipe.warm_up:
+        raise SupSupError("observe goes on without end, so its learning rate must be constant: Recipe(schedule=…)")
+    return DirectBench(net, recipe) if supports(net, recipe) else PlainBench(net, recipe)
 
 
 class PlainBench:
@@ -69,7 +72,7 @@ class PlainBench:
             self.step(*part.batch(batch))
 
     def mask(self) -> dict[str, Tensor]:
-        return self.trainer.mask()
+        return self.trainer.mask() | self.trainer.statistics
 
 
 @dataclass(frozen=True)

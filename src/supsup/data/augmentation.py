@@ -1,0 +1,106 @@
+"""Random crops and flips of training images, drawn so that anyone can draw them again.
+
+What happens to an image depends on the seed, the task's name, the step and the image's place in the batch alone, so
+every executor, on any device and with any number of workers, trains on the same pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from supsup import philox
+from supsup.errors import SupSupError
+
+_ATTEMPTS = 10  # boxes tried for an image before the middle of it is taken, as in torchvision
+
+
+def augment_label(task: str, step: int) -> str:
+    """The random stream for one batch of one task."""
+    return f"augment/{task}/{step}"
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Crop images at random from a frame of `padding` black pixels around them, and mirror half of them.
+
+    Black is 0 before normalisation, as in torchvision.
+    """
+
+    padding: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise SupSupError(f"padding is {self.padding}; give 0 pixels or more")
+
+    def draws(self, seed: int, task: str, step: int, count: int, device: torch.device | str = "cpu") -> Tensor:
+        """int64 [count, 3]: row shift and column shift (0 … 2 · padding), and 1 where the image is mirrored."""
+        return self.draws_many(seed, [task], [step], count, device)[0, 0]
+
+    def draws_many(
+        self, seed: int, tasks: Sequence[str], steps: Sequence[int], count: int, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """`draws` of many tasks and steps at once: int64 [tasks, steps, count, 3], 24 bytes for each image."""
+        labels = [augment_label(task, step) for task in tasks for step in steps]
+        words = philox.words(seed, labels, 3 * count, device).view(len(tasks), len(steps), count, 3)
+        shifts = (words[..., :2] * (2 * self.padding + 1)) >> 32
+        flips = words[..., 2:] >> 31 if self.flip else torch.zeros_like(words[..., 2:])
+        return torch.cat([shifts, flips], -1)
+
+    def apply(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Images [n, channels, height, width], not normalised yet, cropped and mirrored as drawn [n, 3]."""
+        count, channels, height, width = images.shape
+        device = images.device
+        row, column, flip = draws.to(device)[:, :, None].unbind(1)
+        across = torch.arange(width, device=device)
+        rows = row + torch.arange(height, device=device)
+        columns = column + torch.where(flip == 1, width - 1 - across, across)
+        place = torch.arange(count, device=device)[:, None, None, None]
+        channel = torch.arange(channels, device=device)[:, None, None]
+        return pad(images, [self.padding] * 4)[place, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+@dataclass(frozen=True)
+class ResizedCrop:
+    """Cut a box of random area and shape out of a large image, to be resized; mirror half of them.
+
+    area:   the smallest and largest share of the image.
+    aspect: the narrowest and widest box, as width / height.
+    """
+
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+
+    def boxes(self, seed: int, task: str, step: int, sizes: Tensor) -> Tensor:
+        """int64 [n, 5]: left, top, width, height, and 1 where mirrored, for images of sizes [n, 2] (width, height)."""
+        count = len(sizes)
+        words = philox.words(seed, [augment_label(task, step)], count * (4 * _ATTEMPTS + 1))[0].view(count, -1)
+        chances = words[:, 1:].view(count, _ATTEMPTS, 4).double() / 2**32
+        width, height = sizes.double()[:, None, :].unbind(-1)
+        area = width * height * (self.area[0] + (self.area[1] - self.area[0]) * chances[..., 0])
+        narrow, wide = (math.log(number) for number in self.aspect)
+        aspect = (narrow + (wide - narrow) * chances[..., 1]).exp()
+        tried = torch.stack([(area * aspect).sqrt().round(), (area / aspect).sqrt().round()], -1)
+        fits = ((tried >= 1) & (tried <= sizes[:, None])).all(-1)
+        first = fits.int().argmax(1)
+        every = torch.arange(count)
+        box = torch.where(fits.any(1)[:, None], tried[every, first], self._middle(sizes))
+        spare = sizes - box
+        corner = (chances[every, first, 2:] * (spare + 1)).floor()
+        corner = torch.where(fits.any(1)[:, None], corner, (spare / 2).floor())
+        flips = words[:, :1] >> 31 if self.flip else torch.zeros_like(words[:, :1])
+        return torch.cat([corner.long(), box.long(), flips], 1)
+
+    def _middle(self, sizes: Tensor) -> Tensor:
+        """The largest box of an allowed shape that images hold, for those in which no random one fitted."""
+        width, height = sizes.double().unbind(1)
+        narrowed = torch.minimum(width, (height * self.aspect[1]).round())
+        lowered = torch.minimum(height, (width / self.aspect[0]).round())
+        return torch.stack([narrowed, lowered], 1).clamp(min=1)

@@ -1,0 +1,150 @@
+"""Worker processes that decode image files, a few batches ahead of whoever asks.
+
+They are plain programs (decoding.py) behind pipes: they need no guard in the user's script, share no locks with it, and
+end when it does, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor
+
+from supsup.data.pictures import unreadable
+from supsup.errors import SupSupError
+
+Box = list[int] | None  # left, top, width, height, mirrored
+Image = tuple[str, Box]
+_NAME = "supsup-decoder"
+_Worker = subprocess.Popen[bytes]
+_PROGRAM = Path(__file__).with_name("decoding.py")
+
+
+class Decoders:
+    """Processes that start when first needed and end with this object."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix=_NAME)  # each waits for one process
+        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()  # None: a process still to be started
+        for _ in range(workers):
+            self._idle.put(None)
+        self._close = weakref.finalize(self, _end, self._threads, self._idle, workers)
+
+    def close(self) -> None:
+        """End the processes now."""
+        self._close()
+
+    def start(self, images: Sequence[Image], size: int, pinned: bool = False) -> Decoding:
+        """Begin to decode a batch; pinned: into memory from which a GPU can copy while others work."""
+        room = torch.empty(len(images), 3, size, size, dtype=torch.uint8, pin_memory=pinned)
+        share = max(1, -(-len(images) // self.workers))
+        starts = range(0, len(images), share)
+        pieces = [(images[first : first + share], room[first : first + share]) for first in starts]
+        return Decoding(room, [self._threads.submit(_decode, self._idle, *piece) for piece in pieces])
+
+
+class Decoding:
+    """A batch on its way."""
+
+    def __init__(self, room: Tensor, pieces: list[Future[None]]) -> None:
+        self._room, self._pieces = room, pieces
+
+    def result(self) -> Tensor:
+        """uint8 [n, 3, size, size], once it is there."""
+        try:
+            for piece in self._pieces:
+                piece.result()
+        except BaseException:
+            self.cancel()
+            raise
+        return self._room
+
+    def cancel(self) -> None:
+        """Do not begin what has not begun."""
+        for piece in self._pieces:
+            piece.cancel()
+
+
+def _decode(idle: queue.SimpleQueue[_Worker | None], images: Sequence[Image], room: Tensor) -> None:
+    """Decode with an idle process, straight into the room; one that failed is replaced by a new one later."""
+    worker = idle.get()
+    usable = False
+    try:
+        if worker is None:
+            worker = _started()
+        usable = _exchange(worker, images, room)
+    except OSError as error:
+        raise SupSupError(f"a process that decodes images could not be used ({error})") from error
+    finally:
+        if not usable and worker is not None:
+            _stop(worker)
+        idle.put(worker if usable else None)
+
+
+def _started() -> _Worker:
+    """A session of its own keeps Ctrl-C from it; it ends when its input does."""
+    command = [sys.executable, "-P", str(_PROGRAM)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+
+
+def _exchange(worker: _Worker, images: Sequence[Image], room: Tensor) -> bool:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(json.dumps({"size": room.shape[-1], "images": images}).encode() + b"\n")
+    worker.stdin.flush()
+    for (path, _), pixels in zip(images, room):
+        view = memoryview(pixels.numpy()).cast("B")
+        status = _read(worker.stdout, 1, path)
+        if status == b"\1":
+            (length,) = struct.unpack("<I", _read(worker.stdout, 4, path))
+            message = _read(worker.stdout, length, path).decode()
+            raise unreadable([message])
+        if worker.stdout.readinto(view) != len(view):  # type: ignore[attr-defined]
+            raise _ended(path)
+    return True
+
+
+def _read(pipe: IO[bytes], count: int, path: str) -> bytes:
+    found = pipe.read(count)
+    if len(found) != count:
+        raise _ended(path)
+    return found
+
+
+def _ended(path: str) -> SupSupError:
+    return SupSupError(
+        f"a process that decodes images ended at {path}; if the machine is short of memory, use fewer with workers=…"
+    )
+
+
+def _stop(worker: _Worker) -> None:
+    worker.kill()
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # what was not sent cannot be sent any more
+                pipe.close()
+    worker.wait()
+
+
+def _end(threads: ThreadPoolExecutor, idle: queue.SimpleQueue[_Worker | None], workers: int) -> None:
+    """Wait for what is being decoded at this moment, then stop every process."""
+    own = threading.current_thread().name.startswith(_NAME)  # garbage is collected in any thread
+    threads.shutdown(wait=not own, cancel_futures=True)
+    for _ in range(workers):
+        with suppress(queue.Empty):
+            worker = idle.get_nowait()
+            if worker is not None:
+                _stop(worker)

@@ -1,0 +1,222 @@
+"""A user's own image files, one folder for each class, as a source: in memory where they fit, else read as needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+from supsup.data.augmentation import Augmentation, ResizedCrop
+from supsup.data.pictures import cores, decode_all, needs_pillow, sizes_of
+from supsup.data.source import Source, measured_normalisation
+from supsup.errors import SupSupError
+
+Normalisation = Literal["measured", "imagenet"]
+IN_MEMORY = 2 << 30  # bytes of pixels that are kept in memory
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_TEST_NAMES = ("test", "val", "valid", "validation")
+_MEASURED_ON = 2000  # images, where they are not all in memory
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def image_folder(
+    path: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    test_share: float = 0.2,
+    seed: int = 0,
+    augment: bool = True,
+    flip: bool = True,
+    normalisation: Normalisation = "measured",
+    stream: bool | None = None,
+    workers: int | None = None,
+    name: str | None = None,
+) -> Source:
+    """A source from image files: path/train/CLASS/… and path/test/CLASS/… (or val), or path/CLASS/….
+
+    size           bring images to size × size: the shorter side to size · 256 / 224, then the middle; needed unless all
+                   images have one size
+    test_share     of each class, chosen by `seed`, where there is no test folder
+    augment        vary training images. In memory: random crops from a frame of an eighth of the image; while
+                   streaming: boxes of random area and shape, resized. `flip` also mirrors half of them
+    normalisation  by mean and standard deviation measured on training images, or those of ImageNet
+    stream         read files while training, through `workers` processes (by default one for each core); None: when the
+                   pixels take more than 2 GiB. Without it everything is decoded now
+
+    Any image becomes RGB. Files that do not end like images are left out; a file that cannot be read is an error.
+    """
+    needs_pillow("image files")
+    root = Path(path).expanduser()
+    _check(size, test_share, normalisation, workers)
+    listing = _listing(root, test_share, seed)
+    paths = [*listing.train, *listing.test]
+    sizes = sizes_of(paths)
+    height, width = (size, size) if size is not None else _one_size(paths, sizes)
+    if stream is None:
+        stream = len(paths) * 3 * height * width > IN_MEMORY
+    called = name or root.resolve().name
+    if stream:
+        if size is None:
+            raise SupSupError("images are read while training (stream=True, or too many for memory); give size=224")
+        return _streamed(
+            called, listing, sizes, size, normalisation, ResizedCrop(flip=flip) if augment else None, workers
+        )
+    images = decode_all(paths, height, width, size)
+    train, test = images[: len(listing.train)], images[len(listing.train) :]
+    gain, offset = measured_normalisation(train) if normalisation == "measured" else _imagenet()
+    varied = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
+    labels = (listing.train_labels, listing.test_labels)
+    return Source(called, train, labels[0], test, labels[1], gain, offset, len(listing.classes), varied)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    classes: list[str]
+    train: list[str]
+    train_labels: Tensor
+    test: list[str]
+    test_labels: Tensor
+
+
+def _check(size: int | None, test_share: float, normalisation: str, workers: int | None) -> None:
+    if size is not None and size < 1:
+        raise SupSupError(f"size is {size}; give the width and height of the images in pixels")
+    if not 0 < test_share < 1:
+        raise SupSupError(f"test_share is {test_share}; give a share between 0 and 1, such as 0.2")
+    if normalisation not in ("measured", "imagenet"):
+        raise SupSupError(f"normalisation is {normalisation!r}; use 'measured' or 'imagenet'")
+    if workers is not None and workers < 1:
+        raise SupSupError(f"workers is {workers}; use 1 or more")
+
+
+def _streamed(
+    name: str,
+    listing: _Listing,
+    sizes: Tensor,
+    size: int,
+    normalisation: Normalisation,
+    crop: ResizedCrop | None,
+    workers: int | None,
+) -> Source:
+    from supsup.data.decoders import Decoders
+    from supsup.data.streaming import ImageFiles, StreamedSource
+
+    if normalisation == "imagenet":
+        gain, offset = _imagenet()
+    else:
+        sample = listing.train[:: -(-len(listing.train) // _MEASURED_ON)]
+        gain, offset = measured_normalisation(decode_all(sample, size, size, size))
+    decoders = Decoders(workers or cores())
+    train = ImageFiles(listing.train, sizes[: len(listing.train)], size, decoders)
+    test = ImageFiles(listing.test, sizes[len(listing.train) :], size, decoders)
+    return StreamedSource(
+        name,
+        train.tensor(),
+        listing.train_labels,
+        test.tensor(),
+        listing.test_labels,
+        gain,
+        offset,
+        len(listing.classes),
+        train_files=train,
+        test_files=test,
+        crop=crop,
+    )
+
+
+def _imagenet() -> tuple[Tensor, Tensor]:
+    mean, std = (torch.tensor(numbers) for numbers in _IMAGENET)
+    return 1 / (255 * std), -mean / std
+
+
+def _one_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
+    """Height and width of all the images, or an error that shows two that differ."""
+    other = (sizes != sizes[0]).any(1).nonzero()
+    if len(other):
+        place = int(other[0])
+        first, second = (f"{sizes[i, 0]}×{sizes[i, 1]} ({paths[i]})" for i in (0, place))
+        raise SupSupError(f"images have sizes {first} and {second}; give size=… to bring them to one")
+    width, height = sizes[0].tolist()
+    return height, width
+
+
+def _listing(root: Path, test_share: float, seed: int) -> _Listing:
+    if not root.is_dir():
+        raise SupSupError(f"{root} is not a folder; give one that holds a folder of images for each class")
+    halves = _halves(root)
+    if halves is None:
+        return _divided(_classes(root), test_share, seed)
+    train, test = (_classes(half) for half in halves)
+    for one, other, where in ((test, train, halves[0]), (train, test, halves[1])):
+        lacking = sorted(one.keys() - other.keys())
+        if lacking:
+            raise SupSupError(
+                f"{where} has no folder for {', '.join(lacking[:5])}{' …' if len(lacking) > 5 else ''}; "
+                f"{halves[0].name}/ and {halves[1].name}/ must have the same classes"
+            )
+    return _Listing(list(train), *_labelled(train), *_labelled(test))
+
+
+def _halves(root: Path) -> tuple[Path, Path] | None:
+    """The folders to train and to test on, if there are such; a class of images may be called train, too."""
+    train = root / "train"
+    if not train.is_dir() or not any(inner.is_dir() for inner in train.iterdir()):
+        return None
+    tests = [root / name for name in _TEST_NAMES if (root / name).is_dir()]
+    if not tests:
+        raise SupSupError(
+            f"{root} has train/ but neither test/ nor val/; add one, or give {train} to have a share of it kept apart"
+        )
+    return train, tests[0]
+
+
+def _classes(folder: Path) -> dict[str, list[str]]:
+    """The images of each class, classes and images in the order of their names."""
+    inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not inner:
+        raise SupSupError(f"{folder} holds no folders; make one for each class and put its images there")
+    found = {entry.name: _images(entry) for entry in inner}
+    empty = [name for name, images in found.items() if not images]
+    if empty:
+        raise SupSupError(
+            f"{folder / empty[0]} holds no images ({' '.join(SUFFIXES)}); add some or remove the folder"
+            + (f" ({len(empty) - 1} more are empty)" if len(empty) > 1 else "")
+        )
+    return found
+
+
+def _images(folder: Path) -> list[str]:
+    """Image files in the folder and the folders in it, but no hidden ones."""
+    found = []
+    for place, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        shown = [name for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+        found += [os.path.join(place, name) for name in shown]
+    return sorted(found)
+
+
+def _labelled(classes: dict[str, list[str]]) -> tuple[list[str], Tensor]:
+    paths = [path for images in classes.values() for path in images]
+    counts = torch.tensor([len(images) for images in classes.values()])
+    return paths, torch.arange(len(classes)).repeat_interleave(counts)
+
+
+def _divided(classes: dict[str, list[str]], test_share: float, seed: int) -> _Listing:
+    """A share of every class to test on, at least one image and not all."""
+    train, test = {}, {}
+    for name, images in classes.items():
+        if len(images) < 2:
+            raise SupSupError(
+                f"class {name} has 1 image ({images[0]}); give 2 or more, one to train on and one to test"
+            )
+        kept = min(max(1, round(len(images) * test_share)), len(images) - 1)
+        order = philox.permutations(seed, [f"folder/{name}"], len(images))[0].tolist()
+        test[name] = [images[place] for place in sorted(order[:kept])]
+        train[name] = [images[place] for place in sorted(order[kept:])]
+    return _Listing(list(classes), *_labelled(train), *_labelled(test))

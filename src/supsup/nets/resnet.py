@@ -1,0 +1,120 @@
+"""Residual networks without biases, their normalisation without learned parameters: the two of the paper's GG half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, max_pool2d
+
+from supsup.errors import SupSupError
+from supsup.nets.registry import architecture
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def _normalisation(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, affine=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions beside a shortcut, which is a 1×1 convolution where the shape changes."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = _convolution(inputs, width, 3, stride), _normalisation(width)
+        self.conv2, self.norm2 = _convolution(width, width, 3), _normalisation(width)
+        self.shortcut = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm1(self.conv1(x)).relu()
+        y = self.norm2(self.conv2(y))
+        out: Tensor = (y + self.shortcut(x)).relu()
+        return out
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions, the last four times as wide, beside a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = _convolution(inputs, width, 1), _normalisation(width)
+        self.conv2, self.norm2 = _convolution(width, width, 3, stride), _normalisation(width)
+        self.conv3, self.norm3 = _convolution(width, 4 * width, 1), _normalisation(4 * width)
+        self.shortcut = _shortcut(inputs, 4 * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm1(self.conv1(x)).relu()
+        y = self.norm2(self.conv2(y)).relu()
+        y = self.norm3(self.conv3(y))
+        out: Tensor = (y + self.shortcut(x)).relu()
+        return out
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(_convolution(inputs, outputs, 1, stride), _normalisation(outputs))
+
+
+@architecture
+class ResNet(nn.Module):
+    """Stages of residual blocks; every stage but the first halves height and width.
+
+    blocks, widths  of each stage
+    bottleneck      the blocks of ResNet-50 in place of those of ResNet-18
+    large_images    a 7×7 stem of stride 2 and max-pooling, in place of a 3×3 stem
+    """
+
+    def __init__(
+        self,
+        outputs: int,
+        blocks: Sequence[int],
+        widths: Sequence[int],
+        bottleneck: bool = False,
+        large_images: bool = False,
+        channels: int = 3,
+    ) -> None:
+        super().__init__()
+        if len(blocks) != len(widths) or not blocks or min(*blocks, *widths, outputs, channels) < 1:
+            raise SupSupError(f"blocks {list(blocks)} and widths {list(widths)} must be equally many positive numbers")
+        kind = Bottleneck if bottleneck else BasicBlock
+        stem = 64 if large_images else widths[0]
+        self.large_images = large_images
+        self.conv = _convolution(channels, stem, 7, 2) if large_images else _convolution(channels, stem, 3)
+        self.norm = _normalisation(stem)
+        stages, before = [], stem
+        for number, (count, width) in enumerate(zip(blocks, widths)):
+            stage: list[nn.Module] = []
+            for place in range(count):
+                stage.append(kind(before, width, 2 if number and not place else 1))
+                before = width * kind.expansion
+            stages.append(nn.Sequential(*stage))
+        self.stages = nn.Sequential(*stages)
+        self.classifier = nn.Linear(before, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x)).relu()
+        if self.large_images:
+            x = max_pool2d(x, 3, stride=2, padding=1)
+        x = self.stages(x)
+        out: Tensor = self.classifier(avg_pool2d(x, x.shape[-2:]).flatten(1))
+        return out
+
+
+@architecture
+def gem_resnet18(outputs: int = 5) -> ResNet:
+    """The narrow ResNet-18 of SplitCIFAR100: widths 20-40-80-160 and, with 5 outputs, 1,090,940 weights."""
+    return ResNet(outputs, (2, 2, 2, 2), (20, 40, 80, 160))
+
+
+@architecture
+def resnet50(outputs: int = 10) -> ResNet:
+    """ResNet-50 for images of 224×224."""
+    return ResNet(outputs, (3, 4, 6, 3), (64, 128, 256, 512), bottleneck=True, large_images=True)

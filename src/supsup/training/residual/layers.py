@@ -1,0 +1,231 @@
+"""Where the weights of a residual network lie in flat memory, and the kernels launched for one layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor, nn
+
+from supsup.training.residual import kernels as k
+
+BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
+_PROGRAMS = 96  # for the weight gradient of one task, about
+
+
+def padded(channels: int) -> int:
+    """Channels are padded with zeros to a multiple of 4, so that 8 bytes are read at a time."""
+    return -(-channels // 4) * 4
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution (or the classifier, as a 1×1 convolution of one pixel) and its place in flat memory.
+
+    first           of its weights [taps, in, out] within those of a task
+    gradient_first  of its gradients within those of a task: `splits` of them, one after the other
+    """
+
+    name: str
+    module: nn.Conv2d | nn.Linear
+    height: int  # of its inputs
+    width: int
+    first: int
+    gradient_first: int
+    splits: int
+
+    @property
+    def size(self) -> int:
+        return self.module.kernel_size[0] if isinstance(self.module, nn.Conv2d) else 1
+
+    @property
+    def stride(self) -> int:
+        return self.module.stride[0] if isinstance(self.module, nn.Conv2d) else 1
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """In and out, as they are."""
+        out, into = self.module.weight.shape[:2]
+        return into, out
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        return padded(self.channels[0]), padded(self.channels[1])
+
+    @property
+    def weights(self) -> int:
+        """How many, with padding of channels."""
+        return self.size**2 * self.padded[0] * self.padded[1]
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.weights // BLOCK)
+
+    @property
+    def out_height(self) -> int:
+        return -(-self.height // self.stride)
+
+    @property
+    def out_width(self) -> int:
+        return -(-self.width // self.stride)
+
+    def to_flat(self, values: Tensor) -> Tensor:
+        """[t, out, in, …] as the module has them to [t, blocks · BLOCK]."""
+        into, out = self.channels
+        taps = values.reshape(len(values), out, into, -1).permute(0, 3, 2, 1)
+        more = (0, self.padded[1] - out, 0, self.padded[0] - into)
+        flat = nn.functional.pad(taps, more).flatten(1)
+        return nn.functional.pad(flat, (0, self.blocks * BLOCK - flat.shape[1]))
+
+    def from_flat(self, flat: Tensor) -> Tensor:
+        """The way back."""
+        into, out = self.channels
+        taps = flat[:, : self.weights].view(len(flat), self.size**2, *self.padded)[:, :, :into, :out]
+        return taps.permute(0, 3, 2, 1).reshape(len(flat), *self.module.weight.shape)
+
+
+def splits_for(layer: nn.Conv2d, rows: int) -> int:
+    """Into how many shares the pixels are divided for the weight gradient of a layer."""
+    size, into, out = layer.kernel_size[0], padded(layer.in_channels), padded(layer.out_channels)
+    return max(1, min(_PROGRAMS // gradient_tiles(size, into, out), rows // 256))
+
+
+def gradient_tiles(size: int, into: int, out: int) -> int:
+    """How many tiles the weights of a layer are divided into for their gradient."""
+    tile = gradient_tile(size, into, out)
+    return size * triton.cdiv(size * into, tile["block_in"]) * triton.cdiv(out, tile["block_out"])
+
+
+def gradient_tile(size: int, into: int, out: int) -> dict[str, int]:
+    """Tile sizes of the weight gradient."""
+    return {
+        "block_in": k.power(size * into, 128),
+        "block_out": k.power(out, 64),
+        "block_rows": 64,
+        "num_warps": 4,
+        "num_stages": 3,
+    }
+
+
+def convolution_tile(rows: int, line: int, out: int) -> dict[str, int]:
+    """Tile sizes of a convolution with `line` numbers in a line of taps."""
+    return {
+        "block_rows": 128,
+        "block_out": 32 if out in (80, 160) else k.power(out, 64),
+        "block_in": k.power(line, 64),
+        "num_warps": 4,
+        "num_stages": 3,
+    }
+
+
+def convolve(layer: Layer, x: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs of a layer, and partial sums [t, parts, 2, out] for their moments."""
+    tasks, batch = x.shape[:2]
+    into, out = layer.padded
+    result = torch.empty(tasks, batch, layer.out_height, layer.out_width, out, dtype=x.dtype, device=x.device)
+    rows = batch * layer.out_height * layer.out_width
+    tile = convolution_tile(rows, layer.size * into, out)
+    partial = torch.empty(tasks, triton.cdiv(rows, tile["block_rows"]), 2, out, device=x.device)
+    _launch(layer, x, masked, result, None, partial, rows, False, tile)
+    return result, partial
+
+
+def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | None = None) -> Tensor:
+    """The gradient at the inputs of a layer from that at its outputs, and an extra one added."""
+    tasks, batch = slope.shape[:2]
+    into, out = layer.padded
+    result = torch.empty(tasks, batch, layer.height, layer.width, into, dtype=slope.dtype, device=slope.device)
+    if layer.stride == 1:
+        rows = batch * layer.height * layer.width
+        tile = convolution_tile(rows, layer.size * out, into)
+        _launch(layer, slope, masked, result, extra, None, rows, True, tile)
+        return result
+    rows = batch * triton.cdiv(layer.height, 2) * triton.cdiv(layer.width, 2)
+    tile = convolution_tile(rows, out, into)
+    k._convolve_back_halved[(triton.cdiv(rows, tile["block_rows"]), triton.cdiv(into, tile["block_out"]), 4 * tasks)](
+        slope,
+        masked,
+        result,
+        result if extra is None else extra,
+        masked.shape[1],
+        layer.first,
+        rows,
+        in_height=layer.out_height,
+        in_width=layer.out_width,
+        in_channels=out,
+        out_height=layer.height,
+        out_width=layer.width,
+        out_channels=into,
+        size=layer.size,
+        adds=extra is not None,
+        precision=k.exact(slope),
+        **tile,  # type: ignore[arg-type]
+    )
+    return result
+
+
+def _launch(
+    layer: Layer,
+    x: Tensor,
+    masked: Tensor,
+    result: Tensor,
+    extra: Tensor | None,
+    partial: Tensor | None,
+    rows: int,
+    backwards: bool,
+    tile: dict[str, int],
+) -> None:
+    out = result.shape[4]
+    k._convolve[(triton.cdiv(rows, tile["block_rows"]), triton.cdiv(out, tile["block_out"]), len(x))](
+        x,
+        masked,
+        result,
+        result if extra is None else extra,
+        result if partial is None else partial,
+        masked.shape[1],
+        layer.first,
+        rows,
+        in_height=x.shape[2],
+        in_width=x.shape[3],
+        in_channels=x.shape[4],
+        out_height=result.shape[2],
+        out_width=result.shape[3],
+        out_channels=out,
+        size=layer.size,
+        stride=layer.stride,
+        backwards=backwards,
+        adds=extra is not None,
+        sums_up=partial is not None,
+        precision=k.exact(x),
+        **tile,  # type: ignore[arg-type]
+    )
+
+
+def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -> None:
+    """Put the gradient of a layer's weights in its place among all gradients [t, all]."""
+    tasks, batch = x.shape[:2]
+    into, out = layer.padded
+    rows = batch * layer.out_height * layer.out_width
+    tile = gradient_tile(layer.size, into, out)
+    share = triton.cdiv(triton.cdiv(rows, layer.splits), tile["block_rows"]) * tile["block_rows"]
+    k._weight_gradient[(gradient_tiles(layer.size, into, out), layer.splits, tasks)](
+        x,
+        slope,
+        gradients,
+        gradients.shape[1],
+        layer.gradient_first,
+        layer.weights,
+        rows,
+        share,
+        in_height=layer.height,
+        in_width=layer.width,
+        in_channels=into,
+        out_height=layer.out_height,
+        out_width=layer.out_width,
+        out_channels=out,
+        size=layer.size,
+        stride=layer.stride,
+        precision=k.exact(x),
+        **tile,  # type: ignore[arg-type]
+    )

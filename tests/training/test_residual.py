@@ -1,0 +1,117 @@
+"""Residual networks trained by hand agree with autograd; Triton's kernels run in its interpreter here."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from supsup import nets
+from supsup.frozen import FrozenNet
+from supsup.scores import initial_scores, soft_mask
+from supsup.training import MaskTrainer, Recipe
+
+pytest.importorskip("triton")
+
+from supsup.training.residual.trainer import ImageFeed, ResidualTrainer
+
+CPU = torch.device("cpu")
+RECIPE = Recipe("adam", 1e-2, steps=4, weight_decay=1e-3, schedule="cosine", selection="edge-popup", budget=2)
+
+
+@pytest.fixture(scope="module")
+def net() -> FrozenNet:
+    return FrozenNet(nets.ResNet(3, (1, 1), (4, 8), channels=2), 0, CPU)
+
+
+def started(net: FrozenNet, tasks: list[str], recipe: Recipe, batch: int = 6) -> ResidualTrainer:
+    kept = [[recipe.kept(shape) for shape in net.shapes.values()] for _ in tasks]
+    trainer = ResidualTrainer(net, (2, 8, 8), kept, recipe, batch, recipe.steps, torch.float32)
+    each = [initial_scores(0, name, net.shapes) for name in tasks]
+    trainer.start({name: torch.stack([scores[name] for scores in each]) for name in net.shapes})
+    return trainer
+
+
+def batches(tasks: int, batch: int = 6) -> tuple[Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(1)
+    return torch.randn(tasks, batch, 2, 8, 8, generator=chance), torch.randint(3, (tasks, batch), generator=chance)
+
+
+def load(trainer: ResidualTrainer, x: Tensor, y: Tensor) -> None:
+    trainer.x[..., :2] = x.permute(0, 1, 3, 4, 2)
+    trainer.y.copy_(y)
+
+
+def test_gradients_of_every_layer_are_those_of_autograd(net: FrozenNet) -> None:
+    trainer = started(net, ["one", "two"], RECIPE)
+    x, y = batches(2)
+    load(trainer, x, y)
+    trainer._backward(*trainer._forward())
+    for i, task in enumerate(("one", "two")):
+        scores = initial_scores(0, task, net.shapes)
+        masks = {name: soft_mask(value, RECIPE.kept(value.shape)) for name, value in scores.items()}
+        weights = {name: weight.requires_grad_() for name, weight in net.masked(masks).items()}
+        statistics = {name: value.clone() for name, value in net.statistics.items()}
+        net.module.train()
+        loss = cross_entropy(net.run(x[i], weights | statistics), y[i])
+        net.module.eval()
+        expected = dict(zip(weights, torch.autograd.grad(loss, list(weights.values()))))
+        for layer in trainer.layers:
+            start = layer.gradient_first
+            parts = trainer.gradients[i : i + 1, start : start + layer.splits * layer.weights]
+            found = layer.from_flat(parts.view(layer.splits, layer.weights).sum(0)[None])[0]
+            assert torch.allclose(found, expected[layer.name], rtol=1e-3, atol=1e-5), layer.name
+        for name, rows in trainer.statistics().items():
+            assert torch.allclose(rows[i], statistics[name], rtol=1e-4, atol=1e-5), name
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, Recipe("adam", 1e-2, steps=4)])
+def test_a_few_steps_end_with_the_scores_and_masks_of_the_plain_path(net: FrozenNet, recipe: Recipe) -> None:
+    trainer = started(net, ["one", "two"], recipe)
+    plain = [MaskTrainer(net, initial_scores(0, name, net.shapes), recipe) for name in ("one", "two")]
+    x, y = batches(2)
+    load(trainer, x, y)
+    for _ in range(3):
+        trainer.step()
+        for i, other in enumerate(plain):
+            other.step(x[i], y[i])
+    for i, other in enumerate(plain):
+        for name, found in trainer.final_scores().items():
+            near = torch.isclose(found[i], other.scores[name], rtol=1e-3, atol=1e-4).float().mean()
+            assert near > 0.98, name  # Adam's first steps have the sign of a gradient, however small
+        agreeing = [(trainer.masks()[name][i] == mask).float().mean() for name, mask in other.mask().items()]
+        assert min(agreeing) > 0.97
+        counts = [int(mask[i].sum()) for mask in trainer.masks().values()]
+        assert counts == [int(mask.sum()) for mask in other.mask().values()] or recipe.selection == "threshold"
+
+
+def test_the_selection_is_exactly_the_largest(net: FrozenNet) -> None:
+    trainer = started(net, ["a", "b", "c"], RECIPE)
+    for layer in trainer.layers:
+        span = slice(layer.first, layer.first + layer.weights)
+        chosen = layer.from_flat((trainer.masked != 0).float()[:, layer.first : layer.first + layer.blocks * 1024])
+        assert torch.equal(chosen.bool(), trainer.masks()[layer.name])
+        assert int((trainer.masked[0, span] != 0).sum()) == RECIPE.kept(net.shapes[layer.name])
+
+
+def test_a_batch_is_cropped_mirrored_and_normalised(net: FrozenNet) -> None:
+    trainer = started(net, ["a", "b"], RECIPE, batch=2)
+    chance = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (5, 2, 8, 8), dtype=torch.uint8, generator=chance)
+    rows = torch.tensor([[4, 1, 0, 2], [3, 3, 1, 0]], dtype=torch.int32)
+    crops = torch.tensor([[[0, 3, 1], [1, 0, 0], [2, 2, 1], [2, 4, 0]], [[4, 4, 1], [0, 0, 0], [1, 3, 1], [4, 0, 1]]])
+    draws = (crops[..., 0] + 256 * crops[..., 1] + 65536 * crops[..., 2]).int()
+    gain, offset = torch.tensor([0.01, 0.02]), torch.tensor([-1.0, 0.5])
+    feed = ImageFeed(images, gain, offset, rows, rows % 3, draws, padding=2)
+    trainer.step_count += 1
+    trainer.step = lambda: None  # type: ignore[method-assign]
+    trainer.step_from(feed)
+    surrounded = torch.nn.functional.pad(images, (2, 2, 2, 2))
+    for task in range(2):
+        for place in range(2):
+            line, column, mirrored = crops[task, 2 + place].tolist()
+            image = surrounded[rows[task, 2 + place], :, line : line + 8, column : column + 8].float()
+            image = image.flip(-1) if mirrored else image
+            expected = image * gain[:, None, None] + offset[:, None, None]
+            assert torch.allclose(trainer.x[task, place, :, :, :2].permute(2, 0, 1), expected)
+            assert not trainer.x[task, place, :, :, 2:].any()
+    assert torch.equal(trainer.y, rows[:, 2:] % 3)

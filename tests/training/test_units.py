@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from supsup import SupSupError, UnitRecipe, nets
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
-from supsup.scores import threshold
+from supsup.scores import soft_mask
 from supsup.training.order import batch_positions
 from supsup.training.units import train_units
 
@@ -26,7 +26,7 @@ def test_it_is_sgd_on_scores_from_zero_through_the_plain_module(stream: Stream) 
     optimiser = torch.optim.SGD(scores, lr=0.1, momentum=0.9, weight_decay=1e-4)
     for positions in batch_positions(1, "a", len(part), 500, steps=8):
         x, y = part.batch(positions)
-        loss = cross_entropy(net.module(x, [threshold(score) for score in scores]), y + 2)
+        loss = cross_entropy(net.module(x, [soft_mask(score, None) for score in scores]), y + 2)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from supsup.data import Part
 from supsup.errors import SupSupError
 from supsup.nets.hop_mlp import many_outputs
-from supsup.scores import threshold
+from supsup.scores import soft_mask
 from supsup.training.order import batch_positions
 
 
@@ -60,7 +60,7 @@ def train_units(
     for chosen in positions:
         images, labels = part.batch(chosen.flatten())
         x = images.flatten(1).view(len(seeds), 1, recipe.batch_size, -1)
-        outputs = many_outputs(weights, x, [threshold(score) for score in scores])
+        outputs = many_outputs(weights, x, [soft_mask(score, None) for score in scores])
         # The sum over networks of each one's mean: no network's gradient depends on how many there are.
         loss = cross_entropy(outputs.flatten(0, 2), labels + first_output, reduction="sum") / recipe.batch_size
         optimiser.zero_grad()

@@ -26,7 +26,7 @@ _JUDGED = 4  # batches of images on which combinations are compared
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a mask is recovered. Everything but `procedure` and `starts` is the paper's.
+    """How a mask is recovered. All but `procedure`, `starts` and `least_steps` is the paper's.
 
     procedure      "paper": one descent from μ. "best-of": `starts` descents, from μ and from strings around it, each
                    end settled into a minimum of the energy; of all combinations of these, a string for each layer,

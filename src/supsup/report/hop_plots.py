@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from supsup.hop_experiment import Experiment
 from supsup.report.plots import new_figure
@@ -46,6 +47,7 @@ def seeds_plot(path: Path, title: str, experiment: Experiment, published: float 
     if published is not None:
         axes.axhline(published, linestyle=":", color="grey", label=f"published mean {published}")
     axes.set(title=title, xlabel="seed", ylabel="accuracy over all tasks (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
@@ -60,6 +62,10 @@ def capacity_plot(path: Path, title: str, curves: Mapping[str, Sequence[Mapping[
         stored, percent = [row["stored"] for row in rows], [100 * row["recovered"] for row in rows]
         axes.plot(stored, percent, style, label=label, markersize=4)
     axes.set(title=title, xlabel=f"masks stored ({units} units)", ylabel="recovered (%)", xscale="log", ylim=(-2, 102))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3, which="both")
-    axes.legend(frameon=False)
+    figure.set_figheight(5.4)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)

@@ -24,7 +24,7 @@ from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.learner import Prediction, SupSup
 from supsup.scenario import Scenario, scenario_named
-from supsup.training.many import many_positions
+from supsup.training.order import many_positions
 
 Grading = Literal["paper", "paper-full-batch", "strict"]
 _ASKED_TOGETHER = 32  # tasks whose deciding images are handed in at once

@@ -291,7 +291,7 @@ class SupSup:
         groups = [tasks] if self.recipe.transfer == "none" else [[task] for task in tasks]
         with progress.bar("learning", len(tasks), show=show_progress) as advance:
             for group in groups:
-                scores = None if self.recipe.transfer == "none" else self._transferred
+                scores = None if self.recipe.transfer == "none" else self.first_scores
                 for trained in train_masks(self.net, group, self.recipe, advance, precision, scores):
                     self.take_in(trained)
 
@@ -304,10 +304,10 @@ class SupSup:
         self.put(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
         self.commit()
 
-    def _transferred(self, task: str) -> dict[str, Tensor]:
+    def first_scores(self, task: str) -> dict[str, Tensor]:
         """Where a task's scores start, given all that was learned before."""
         own = initial_scores(self.seed, task, self.net.shapes, self.device)
-        if not len(self.bank):
+        if not len(self.bank) or self.recipe.transfer == "none":
             return own
         if self.recipe.transfer == "masks":
             return transferred(self.bank.mean(), own, centred=self.recipe.selection == "threshold")

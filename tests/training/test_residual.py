@@ -37,7 +37,7 @@ def batches(tasks: int, batch: int = 6) -> tuple[Tensor, Tensor]:
 
 
 def load(trainer: ResidualTrainer, x: Tensor, y: Tensor) -> None:
-    trainer.x[..., :2] = x.permute(0, 1, 3, 4, 2)
+    trainer.x[:, :, 1:-1, 1:-1, :2] = x.permute(0, 1, 3, 4, 2)
     trainer.y.copy_(y)
 
 
@@ -112,6 +112,6 @@ def test_a_batch_is_cropped_mirrored_and_normalised(net: FrozenNet) -> None:
             image = surrounded[rows[task, 2 + place], :, line : line + 8, column : column + 8].float()
             image = image.flip(-1) if mirrored else image
             expected = image * gain[:, None, None] + offset[:, None, None]
-            assert torch.allclose(trainer.x[task, place, :, :, :2].permute(2, 0, 1), expected)
+            assert torch.allclose(trainer.x[task, place, 1:-1, 1:-1, :2].permute(2, 0, 1), expected)
             assert not trainer.x[task, place, :, :, 2:].any()
     assert torch.equal(trainer.y, rows[:, 2:] % 3)

@@ -17,12 +17,17 @@ from supsup.bank import pack_columns
 from supsup.data import Part, Task
 from supsup.frozen import FrozenNet
 from supsup.progress import Advance
-from supsup.scores import score_bound, score_label
+from supsup.scores import initial_scores, score_bound, score_label
 from supsup.training.batched import BatchedTrainer, supports
 from supsup.training.kernels import Feed
-from supsup.training.order import batch_positions, epoch_label
+from supsup.training.order import batch_positions, many_positions
 from supsup.training.plain import train_mask
 from supsup.training.recipe import Recipe
+
+try:
+    from supsup.training import residual
+except ImportError:  # no triton on this machine
+    residual = None  # type: ignore[assignment]
 
 Starts = Callable[[str], dict[str, Tensor]]
 
@@ -55,12 +60,36 @@ def train_masks(
     precision  of the matrix products: by default bfloat16 on a GPU and float32 on a CPU
     scores     where those of a task start, by its name (`initial_scores` by default)
     """
-    if not supports(net, recipe) or scores is not None:
+    parts = [task.train for task in tasks]
+    on_gpu = net.device.type == "cuda"
+    if on_gpu and residual is not None and residual.supports(net, recipe) and all(map(residual.takes, parts)):
+        yield from _residual_on_gpu(net, tasks, recipe, advance, precision, scores)
+    elif scores is not None or not supports(net, recipe):
         yield from _one_by_one(net, tasks, recipe, advance, scores)
-    elif net.device.type == "cuda":
+    elif not on_gpu:
+        yield from _on_cpu(net, tasks, recipe, advance, precision)
+    elif all(part.in_memory and part.augmentation is None for part in parts):
         yield from _on_gpu(net, tasks, recipe, advance, precision)
     else:
-        yield from _on_cpu(net, tasks, recipe, advance, precision)
+        yield from _one_by_one(net, tasks, recipe, advance, scores)
+
+
+def _residual_on_gpu(
+    net: FrozenNet,
+    tasks: Sequence[Task],
+    recipe: Recipe,
+    advance: Advance,
+    precision: torch.dtype | None,
+    scores: Starts | None,
+) -> Iterator[Trained]:
+    def own(task: str) -> dict[str, Tensor]:
+        return initial_scores(net.seed, task, net.shapes, net.device)
+
+    for group in residual.groups(net, tasks, recipe, free_memory(net.device)):
+        jobs = [residual.Job(task, recipe, (scores or own)(task.name)) for task in group]
+        trainer = residual.train_together(net, jobs, advance, precision)
+        yield Trained(group, pack_columns(trainer.masks()), trainer.statistics(), trainer.final_scores())
+        del trainer
 
 
 def _one_by_one(
@@ -238,15 +267,6 @@ def image_feed(part: Part, tasks: int, drawn: int) -> Feed:
         labels=room(drawn),
         step=torch.zeros(1, dtype=torch.int32, device=images.device),
     )
-
-
-def many_positions(seed: int, names: Sequence[str], size: int, drawn: int, device: torch.device) -> Tensor:
-    """The first `drawn` positions of each task's epochs laid end to end: [tasks, drawn]."""
-    epochs = [
-        philox.permutations(seed, [epoch_label(name, epoch) for name in names], size, device)
-        for epoch in range(math.ceil(drawn / size))
-    ]
-    return torch.cat(epochs, 1)[:, :drawn]
 
 
 def _by_feature(part: Part, values: Tensor) -> Tensor:

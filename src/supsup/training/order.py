@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -25,3 +26,12 @@ def batch_positions(seed: int, task: str, images: int, batch_size: int, steps: i
             epoch += 1
         yield waiting[:batch_size]
         waiting = waiting[batch_size:]
+
+
+def many_positions(seed: int, names: Sequence[str], size: int, drawn: int, device: torch.device) -> Tensor:
+    """The first `drawn` positions of each task's epochs laid end to end: [tasks, drawn]."""
+    epochs = [
+        philox.permutations(seed, [epoch_label(name, epoch) for name in names], size, device)
+        for epoch in range(math.ceil(drawn / size))
+    ]
+    return torch.cat(epochs, 1)[:, :drawn]

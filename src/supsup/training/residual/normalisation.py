@@ -8,9 +8,9 @@ import torch
 import triton
 from torch import Tensor
 
-from supsup.training.residual import kernels as k
+from supsup.training.residual import normalisation_kernels as k
 
-_TILE = 4096  # values in one program
+_TILE = 8192  # values in one program
 
 
 @dataclass
@@ -53,10 +53,9 @@ def moments(z: Tensor, sums: Tensor, running: Running) -> Normal:
     return normal
 
 
-def relu(normal: Normal, shortcut: Tensor | Normal | None = None) -> Tensor:
-    """relu(normalised z + shortcut), which is an activation, or is normalised too."""
+def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -> Tensor:
+    """relu(normalised z + shortcut), which is an activation, or is normalised too; activations have borders."""
     z, channels = normal.z, normal.z.shape[-1]
-    out = torch.empty_like(z)
     kind = 0 if shortcut is None else 2 if isinstance(shortcut, Normal) else 1
     other = shortcut if isinstance(shortcut, Normal) else normal
     tile = _tile(channels)
@@ -69,6 +68,8 @@ def relu(normal: Normal, shortcut: Tensor | Normal | None = None) -> Tensor:
         other.spread,
         out,
         normal.rows,
+        height=z.shape[2],
+        width=z.shape[3],
         channels=channels,
         kind=kind,
         **tile,
@@ -77,9 +78,9 @@ def relu(normal: Normal, shortcut: Tensor | Normal | None = None) -> Tensor:
 
 
 def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortcut: Normal | None = None) -> Tensor:
-    """Take the slope back through the relu, in place, and sum it as normalisation's backward pass needs: [t, p, 3, c].
+    """Sum the slope at a relu's output as normalisation's backward pass needs: [t, parts, 3, channels].
 
-    gate  the relu's output, where more than the normalised z went into it
+    gate  the relu's output, where more than the normalised z went into it; the slope then becomes that at its input
     """
     channels, rows = slope.shape[-1], normal.rows
     parts = max(1, min(64, triton.next_power_of_2(rows) // 512))
@@ -99,6 +100,8 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
         sums,
         rows,
         share,
+        height=slope.shape[2],
+        width=slope.shape[3],
         channels=channels,
         gated=gate is not None,
         two=shortcut is not None,
@@ -107,11 +110,14 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
     return sums
 
 
-def backward(slope: Tensor, normal: Normal, sums: Tensor, which: int = 1) -> Tensor:
-    """The gradient at z from that at normalised z; which = 2 for the shortcut's sums."""
+def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bool, which: int = 1) -> Tensor:
+    """The gradient at z, with a border, from the slope that `slope_sums` left.
+
+    gated  a gate was given there
+    which  2 for the sums of the shortcut
+    """
     channels = slope.shape[-1]
-    out = torch.empty_like(normal.z)
-    tile = _tile(channels, 2 * _TILE)
+    tile = _tile(channels)
     k._normalise_back[(triton.cdiv(normal.rows, tile["block_rows"]), len(slope))](
         slope,
         normal.z,
@@ -121,13 +127,16 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, which: int = 1) -> Ten
         out,
         normal.rows,
         which,
+        gated=gated,
         parts=sums.shape[1],
+        height=slope.shape[2],
+        width=slope.shape[3],
         channels=channels,
         **tile,
     )
     return out
 
 
-def _tile(channels: int, values: int = _TILE) -> dict[str, int]:
+def _tile(channels: int) -> dict[str, int]:
     block = triton.next_power_of_2(channels)
-    return {"block_rows": max(8, values // block), "block": block}
+    return {"block_rows": max(8, _TILE // block), "block": block, "num_warps": 8}

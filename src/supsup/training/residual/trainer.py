@@ -18,8 +18,18 @@ from supsup.nets.resnet import BasicBlock, ResNet
 from supsup.scores import hard_mask
 from supsup.training.kernels import loss_gradient
 from supsup.training.recipe import Recipe
-from supsup.training.residual import kernels as k
-from supsup.training.residual.layers import BLOCK, Layer, convolve, convolve_back, padded, splits_for, weight_gradient
+from supsup.training.residual import selection_kernels as k
+from supsup.training.residual.convolution_kernels import _gather
+from supsup.training.residual.layers import (
+    BLOCK,
+    Layer,
+    Rooms,
+    convolve,
+    convolve_back,
+    padded,
+    splits_for,
+    weight_gradient,
+)
 from supsup.training.residual.normalisation import Normal, Running, backward, moments, relu, slope_sums
 
 _CHUNK = 4096  # scores in one program of the selection
@@ -45,10 +55,15 @@ def supports(net: FrozenNet, recipe: Recipe) -> bool:
     return (
         type(module) is ResNet
         and not module.large_images
-        and all(isinstance(block, BasicBlock) for stage in module.stages for block in stage)  # type: ignore[union-attr]
+        and all(isinstance(block, BasicBlock) for block in blocks(module))
         and recipe.optimiser == "adam"
         and not net.pretrained
     )
+
+
+def blocks(module: ResNet) -> list[BasicBlock]:
+    """All residual blocks in order."""
+    return [block for stage in module.stages for block in stage]  # type: ignore[attr-defined]
 
 
 class ResidualTrainer:
@@ -80,9 +95,8 @@ class ResidualTrainer:
 
         self.weight = torch.cat([layer.to_flat(net.weights[layer.name][None])[0] for layer in self.layers])
         self.scores, self.first, self.second, self.masked = state(), state(), state(), state(precision)
-        self.x = torch.zeros(
-            self.tasks, batch_size, height, width, padded(channels), dtype=precision, device=net.device
-        )
+        self._room = Rooms(self.tasks, batch_size, precision, net.device)
+        self.x = self._room("images", height, width, padded(channels))
         self.y = torch.zeros(self.tasks, batch_size, dtype=torch.int32, device=net.device)
         self.step_count = torch.zeros(1, dtype=torch.int32, device=net.device)
         self.factors = _adam_factors(recipe, steps).to(net.device)
@@ -113,6 +127,7 @@ class ResidualTrainer:
         )
         self._selects = self.kept[0][0] is not None
         self._keep = torch.tensor([[n or 1 for n in task] for task in self.kept], dtype=torch.int32, device=device)
+        self._least = torch.zeros_like(self._keep)
         self._counts = torch.zeros(self.tasks, len(self.layers), _PASSES, 64, dtype=torch.int32, device=device)
 
     def start(self, scores: Mapping[str, Tensor]) -> None:
@@ -132,7 +147,7 @@ class ResidualTrainer:
     def step_from(self, feed: ImageFeed) -> None:
         """One step on the feed's next batch."""
         tasks, batch, height, width, channels = self.x.shape
-        k._gather[(batch, tasks)](
+        _gather[(batch, tasks)](
             feed.images,
             feed.rows,
             feed.labels,
@@ -145,11 +160,11 @@ class ResidualTrainer:
             feed.rows.shape[1],
             batch,
             feed.padding,
-            height=height,
-            width=width,
+            height=height - 2,
+            width=width - 2,
             channels=feed.images.shape[1],
             padded=channels,
-            block=triton.next_power_of_2(height * width * channels),
+            block=triton.next_power_of_2((height - 2) * (width - 2) * channels),
         )
         self.step()
 
@@ -169,28 +184,30 @@ class ResidualTrainer:
             z, sums = convolve(by_module[id(convolution)], x, self.masked)
             return moments(z, sums, self.running[names[id(norm)]])
 
+        def room(use: str, normal: Normal) -> Tensor:
+            return self._room(use, *normal.z.shape[2:])
+
         stem = normalised(self.module.conv, self.module.norm, self.x)
-        x = relu(stem)
+        x = relu(stem, room("stem", stem))
         traces = []
-        for stage in self.module.stages:
-            for block in stage:  # type: ignore[union-attr]
-                assert isinstance(block, BasicBlock)
-                one = normalised(block.conv1, block.norm1, x)
-                hidden = relu(one)
-                two = normalised(block.conv2, block.norm2, hidden)
-                shortcut = None
-                if isinstance(block.shortcut, nn.Sequential):
-                    shortcut = normalised(block.shortcut[0], block.shortcut[1], x)  # type: ignore[arg-type]
-                out = relu(two, x if shortcut is None else shortcut)
-                traces.append(_Trace(block, x, one, hidden, two, shortcut, out))
-                x = out
+        for block in blocks(self.module):
+            one = normalised(block.conv1, block.norm1, x)
+            hidden = relu(one, room(names[id(block.conv1)], one))
+            two = normalised(block.conv2, block.norm2, hidden)
+            shortcut = None
+            if isinstance(block.shortcut, nn.Sequential):
+                shortcut = normalised(block.shortcut[0], block.shortcut[1], x)  # type: ignore[arg-type]
+            out = relu(two, room(names[id(block)], two), x if shortcut is None else shortcut)
+            traces.append(_Trace(block, x, one, hidden, two, shortcut, out))
+            x = out
         return stem, traces, x
 
     def _backward(self, stem: Normal, traces: list[_Trace], x: Tensor) -> None:
         by_module = {id(layer.module): layer for layer in self.layers}
         classifier = self.layers[-1]
+        x = x[:, :, 1:-1, 1:-1]
         shape = x.shape
-        pooled = x.flatten(2, 3).mean(2)
+        pooled = x.mean((2, 3))
         masked = self.masked[:, classifier.first : classifier.first + classifier.weights].view(-1, *classifier.padded)
         outputs = torch.bmm(pooled, masked).float()
         loss_gradient(outputs, self.y, classifier.channels[1])
@@ -201,26 +218,29 @@ class ResidualTrainer:
         slope = slope[:, :, None, None, :].expand(shape).contiguous()
         for trace in reversed(traces):
             slope = self._block_back(trace, slope, by_module)
-        slope = backward(slope, stem, slope_sums(slope, stem))
+        slope = self._normal_back(slope, stem, slope_sums(slope, stem), gated=False)
         weight_gradient(by_module[id(self.module.conv)], self.x, slope, self.gradients)
 
     def _block_back(self, trace: _Trace, slope: Tensor, by_module: dict[int, Layer]) -> Tensor:
         """The gradient at a block's input from that at its output; its weights' gradients on the way."""
         one, two = by_module[id(trace.block.conv1)], by_module[id(trace.block.conv2)]
         sums = slope_sums(slope, trace.two, gate=trace.out, shortcut=trace.shortcut)
-        back = backward(slope, trace.two, sums)
+        back = self._normal_back(slope, trace.two, sums, gated=True)
         weight_gradient(two, trace.hidden, back, self.gradients)
         inner = convolve_back(two, back, self.masked)
         beside = slope
         if trace.shortcut is not None:
             assert isinstance(trace.block.shortcut, nn.Sequential)
             layer = by_module[id(trace.block.shortcut[0])]
-            back = backward(slope, trace.shortcut, sums, which=2)
+            back = self._normal_back(slope, trace.shortcut, sums, gated=True, which=2)
             weight_gradient(layer, trace.x, back, self.gradients)
             beside = convolve_back(layer, back, self.masked)
-        inner = backward(inner, trace.one, slope_sums(inner, trace.one))
+        inner = self._normal_back(inner, trace.one, slope_sums(inner, trace.one), gated=False)
         weight_gradient(one, trace.x, inner, self.gradients)
         return convolve_back(one, inner, self.masked, extra=beside)
+
+    def _normal_back(self, slope: Tensor, normal: Normal, sums: Tensor, gated: bool, which: int = 1) -> Tensor:
+        return backward(slope, normal, sums, self._room("slope", *slope.shape[2:]), gated, which)
 
     def _update(self) -> None:
         k._update[(len(self._layer_of), self.tasks)](
@@ -261,12 +281,12 @@ class ResidualTrainer:
                     number=number,
                     block=_CHUNK,
                 )
+            k._least[(layers, self.tasks)](self._keep, self._counts, self._least, layers)
         k._mask[(len(self._layer_of), self.tasks)](
             self.weight,
             self.scores,
             self.masked,
-            self._keep,
-            self._counts,
+            self._least,
             self._layer_of,
             self.scores.shape[1],
             layers,
@@ -328,14 +348,14 @@ def _layers(module: ResNet, height: int, width: int, batch: int) -> list[Layer]:
         return found[-1]
 
     place("conv.weight", module.conv, height, width)
-    for number, stage in enumerate(module.stages):
-        for index, block in enumerate(stage):  # type: ignore[arg-type]
-            path = f"stages.{number}.{index}"
-            one = place(f"{path}.conv1.weight", block.conv1, height, width)
-            place(f"{path}.conv2.weight", block.conv2, one.out_height, one.out_width)
-            if isinstance(block.shortcut, nn.Sequential):
-                place(f"{path}.shortcut.0.weight", block.shortcut[0], height, width)  # type: ignore[arg-type]
-            height, width = one.out_height, one.out_width
+    paths = {id(child): path for path, child in module.named_modules()}
+    for block in blocks(module):
+        path = paths[id(block)]
+        one = place(f"{path}.conv1.weight", block.conv1, height, width)
+        place(f"{path}.conv2.weight", block.conv2, one.out_height, one.out_width)
+        if isinstance(block.shortcut, nn.Sequential):
+            place(f"{path}.shortcut.0.weight", block.shortcut[0], height, width)  # type: ignore[arg-type]
+        height, width = one.out_height, one.out_width
     place("classifier.weight", module.classifier, 1, 1)
     return found
 

@@ -1,0 +1,288 @@
+"""Triton kernels that fetch batches and convolve, for residual networks of many tasks: all of them in one launch.
+
+Images and activations are [t, b, height, width, channels], channels padded with zeros to a multiple of 4; what a
+convolution reads has a border of one pixel of zeros besides, so that it need not ask where an image ends. Weights of
+one layer are [taps, in, out] for each task, padded alike; a 3×3 convolution has nine taps, a 1×1 one has one.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+EXACT = {torch.float32: "ieee", torch.bfloat16: "tf32"}
+
+
+@triton.jit
+def _bordered(m, height: tl.constexpr, width: tl.constexpr):
+    """Where pixel m of images without borders lies in images with them."""
+    image = m // (height * width)
+    return (image * (height + 2) + (m // width) % height + 1) * (width + 2) + m % width + 1
+
+
+@triton.jit
+def _gather(
+    images,
+    rows,
+    labels,
+    draws,
+    gain,
+    offset,
+    step,
+    x,
+    y,
+    drawn,
+    batch,
+    padding,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    channels: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+):
+    """One program writes one image: cropped from its black surroundings, mirrored, normalised."""
+    place = tl.program_id(0)
+    task = tl.program_id(1).to(tl.int64)
+    at = task * drawn + tl.load(step).to(tl.int64) * batch + place
+    row = tl.load(rows + at).to(tl.int64)
+    draw = tl.load(draws + at)
+    tl.store(y + task * batch + place, tl.load(labels + at))
+    n = tl.arange(0, block)
+    c = n % padded
+    column = (n // padded) % width
+    line = n // (padded * width)
+    column_shown = tl.where((draw >> 16) > 0, width - 1 - column, column) + ((draw >> 8) & 255) - padding
+    line_shown = line + (draw & 255) - padding
+    real = (c < channels) & (line < height)
+    inside = (line_shown >= 0) & (line_shown < height) & (column_shown >= 0) & (column_shown < width)
+    pixel = tl.load(
+        images + ((row * channels + c) * height + line_shown) * width + column_shown, mask=real & inside, other=0
+    ).to(tl.float32)
+    g = tl.load(gain + c, mask=c < channels, other=0.0)
+    o = tl.load(offset + c, mask=c < channels, other=0.0)
+    value = tl.where(c < channels, pixel * g + o, 0.0).to(x.dtype.element_ty)
+    pixel = (line + 1) * (width + 2) + column + 1
+    image = x + (task * batch + place) * (height + 2) * (width + 2) * padded
+    tl.store(image + pixel * padded + c, value, mask=line < height)
+
+
+@triton.jit
+def _convolve(
+    x,
+    w,
+    out,
+    extra,
+    sums,
+    weights,
+    first,
+    rows,
+    in_height: tl.constexpr,
+    in_width: tl.constexpr,
+    in_channels: tl.constexpr,
+    out_height: tl.constexpr,
+    out_width: tl.constexpr,
+    out_channels: tl.constexpr,
+    size: tl.constexpr,
+    stride: tl.constexpr,
+    backwards: tl.constexpr,
+    adds: tl.constexpr,
+    sums_up: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_out: tl.constexpr,
+    block_in: tl.constexpr,
+):
+    """A tile of pixels × channels of a convolution, or of the gradient at the input of one of stride 1.
+
+    The taps of one line lie side by side in memory, so they are one inner dimension of size · in_channels. Backwards
+    "in" is the gradient at the outputs of the convolution and "out" that at its inputs, and the weights lie transposed
+    and the other way round. `rows` are the output pixels of all images of one task, even if whole tiles hold them.
+    """
+    task = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    n = tl.program_id(1) * block_out + tl.arange(0, block_out)
+    pad: tl.constexpr = size // 2
+    line_length: tl.constexpr = size * in_channels
+    chunks: tl.constexpr = (line_length + block_in - 1) // block_in
+    pixel = m if even else tl.minimum(m, rows - 1)
+    image = pixel // (out_width * out_height)
+    above = (pixel // out_width) % out_height * stride - pad + 1
+    left = pixel % out_width * stride - pad + 1
+    corner = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+    batch = rows // (out_height * out_width)
+    images = x + task * batch * (in_height + 2) * (in_width + 2) * in_channels
+    kernel = w + task * weights + first
+    total = tl.zeros((block_rows, block_out), dtype=tl.float32)
+    for i in range(size * chunks):
+        line = i // chunks
+        j = (i % chunks) * block_in + tl.arange(0, block_in)
+        place = (corner + line * (in_width + 2) * in_channels)[:, None] + j[None, :]
+        if backwards:
+            number = (size - 1 - line) * size + size - 1 - j // in_channels
+            weight = (number * out_channels * in_channels + j % in_channels)[:, None] + n[None, :] * in_channels
+        else:
+            weight = (line * line_length + j)[:, None] * out_channels + n[None, :]
+        if line_length % block_in == 0:
+            a = tl.load(images + place)
+        else:
+            a = tl.load(images + place, mask=(j < line_length)[None, :], other=0.0)
+        b = tl.load(kernel + weight, mask=(j < line_length)[:, None] & (n < out_channels)[None, :], other=0.0)
+        total = tl.dot(a, b, total, input_precision=precision)
+    inside = (m < rows)[:, None] & (n < out_channels)[None, :]
+    there = (task * rows + m[:, None]) * out_channels + n[None, :]
+    if adds:
+        total += tl.load(extra + there, mask=inside, other=0.0).to(tl.float32)
+    rounded = total.to(out.dtype.element_ty)
+    tl.store(out + there, rounded, mask=inside)
+    if sums_up:
+        value = tl.where(inside, rounded.to(tl.float32), 0.0)
+        partial = sums + ((task * tl.num_programs(0) + tl.program_id(0)) * 2) * out_channels + n
+        tl.store(partial, tl.sum(value, 0), mask=n < out_channels)
+        tl.store(partial + out_channels, tl.sum(value * value, 0), mask=n < out_channels)
+
+
+@triton.jit
+def _convolve_back_halved(
+    d,
+    w,
+    out,
+    extra,
+    weights,
+    first,
+    rows,
+    in_height: tl.constexpr,
+    in_width: tl.constexpr,
+    in_channels: tl.constexpr,
+    out_height: tl.constexpr,
+    out_width: tl.constexpr,
+    out_channels: tl.constexpr,
+    size: tl.constexpr,
+    adds: tl.constexpr,
+    precision: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_out: tl.constexpr,
+    block_in: tl.constexpr,
+):
+    """The gradient at the input ("out") of a convolution of stride 2, for pixels of one parity of line and column.
+
+    A pixel of an even line was seen through the middle line of taps only, one of an odd line through the two others;
+    likewise columns. `rows` are the pixels of one parity in all images of one task.
+    """
+    task = (tl.program_id(2) // 4).to(tl.int64)
+    odd_line = (tl.program_id(2) // 2) % 2
+    odd_column = tl.program_id(2) % 2
+    m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    n = tl.program_id(1) * block_out + tl.arange(0, block_out)
+    wide: tl.constexpr = (out_width + 1) // 2
+    high: tl.constexpr = (out_height + 1) // 2
+    column = m % wide * 2 + odd_column
+    line = (m // wide) % high * 2 + odd_line
+    image = m // (wide * high)
+    real = (m < rows) & (column < out_width) & (line < out_height)
+    chunks: tl.constexpr = (in_channels + block_in - 1) // block_in
+    batch = rows // (wide * high)
+    slopes = d + task * batch * (in_height + 2) * (in_width + 2) * in_channels
+    kernel = w + task * weights + first
+    taps = (1 + odd_line) * (1 + odd_column) if size == 3 else (1 - odd_line) * (1 - odd_column)
+    total = tl.zeros((block_rows, block_out), dtype=tl.float32)
+    for i in range(taps * chunks):
+        tap = i // chunks
+        k = (i % chunks) * block_in + tl.arange(0, block_in)
+        if size == 3:
+            down = tl.where(odd_line == 1, tap // (1 + odd_column) * 2, 1)
+            right = tl.where(odd_column == 1, tap % (1 + odd_column) * 2, 1)
+        else:
+            down = tap * 0
+            right = tap * 0
+        above = (line + size // 2 - down) // 2 + 1
+        left = (column + size // 2 - right) // 2 + 1
+        place = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+        a = tl.load(slopes + place[:, None] + k[None, :], mask=real[:, None] & (k < in_channels)[None, :], other=0.0)
+        weight = ((down * size + right) * out_channels + n[None, :]) * in_channels + k[:, None]
+        b = tl.load(kernel + weight, mask=(k < in_channels)[:, None] & (n < out_channels)[None, :], other=0.0)
+        total = tl.dot(a, b, total, input_precision=precision)
+    inside = real[:, None] & (n < out_channels)[None, :]
+    pixel = (task * batch + image) * out_height * out_width + line * out_width + column
+    there = pixel[:, None] * out_channels + n[None, :]
+    if adds:
+        total += tl.load(extra + there, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + there, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _weight_gradient(
+    x,
+    d,
+    out,
+    gradients,
+    first,
+    weights,
+    rows,
+    share,
+    in_height: tl.constexpr,
+    in_width: tl.constexpr,
+    in_channels: tl.constexpr,
+    out_height: tl.constexpr,
+    out_width: tl.constexpr,
+    out_channels: tl.constexpr,
+    size: tl.constexpr,
+    stride: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    block_in: tl.constexpr,
+    block_out: tl.constexpr,
+    block_rows: tl.constexpr,
+):
+    """The gradient of a tile of the weights of one line of taps, over one share of a task's output pixels."""
+    task = tl.program_id(2).to(tl.int64)
+    split = tl.program_id(1)
+    pad: tl.constexpr = size // 2
+    line_length: tl.constexpr = size * in_channels
+    tiles_out: tl.constexpr = (out_channels + block_out - 1) // block_out
+    tiles_in: tl.constexpr = (line_length + block_in - 1) // block_in
+    tile = tl.program_id(0)
+    n = (tile % tiles_out) * block_out + tl.arange(0, block_out)
+    j = ((tile // tiles_out) % tiles_in) * block_in + tl.arange(0, block_in)
+    line = tile // (tiles_out * tiles_in)
+    batch = rows // (out_height * out_width)
+    images = x + task * batch * (in_height + 2) * (in_width + 2) * in_channels
+    slopes = d + task * batch * (out_height + 2) * (out_width + 2) * out_channels
+    total = tl.zeros((block_in, block_out), dtype=tl.float32)
+    stop = min((split + 1) * share, rows)
+    for start in range(split * share, stop, block_rows):
+        m = start + tl.arange(0, block_rows)
+        pixel = m if even else tl.minimum(m, rows - 1)
+        image = pixel // (out_width * out_height)
+        above = (pixel // out_width) % out_height * stride - pad + 1 + line
+        left = pixel % out_width * stride - pad + 1
+        corner = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+        middle = _bordered(pixel, out_height, out_width) * out_channels
+        if line_length % block_in == 0:
+            a = tl.load(images + corner[:, None] + j[None, :])
+        else:
+            a = tl.load(images + corner[:, None] + j[None, :], mask=(j < line_length)[None, :], other=0.0)
+        if even:
+            slope = tl.load(slopes + middle[:, None] + n[None, :], mask=(n < out_channels)[None, :], other=0.0)
+        else:
+            inside = (m < stop)[:, None] & (n < out_channels)[None, :]
+            slope = tl.load(slopes + middle[:, None] + n[None, :], mask=inside, other=0.0)
+        total = tl.dot(tl.trans(a), slope, total, input_precision=precision)
+    there = out + task * gradients + first + split * weights + line * line_length * out_channels
+    tl.store(
+        there + j[:, None] * out_channels + n[None, :],
+        total,
+        mask=(j < line_length)[:, None] & (n < out_channels)[None, :],
+    )
+
+
+def power(width: int, most: int) -> int:
+    """The smallest power of two from 16 on that holds a width, or the most there may be."""
+    return min(most, max(16, int(triton.next_power_of_2(width))))
+
+
+def exact(x: Tensor) -> str:
+    """How Triton multiplies: float32 exactly, lower precision as it is."""
+    return EXACT[x.dtype]

@@ -1,0 +1,126 @@
+"""Triton kernels for Adam on the scores of many tasks, and for the selection of the largest without sorting."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _update(
+    weight,
+    scores,
+    first,
+    second,
+    gradients,
+    layer_of,
+    place_of,
+    gradient_start,
+    splits,
+    sizes,
+    factors,
+    step,
+    decay,
+    total_weights,
+    total_gradients,
+    signed: tl.constexpr,
+    block: tl.constexpr,
+):
+    """One step of Adam on a block of one task's scores; the gradient is summed over the shares it was made in."""
+    task = tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0)
+    layer = tl.load(layer_of + number)
+    n = tl.load(place_of + number) + tl.arange(0, block)  # within the layer
+    size = tl.load(sizes + layer)
+    inside = n < size
+    g = tl.zeros((block,), dtype=tl.float32)
+    start = gradients + task * total_gradients + tl.load(gradient_start + layer)
+    for split in range(tl.load(splits + layer)):
+        g += tl.load(start + split * size + n, mask=inside, other=0.0)
+    here = number * block + tl.arange(0, block)
+    w = tl.load(weight + here)
+    here = task * total_weights + here
+    s = tl.load(scores + here)
+    g = g * w
+    if signed:
+        g = tl.where(s >= 0, g, -g)
+    g += decay * s
+    u = tl.load(first + here)
+    v = tl.load(second + here)
+    u = u + 0.1 * (g - u)
+    v = 0.999 * v + 0.001 * g * g
+    now = tl.load(step)
+    s -= tl.load(factors + 2 * now) * u / (tl.sqrt(v) * tl.load(factors + 2 * now + 1) + 1e-8)
+    tl.store(first + here, u)
+    tl.store(second + here, v)
+    tl.store(scores + here, tl.where(w == 0, 0.0, s))
+
+
+@triton.jit
+def _found(counts, here, wanted, passes: tl.constexpr):
+    """The bits that `passes` counts have found of the value that is the wanted-th largest: 6, then 5 in each."""
+    found = wanted * 0
+    d = tl.arange(0, 64)
+    for number in tl.static_range(passes):
+        count = tl.load(counts + here * 384 + number * 64 + d)
+        at_least = tl.sum(count, 0) - tl.cumsum(count, 0) + count
+        digit = tl.sum((at_least >= wanted).to(tl.int32), 0) - 1
+        wanted -= tl.sum(tl.where(d > digit, count, 0), 0)
+        found = found * 32 + digit
+    return found
+
+
+@triton.jit
+def _count(
+    scores,
+    keep,
+    counts,
+    chunk_layer,
+    chunk_start,
+    chunk_stop,
+    total_weights,
+    layers,
+    number: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Pass `number` of six: count, among scores with the bits found so far, how often each value of the next occurs."""
+    task = tl.program_id(1).to(tl.int64)
+    layer = tl.load(chunk_layer + tl.program_id(0))
+    here = task * layers + layer
+    n = tl.load(chunk_start + tl.program_id(0)) + tl.arange(0, block)
+    inside = n < tl.load(chunk_stop + tl.program_id(0))
+    s = tl.load(scores + task * total_weights + n, mask=inside, other=0.0)
+    key = tl.abs(s).to(tl.int32, bitcast=True)
+    values: tl.constexpr = 64 if number == 0 else 32
+    shift: tl.constexpr = 25 - 5 * number
+    if number > 0:
+        found = _found(counts, here, tl.load(keep + here), number)
+        inside = inside & ((key >> (shift + 5)) == found)
+    digit = tl.where(inside, (key >> shift) & (values - 1), 0)
+    counted = tl.histogram(digit, values)
+    d = tl.arange(0, values)
+    counted = tl.where(d == 0, counted - block + tl.sum(inside.to(tl.int32), 0), counted)
+    tl.atomic_add(counts + here * 384 + number * 64 + d, counted, mask=counted > 0)
+
+
+@triton.jit
+def _least(keep, counts, least, layers):
+    """The smallest score, in size, that is kept, as its bits; one program for each layer and task."""
+    here = tl.program_id(1) * layers + tl.program_id(0)
+    tl.store(least + here, _found(counts, here, tl.load(keep + here), 6))
+
+
+@triton.jit
+def _mask(weight, scores, masked, least, layer_of, total_weights, layers, signed: tl.constexpr, block: tl.constexpr):
+    """The masked weights: those whose score is at least the least in size, or those whose score is at least 0."""
+    task = tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0)
+    n = number * block + tl.arange(0, block)
+    w = tl.load(weight + n)
+    s = tl.load(scores + task * total_weights + n)
+    if signed:
+        key = tl.abs(s).to(tl.int32, bitcast=True)
+        chosen = key >= tl.load(least + task * layers + tl.load(layer_of + number))
+    else:
+        chosen = s >= 0
+    tl.store(masked + task * total_weights + n, tl.where(chosen, w, 0.0).to(masked.dtype.element_ty))

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from supsup import Allocation, Recipe, SupSup, data, evaluate, nets
+from supsup import Allocation, HopSupSup, Recipe, SupSup, data, evaluate, nets
 from supsup.bank import Bank
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
+from supsup.hop_experiment import run as run_hopfield
 from supsup.search import plain_inner
 from supsup.training import train_mask, train_masks
 
@@ -85,3 +86,11 @@ def test_observing_opens_the_same_masks(digits: Stream) -> None:
         x, y = digits[0].test.tensors()
         assert float((learner.predict(x).labels.cpu() == y).float().mean()) > 0.7
     assert opened[0] == opened[1]
+
+
+def test_a_hopfield_memory_filled_on_the_gpu_gives_the_masks_back(shared_data: Path) -> None:
+    stream = data.split(data.mnist(shared_data), 2)
+    models = [HopSupSup(nets.hop_mlp(outputs=10), seed, device="cuda") for seed in (100, 101)]
+    found = run_hopfield(models, stream[:3], ["best-of"])
+    assert found.own.accuracy.min() > 0.95
+    assert found.recovered["best-of"].right.all()

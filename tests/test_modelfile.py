@@ -426,7 +426,7 @@ class TestStrangeFiles:
             (empty, "is empty"),
             (picture, "not a supsup model file"),
             (other, "an SQLite file of another program"),
-            (with_pragma("newer", "PRAGMA user_version=2"), "format 2 is newer .* pip install -U supsup"),
+            (with_pragma("newer", "PRAGMA user_version=3"), "format 3 is newer .* pip install -U supsup"),
             (with_pragma("older", "PRAGMA user_version=0"), "damaged"),
             (with_pragma("view", "CREATE VIEW more AS SELECT 1"), "its tables are not those of a model file"),
             (with_pragma("lost", "DELETE FROM tasks WHERE position = 1"), "tasks are missing"),

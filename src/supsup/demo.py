@@ -45,6 +45,8 @@ class Settings:
     layers: str = "all"
     protocol: Grading = "paper"
     unannounced: bool = False
+    hopfield: bool = False
+    units: int = 1024
     strict: bool = True
     compare: bool = True
     device: str = "auto"

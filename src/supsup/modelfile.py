@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from supsup import codec
 from supsup.errors import Damaged, SupSupError
 from supsup.modelformat import (
     COLUMNS,
@@ -132,13 +133,15 @@ class ModelFile:
             self.reference, self._members = None, []
 
     def compact(self, *, against_mean: bool = False) -> None:
-        """Give the space of removed tasks back to the file system.
+        """Give the space of removed tasks back to the file system, and code masks that were written without a coder.
 
         against_mean  also code masks against their mean, if the file gets smaller by it
         """
         self._check_writable()
         if against_mean:
             self._code_against_mean()
+        else:
+            self._code_plain_ones()
         with explained(self.path):
             self._connection.execute("VACUUM")
 
@@ -173,6 +176,18 @@ class ModelFile:
         with self._writing(self.header, self._known_places()):
             self._recode(better if wins else alone, reference if wins else None)
         self.reference, self._members = (reference, self.names) if wins else (None, [])
+
+    def _code_plain_ones(self) -> None:
+        """Masks that lie in the file bit by bit, as a machine without the entropy coder writes them."""
+        plain = [row for row in self.rows() if row.codec == codec.PLAIN]
+        coded = [Row.encoded(self.header, row.position, row.decoded(self.header, None)) for row in plain]
+        smaller = [new for new, old in zip(coded, plain) if len(new.mask) < len(old.mask)]
+        if smaller:
+            with self._writing(self.header, self._known_places()):
+                self._connection.executemany(
+                    "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?",
+                    [(row.codec, row.mask, row.position) for row in smaller],
+                )
 
     def _recode(self, rows: list[Row], reference: Reference | None) -> None:
         self._connection.executemany(

@@ -27,6 +27,7 @@ from supsup.data import Stream
 from supsup.demo import NETS
 from supsup.devices import resolve
 from supsup.inference import Inference
+from supsup.loading import load
 from supsup.nets import FullyConnected
 from supsup.provenance import provenance
 from supsup.report import time_plot
@@ -86,12 +87,15 @@ def infer(
     data_dir: DataDir = None,
     device: Device = "auto",
     search_device: Annotated[str | None, Option(help="Search on another device than the one that trains.")] = None,
+    model_file: Annotated[
+        Path | None, Option("--model", help="Search in this model file (permutations of the data set, seed 0).")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Task inference from single images: exact and from few coordinates, against plain autograd and the floor.
 
     Learning the masks and grading the images are timed too. With --search-device the times of a search are that
-    device's; the exact answers, which are many, come from the device that trains.
+    device's; the exact answers, which are many, come from the device that trains. With --model nothing is learned.
     """
     learns, place = resolve(device), resolve(search_device or device)
     machine = measure_machine(place)
@@ -105,7 +109,14 @@ def infer(
         "few coordinates, all layers, H": Inference(coordinates=coordinates),
         "few coordinates, first layer, H": Inference(layers="first", coordinates=coordinates),
     }
-    for count in _numbers(tasks):
+    if model_file is not None:
+        model = load(model_file, device=place)
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.recipe.steps
+        if model.tasks != [task.name for task in stream]:
+            raise typer.BadParameter(f"{model_file} does not hold the tasks permutation-0, permutation-1, … in order")
+        x, names = single_images(stream, images)
+        rows = bench_inference(model, x.to(place), names, machine, settings, batch)
+    for count in _numbers(tasks) if model_file is None else []:
         stream = _stream(data_set, data_dir, count)
         warmed_up(_net(net, outputs), stream, recipe, learns)
         trained, taken = learned(_net(net, outputs), stream, recipe, learns)

@@ -202,6 +202,8 @@ class SupSup:
         images = self._images(x, learning=True)
         labels = checks.labels(y, len(images), self.device)
         checks.label_range(labels, self._outputs_for(images), "observed")
+        if len(images) == 1:
+            self.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
         name = self._observer.prepare(images, batches=1)
         self._observer.bench.step(images, labels)
         self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
@@ -418,9 +420,11 @@ class SupSup:
         self._check_shape(tuple(images.shape[1:]))
         try:
             outputs = self.net.run(images[:1], self.net.weights)
-        except RuntimeError as error:
+        except SupSupError:
+            raise
+        except Exception as error:  # the forward pass of a module of the user's own may raise anything
             shape = tuple(images.shape[1:])
             raise SupSupError(f"the network does not take images of shape {shape}: {error}") from error
-        if outputs.ndim != 2:
+        if outputs.ndim != 2 or len(outputs) != 1:
             raise SupSupError(f"the network must give one vector of outputs per image; got {tuple(outputs.shape)}")
         return outputs.shape[1]

@@ -127,13 +127,16 @@ def _fill(model: SupSup, file: ModelFile) -> None:
 
 
 def _statistics(model: SupSup, task: str, extras: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A task's own statistics among its tensors, as the network needs them."""
-    found = {}
-    for name, fresh in model.net.statistics.items():
-        value = extras.get(STATISTICS + name)
-        if value is None or value.shape != fresh.shape or value.dtype != torch.float32:
-            raise Damaged(f"task {task!r} lacks the statistics of the normalisation layer {name!r}")
-        found[name] = value
+    """A task's own statistics among its tensors: those that the network needs, no more and no less."""
+    found = {name.removeprefix(STATISTICS): value for name, value in extras.items() if name.startswith(STATISTICS)}
+    for name in found.keys() | model.net.statistics.keys():
+        here, there = model.net.statistics.get(name), found.get(name)
+        if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
+            shapes = ["missing" if value is None else list(value.shape) for value in (here, there)]
+            raise SupSupError(
+                f"the network does not fit: {name!r} of a normalisation layer is {shapes[0]}, "
+                f"but in the file, for task {task!r}, {shapes[1]}"
+            )
     return found
 
 

@@ -79,7 +79,9 @@ def linear_query(
     hooks = [net.module.get_submodule(n.rpartition(".")[0]).register_forward_hook(watch(n)) for n in layers]
     try:
         with torch.enable_grad():
-            effective = {name: weight.requires_grad_() for name, weight in net.masked(superposed).items()}
+            effective = net.masked(superposed)
+            for name in layers:
+                effective[name].requires_grad_()
             total = goal.values(net.run(x.flatten(0, 1), effective)).sum() / images
     finally:
         for handle in hooks:

@@ -20,6 +20,7 @@ from supsup.errors import SupSupError
 
 _MASKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NOT_MASKABLE = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, nn.modules.conv._ConvTransposeNd)
+_PIXELS = 1 << 24  # in one forward pass
 _STATISTICS = ("running_mean", "running_var")
 _SEPARATE = re.compile(r"\b[qkv]_proj_$")  # of attention whose keys or values have sizes of their own: one bias for all
 
@@ -61,6 +62,10 @@ class FrozenNet:
         if not isinstance(out, Tensor):
             raise SupSupError(f"the network must return one tensor, a vector of outputs per image; got {type(out)}")
         return out
+
+    def run_many(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """The same for any number of images, as many at a time as memory surely has room for."""
+        return torch.cat([self.run(piece, weights) for piece in x.split(max(1, _PIXELS // x[0].numel()))])
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -190,7 +190,7 @@ def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score:
     """Every candidate mask in turn; the one with the lowest objective."""
     values = torch.stack(
         [
-            score(net.run(x.flatten(0, 1), net.masked(bank.subnetwork(int(index))))).view(x.shape[:2]).mean(1)
+            score(net.run_many(x.flatten(0, 1), net.masked(bank.subnetwork(int(index))))).view(x.shape[:2]).mean(1)
             for index in candidates
         ]
     )

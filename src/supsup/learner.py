@@ -26,8 +26,6 @@ from supsup.saving import everything, header_of, stored
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.training import Recipe, Trained, train_masks
 
-_ANSWERED_AT_ONCE = 16384  # images in one forward pass
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -345,9 +343,9 @@ class SupSup:
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
         self._observer.settle()
-        weights = self.net.masked(self.bank.subnetwork(index))
-        pieces = [self.net.run(piece, weights).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
-        return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
+        outputs = self.net.run_many(images, self.net.masked(self.bank.subnetwork(index)))
+        confidence, labels = outputs.softmax(-1).max(-1)
+        return confidence, labels
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
         self._observer.settle()

@@ -94,9 +94,11 @@ def _check_shapes(shapes: dict[str, list[int]], header: Header) -> None:
 def _check_weights(net: FrozenNet, header: Header) -> None:
     _check_shapes({name: list(shape) for name, shape in net.shapes.items()}, header)
     if net.checksum != header.weights:
+        kept = [name for name, value in net.module.named_parameters() if name not in net.weights and value.any()]
         raise SupSupError(
             "the network does not fit: its masked weights have the right shapes, but their values or those of other "
-            f"parameters (biases, normalisation) differ (checksum {net.checksum}, in the file {header.weights})"
+            f"parameters and buffers differ (checksum {net.checksum}, in the file {header.weights})"
+            + (f"; what the seed does not give must be as it was: {', '.join(kept[:5])}" if kept else "")
         )
 
 

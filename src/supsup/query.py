@@ -8,6 +8,7 @@ same for the paper's fully connected networks, without autograd.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from supsup import objectives
 from supsup.frozen import FrozenNet
@@ -51,7 +53,7 @@ def query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goa
     if len(x) > 1 and x.shape[1] <= _SIDE_BY_SIDE // 2:
         try:
             return vectorised_query(net, x, superposed, goal, layers)
-        except RuntimeError:  # the module does something that torch cannot do for several rows at a time
+        except (RuntimeError, UserWarning):  # the module does what torch cannot do, or only slowly, for several rows
             pass
     return any_query(net, x, superposed, goal, layers)
 
@@ -78,7 +80,10 @@ def vectorised_query(
     def value(weights: dict[str, Tensor], images: Tensor) -> Tensor:
         return goal.values(net.run(images, effective | weights)).mean()
 
-    rows = vmap(grad(value), in_dims=(None, 0), chunk_size=max(1, _SIDE_BY_SIDE // x.shape[1]))(chosen, x)
+    together = max(1, _SIDE_BY_SIDE // x.shape[1])
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention are not for vmap
+        warnings.filterwarnings("error", "There is a performance drop")
+        rows = vmap(grad(value), in_dims=(None, 0), chunk_size=together)(chosen, x)
     return {name: -net.weights[name] * rows[name] for name in layers}
 
 

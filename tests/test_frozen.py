@@ -58,7 +58,10 @@ def tied(one: nn.Linear, other: nn.Linear | nn.Embedding) -> nn.Module:
         (nn.Sequential(nn.ReLU()), "nothing to mask"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)), "layer '1' averages its statistics"),
         (nn.ModuleDict({"a": nn.Linear(4, 4), "memory": nn.LSTM(4, 4)}), r"layer 'memory' \(LSTM\)"),
-        (nn.Sequential(nn.Linear(4, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))), "weight '1.weight' is co"),
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
+            "weight '1.weight' is co",
+        ),
         (tied(nn.Linear(4, 4), nn.Linear(4, 4)), "weight '0.weight' is shared with '1.weight'"),
         (tied(nn.Linear(4, 4), nn.Embedding(4, 4)), "weight '0.weight' is shared with '1.weight'"),
         (nn.Sequential(nn.LazyLinear(4)), r"layer '0' \(LazyLinear\) has no shape yet"),

@@ -132,7 +132,9 @@ def test_a_module_that_looks_at_its_numbers_goes_row_by_row() -> None:
 def test_linear_layers_beside_normalisation() -> None:
     """Statistics are superposed with the masks but no gradient goes to them."""
     torch.manual_seed(0)
-    net = FrozenNet(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)), 0, torch.device("cpu"))
+    net = FrozenNet(
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)), 0, torch.device("cpu")
+    )
     x, layers = torch.randn(4, 3, 6), list(net.weights)
     superposed = means(net) | {name: value + torch.rand_like(value) for name, value in net.statistics.items()}
     fast, plain = linear_query(net, x, superposed, H, layers), any_query(net, x, superposed, H, layers)

@@ -171,7 +171,9 @@ def _maskable_weights(module: nn.Module) -> list[str]:
     shared = {name: [other for other in together if other != name] for together in owners.values() for name in together}
     for name in names:
         if name not in shared:
-            raise SupSupError(f"weight {name!r} is computed from other parameters (weight_norm, …) and cannot be masked")
+            raise SupSupError(
+                f"weight {name!r} is computed from other parameters (weight_norm, …) and cannot be masked"
+            )
         if shared[name]:
             raise SupSupError(f"weight {name!r} is shared with {shared[name][0]!r} and cannot be masked")
     return names

@@ -4,7 +4,7 @@
 
 "task right": the share of test images whose task was inferred right. "class right": the share whose label is right too,
 which is accuracy among all classes at once (GNu). The outputs of every mask for every test image are computed once; all
-that is tried exhaustively comes from them. Gradients are taken anew: on a CPU keep them few with --single and --batches.
+that is tried exhaustively comes from them. Gradients are dearer: --single and --batches say from how many.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class Block(nn.Module):
         self.skip = nn.Conv2d(inputs, outputs, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.body(x) + self.skip(x)).relu_()
+        out: Tensor = self.body(x) + self.skip(x)
+        return out.relu_()
 
 
 class OwnResNet(nn.Module):
@@ -258,7 +259,7 @@ def test_a_network_that_does_not_fit_is_refused(own: Own, tmp_path: Path) -> Non
         model = SupSup(normalised(here), recipe=Recipe(steps=1, batch_size=8), device="cpu")
         model.learn((x, y), task="t")
         model.save(tmp_path / "plain.supsup")
-        with pytest.raises(SupSupError, match="does not fit: '1.running"):
+        with pytest.raises(SupSupError, match=r"does not fit: '1\.running"):
             supsup.load(tmp_path / "plain.supsup", net=normalised(there))
 
 
@@ -291,7 +292,7 @@ def recounted(self: Any, y: Tensor) -> Tensor:
         (Strange(lambda self, y: (y, y)), "must return one tensor"),
         (Strange(lambda self, y: (y, y) if self.training else y), "must return one tensor"),
         (Strange(lambda self, y: y.mean(0, keepdim=True).expand(3, -1)), "one vector of outputs per image"),
-        (Strange(lambda self, y: {}["no such key"]), r"does not take images of shape \(1, 16, 16\)"),
+        (Strange(lambda self, y: vars(self)["no such key"]), r"does not take images of shape \(1, 16, 16\)"),
         (Strange(counted), "buffer 'seen' changes"),
         (Strange(recounted), "buffer 'seen' changes"),
         (nn.Sequential(nn.Flatten(), nn.BatchNorm2d(256), nn.Linear(256, 5)), "does not take images"),

@@ -89,7 +89,7 @@ class Observer:
                 self.half_trained.popitem(last=False)
 
     def _take_up(self, name: str) -> str:
-        """Go on with a known mask: from where it was left, or from its bits and statistics if that is no longer kept."""
+        """Go on with a known mask from where it was left; if that is no longer kept, from its bits and statistics."""
         if name in self.half_trained:
             self.bench.put_on(self.half_trained.pop(name))
         else:

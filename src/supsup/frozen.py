@@ -46,21 +46,26 @@ class FrozenNet:
         self.pretrained = pretrained
         if not pretrained:
             _freeze(self.module, names, seed)
-        self._tracked = _tracked(self.module)
-        self.checksum = _checksum(dict(self.module.named_parameters()) | self._other_buffers())
+        tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())
+        self._other_buffers = [name for name in buffers if name not in set(tracked)]
+        self.checksum = _checksum(
+            dict(self.module.named_parameters()) | {name: buffers[name] for name in self._other_buffers}
+        )
         self.module.to(device).eval()
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self.weights: dict[str, Tensor] = {name: parameters[name].detach() for name in names}
         self.shapes: dict[str, torch.Size] = {name: weight.shape for name, weight in self.weights.items()}
         self.statistics: dict[str, Tensor] = {
-            name: buffers[name].detach().clone() for name in self._tracked if name.endswith(_STATISTICS)
+            name: buffers[name].detach().clone() for name in tracked if name.endswith(_STATISTICS)
         }
 
     def run(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given."""
         out = functional_call(self.module, dict(weights), (x,))
         if not isinstance(out, Tensor):
-            raise SupSupError(f"the network must return one tensor, a vector of outputs per image; got {type(out)}")
+            raise SupSupError(
+                f"the network must return one tensor, a vector of outputs per image; got {type(out).__name__}"
+            )
         return out
 
     def run_many(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
@@ -70,7 +75,8 @@ class FrozenNet:
     @contextmanager
     def training(self) -> Iterator[None]:
         """While it lasts, layers behave as in training: dropout drops, statistics are those of the batch."""
-        before = {name: (buffer, buffer._version) for name, buffer in self._other_buffers().items()}
+        before = [self.module.get_buffer(name) for name in self._other_buffers]
+        versions = [buffer._version for buffer in before]
         self.module.train()
         try:
             yield
@@ -80,8 +86,8 @@ class FrozenNet:
             raise SupSupError(f"the network cannot be trained on this batch, is it large enough? {error}") from error
         finally:
             self.module.eval()
-        for name, buffer in self._other_buffers().items():
-            if name in before and (buffer is not before[name][0] or buffer._version != before[name][1]):
+        for name, buffer, version in zip(self._other_buffers, before, versions):
+            if self.module.get_buffer(name) is not buffer or buffer._version != version:
                 raise SupSupError(
                     f"buffer {name!r} changes while the network is trained, so one task would change another's answers;"
                     " only the running means and variances of torch's own normalisation layers are kept per task"
@@ -91,10 +97,6 @@ class FrozenNet:
         """An error if the network cannot be trained on this batch; nothing changes."""
         with self.training(), torch.no_grad():
             self.run(x, self.weights | {name: value.clone() for name, value in self.statistics.items()})
-
-    def _other_buffers(self) -> dict[str, Tensor]:
-        """Buffers that are not those of a normalisation layer."""
-        return {name: buffer for name, buffer in self.module.named_buffers() if name not in self._tracked}
 
     def masked(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """W ⊙ M for every maskable weight, and whatever statistics are given along with the masks.

@@ -64,9 +64,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True, help="where the figures go")
     parser.add_argument("--data-dir", type=Path, help="folder that holds cifar100 (default: $SUPSUP_DATA)")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--single", type=int, default=50, help="images of each task that decide alone by a gradient")
-    parser.add_argument("--batches", type=int, default=4, help=f"batches of {BATCH} of each task, at most")
-    return parser.parse_args()
+    parser.add_argument("--single", type=int, help="images of each task that decide alone by a gradient (all; CPU: 25)")
+    parser.add_argument("--batches", type=int, help=f"batches of {BATCH} of each task that decide (all; CPU: 1)")
+    options = parser.parse_args()
+    on_cpu = resolve(options.device).type == "cpu"
+    if options.single is None:
+        options.single = 25 if on_cpu else None
+    if options.batches is None:
+        options.batches = 1 if on_cpu else None
+    return options
 
 
 def known_tasks(model: SupSup, data_dir: Path | None) -> list[Task]:

@@ -26,8 +26,6 @@ from supsup.saving import everything, header_of, stored
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.training import Recipe, Trained, train_masks
 
-_ANSWERED_AT_ONCE = 16384  # images in one forward pass
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -202,6 +200,8 @@ class SupSup:
         images = self._images(x, learning=True)
         labels = checks.labels(y, len(images), self.device)
         checks.label_range(labels, self._outputs_for(images), "observed")
+        if len(images) == 1:
+            self.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
         name = self._observer.prepare(images, batches=1)
         self._observer.bench.step(images, labels)
         self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
@@ -343,9 +343,9 @@ class SupSup:
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
         self._observer.settle()
-        weights = self.net.masked(self.bank.subnetwork(index))
-        pieces = [self.net.run(piece, weights).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
-        return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
+        outputs = self.net.run_many(images, self.net.masked(self.bank.subnetwork(index)))
+        confidence, labels = outputs.softmax(-1).max(-1)
+        return confidence, labels
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
         self._observer.settle()
@@ -418,9 +418,11 @@ class SupSup:
         self._check_shape(tuple(images.shape[1:]))
         try:
             outputs = self.net.run(images[:1], self.net.weights)
-        except RuntimeError as error:
+        except SupSupError:
+            raise
+        except Exception as error:  # the forward pass of a module of the user's own may raise anything
             shape = tuple(images.shape[1:])
             raise SupSupError(f"the network does not take images of shape {shape}: {error}") from error
-        if outputs.ndim != 2:
+        if outputs.ndim != 2 or len(outputs) != 1:
             raise SupSupError(f"the network must give one vector of outputs per image; got {tuple(outputs.shape)}")
         return outputs.shape[1]

@@ -345,12 +345,12 @@ class SupSup:
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
         self._observer.settle()
-        run = partial(self._switched.run, self.bank, index)
+        run = partial(self.switched.run, self.bank, index)
         pieces = [run(piece).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
         return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
 
     @cached_property
-    def _switched(self) -> SwitchedNet:
+    def switched(self) -> SwitchedNet:
         """The network that answers, with the mask of the last answer still on."""
         return SwitchedNet(self.net, self.bank.spans)
 

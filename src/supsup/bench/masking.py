@@ -31,7 +31,7 @@ def bench_masking(
     """Times of passes and switches with random masks of a given density.
 
     The plain pass is the module itself with its frozen weights; that of a selected task is what `predict` runs for one,
-    without its checks and softmax, which "predict" has too. Passes that are compared take turns.
+    without its checks and softmax, which "predict" has too. Passes that are compared take turns; times are medians.
     """
     model = with_random_masks(net, image, tasks, density, device)
     names, bank = model.tasks, model.bank
@@ -48,7 +48,8 @@ def bench_masking(
             "one by one": lambda turn: model.net.masked(bank.subnetwork(turn % tasks)),
             "other task": lambda turn: model.predict(x, task=names[turn % tasks]),
         }
-        taken = in_turn(passes, device, repeats) | in_turn(changes, device, repeats)
+        times = in_turn(passes, device, repeats) | in_turn(changes, device, repeats)
+    taken = {name: statistics.median(found) for name, found in times.items()}
     moved = bytes_moved(model)
     floor = moved / machine.bytes_per_second
     return {
@@ -61,6 +62,8 @@ def bench_masking(
         "plain forward ms": 1e3 * taken["plain"],
         "selected task forward ms": 1e3 * taken["selected"],
         "selected / plain": taken["selected"] / taken["plain"],
+        "fastest plain forward ms": 1e3 * min(times["plain"]),
+        "fastest selected task forward ms": 1e3 * min(times["selected"]),
         "predict, same task ms": 1e3 * taken["predict"],
         "predict, another task each time ms": 1e3 * taken["other task"],
         "switching µs": 1e6 * taken["switch"],
@@ -89,13 +92,13 @@ def with_random_masks(
     return model
 
 
-def in_turn(works: Mapping[str, Callable[[int], object]], device: torch.device, repeats: int) -> dict[str, float]:
-    """The median time of each work, done in turn, so that a slower moment of the machine meets all of them."""
+def in_turn(works: Mapping[str, Callable[[int], object]], device: torch.device, repeats: int) -> dict[str, list[float]]:
+    """The times of each work, warmed up and done in turn, so that a slower moment of the machine meets all of them."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(-1, repeats):
         for name, work in works.items():
             times[name].append(once(lambda work=work, turn=turn: work(turn), device))  # type: ignore[misc]
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+    return {name: found[1:] for name, found in times.items()}
 
 
 def bytes_moved(model: SupSup) -> int:

@@ -8,9 +8,11 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels are tested on the CPU;
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from supsup import Recipe, SupSup, data, nets
-from supsup.data import Stream
+from supsup import HopSupSup, Recipe, SupSup, UnitRecipe, data, nets
+from supsup.data import Stream, Task
+from supsup.hop_learner import learn_together
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +50,44 @@ def small(stream: Stream) -> SupSup:
 def images(stream: Stream) -> torch.Tensor:
     """Forty test images of the first task."""
     return stream[0].test.batch(torch.arange(40))[0]
+
+
+class SmallConvolutional(nn.Module):
+    """A network with running statistics, for what must hold for any module."""
+
+    def __init__(self, outputs: int = 5) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, stride=4, bias=False), nn.BatchNorm2d(4, affine=False)
+        self.linear = nn.Linear(196, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(self.norm(self.conv(x.view(-1, 1, 28, 28))).relu().flatten(1))
+        return out
+
+
+@pytest.fixture
+def convolutional() -> nn.Module:
+    """A small network that is not fully connected."""
+    return SmallConvolutional()
+
+
+@pytest.fixture(scope="session")
+def split() -> Stream:
+    """Two tasks of five digits each."""
+    return data.split(data.digits(), 5)
+
+
+@pytest.fixture
+def brief() -> Recipe:
+    """A few steps."""
+    return Recipe(steps=12, batch_size=16, learning_rate=1e-3)
+
+
+@pytest.fixture(scope="session")
+def hop() -> tuple[HopSupSup, list[Task], list[list[torch.Tensor]]]:
+    """A HopSupSup model, two tasks it learned and their masks, which it no longer has; tests must not change it."""
+    split = data.split(data.digits(), 2)
+    tasks = [split[0], split[3]]
+    recipe = UnitRecipe(epochs=10, batch_size=64)
+    model = HopSupSup(nets.HopMLP((784, 512, 512, 10)), seed=3, recipe=recipe, device="cpu")
+    return model, tasks, [learn_together([model], task) for task in tasks]

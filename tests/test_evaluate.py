@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from supsup import Allocation, Prediction, Recipe, SupSup, SupSupError, evaluate, follow, nets
-from supsup.baselines import FineTuning
+from supsup.baselines import LowerBound
 from supsup.data import Stream, Task
 from supsup.evaluate import order_of_test
 
@@ -87,14 +87,16 @@ def test_earlier_stages_can_be_graded_afterwards(learned: SupSup, stream: Stream
 
 def test_forgetting_shows_where_it_happens(stream: Stream) -> None:
     net = nets.FullyConnected((784, 30, 10))
-    graded = follow(FineTuning(net, recipe=Recipe(learning_rate=1e-2, steps=40), device="cpu"), stream[:3], "GNs")
+    graded = follow(
+        LowerBound(net, heads="single", recipe=Recipe(learning_rate=1e-2, steps=40), device="cpu"), stream[:3], "GNs"
+    )
     assert graded.stages == [1, 2, 3]
     assert graded.forgetting > 0.1
     assert graded.fresh["permutation-0"].accuracy > graded.per_task["permutation-0"] + 0.1
 
 
 def test_forgetting_that_was_not_measured_is_not_a_number(stream: Stream) -> None:
-    model = FineTuning(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
+    model = LowerBound(nets.FullyConnected((784, 10)), heads="single", recipe=Recipe(steps=1), device="cpu")
     for task in stream[:2]:
         model.learn(task)
     assert math.isnan(evaluate(model, stream, "GNs").forgetting)
@@ -113,7 +115,7 @@ def test_unannounced_tasks(stream: Stream) -> None:
 
 def test_only_supsup_learns_unannounced(stream: Stream) -> None:
     with pytest.raises(SupSupError, match="without being told"):
-        follow(FineTuning(nets.lenet_300_100(), device="cpu"), stream[:1], "NNs")
+        follow(LowerBound(nets.lenet_300_100(), device="cpu"), stream[:1], "NNs")
 
 
 def test_wrong_questions(learned: SupSup, stream: Stream) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from supsup import Allocation, Recipe, SupSup, data, evaluate, nets
+from supsup import Allocation, HopSupSup, Recipe, SupSup, data, evaluate, nets
 from supsup.bank import Bank
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
+from supsup.hop_experiment import run as run_hopfield
 from supsup.search import plain_inner
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import train_mask, train_masks
@@ -104,3 +105,11 @@ def test_switching_tasks() -> None:
         assert torch.equal(switched.masked, masked)
         expected = net.run(x, net.masked(bank.subnetwork(index)))
         assert torch.allclose(switched.run(bank, index, x), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_hopfield_memory_filled_on_the_gpu_gives_the_masks_back(shared_data: Path) -> None:
+    stream = data.split(data.mnist(shared_data), 2)
+    models = [HopSupSup(nets.hop_mlp(outputs=10), seed, device="cuda") for seed in (100, 101)]
+    found = run_hopfield(models, stream[:3], ["best-of"])
+    assert found.own.accuracy.min() > 0.95
+    assert found.recovered["best-of"].right.all()

@@ -357,6 +357,22 @@ class TestForget:
         assert masks(supsup.load(path)) == masks(tiny(5))
 
     @pytest.mark.skipif(not codec.available(), reason="needs the entropy coder")
+    def test_compaction_codes_what_a_machine_without_the_coder_wrote(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sparse = tiny()
+        bits = (torch.rand(sparse.bank.pack(tiny(1).mask("task-0")).shape[0]) < 0.05).byte()
+        sparse.put({"sparse": 10}, bits[:, None], {}, (200,))
+        with monkeypatch.context() as without:
+            without.setattr(codec, "available", lambda: False)
+            sparse.save(path)
+        with ModelFile(path, write=True) as file:
+            before = [row.codec for row in file.rows()]
+            file.compact()
+            assert (before, [row.codec for row in file.rows()]) == ([codec.PLAIN], [codec.CODED])
+        assert masks(supsup.load(path)) == masks(sparse)
+
+    @pytest.mark.skipif(not codec.available(), reason="needs the entropy coder")
     def test_masks_coded_against_their_mean_do_not_outlive_a_task_in_it(self, path: Path) -> None:
         """Alike masks get smaller; the mean goes with the first task that it was taken over."""
         alike = tiny()
@@ -426,7 +442,7 @@ class TestStrangeFiles:
             (empty, "is empty"),
             (picture, "not a supsup model file"),
             (other, "an SQLite file of another program"),
-            (with_pragma("newer", "PRAGMA user_version=2"), "format 2 is newer .* pip install -U supsup"),
+            (with_pragma("newer", "PRAGMA user_version=3"), "format 3 is newer .* pip install -U supsup"),
             (with_pragma("older", "PRAGMA user_version=0"), "damaged"),
             (with_pragma("view", "CREATE VIEW more AS SELECT 1"), "its tables are not those of a model file"),
             (with_pragma("lost", "DELETE FROM tasks WHERE position = 1"), "tasks are missing"),

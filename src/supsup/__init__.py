@@ -8,11 +8,14 @@ from supsup.evaluate import Evaluation as Evaluation
 from supsup.evaluate import evaluate as evaluate
 from supsup.evaluate import follow as follow
 from supsup.exporting import export as export
+from supsup.hop_learner import HopSupSup as HopSupSup
 from supsup.inference import Inference as Inference
 from supsup.learner import Prediction as Prediction
 from supsup.learner import SupSup as SupSup
 from supsup.loading import load as load
+from supsup.recovery import Recovery as Recovery
 from supsup.scenario import Scenario as Scenario
 from supsup.training import Recipe as Recipe
+from supsup.training.units import UnitRecipe as UnitRecipe
 
 __version__ = "0.1.0"

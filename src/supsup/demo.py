@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from supsup import data, nets
-from supsup.baselines import FineTuning
+from supsup.baselines import LowerBound
 from supsup.data import Stream
 from supsup.errors import SupSupError
 from supsup.evaluate import Evaluation, Grading, evaluate, follow
@@ -45,6 +45,8 @@ class Settings:
     layers: str = "all"
     protocol: Grading = "paper"
     unannounced: bool = False
+    hopfield: bool = False
+    units: int = 1024
     strict: bool = True
     compare: bool = True
     device: str = "auto"
@@ -110,7 +112,9 @@ def _graded(settings: Settings, stream: Stream, model: SupSup, file: Path | None
         lines.append(Line("… by each image alone", strict, lines[0].seconds, lines[0].from_file))
     if settings.compare:
         begin = time.perf_counter()
-        rival = FineTuning(_net(settings, stream), settings.seed, recipe=model.recipe, device=settings.device)
+        rival = LowerBound(
+            _net(settings, stream), settings.seed, heads="single", recipe=model.recipe, device=settings.device
+        )
         forgot = follow(rival, stream, "GNs", stages=stages, description="ordinary network")
         lines.append(Line("ordinary network", forgot, time.perf_counter() - begin))
     return lines

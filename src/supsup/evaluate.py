@@ -49,6 +49,13 @@ class LooksBack(Protocol):
     def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str: ...
 
 
+@runtime_checkable
+class InfersBatches(Protocol):
+    """A learner that can decide on many batches [r, b, …] in one call."""
+
+    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]: ...
+
+
 @dataclass(frozen=True)
 class Grade:
     """Fractions of one task's test images: the right answer, and the right task."""
@@ -287,12 +294,22 @@ def _answers(
         prediction = model.predict(x)
         return Answers(prediction.labels == y, prediction.tasks, 1)
     if deciding is None:
-        deciding = [str(model.infer_task(batch, per="batch", among=among)) for batch in x.split(batch_size)]
+        deciding = _decided_by_batches(model, x, batch_size, among)
     answers = Answers(torch.zeros_like(y, dtype=torch.bool), deciding, batch_size)
     for name in set(deciding):
         rows = answers.per_image([used == name for used in deciding])
         answers.right[rows] = model.predict(x[rows], task=name).labels == y[rows]
     return answers
+
+
+def _decided_by_batches(model: LooksBack, x: Tensor, batch_size: int, among: Sequence[str] | None) -> list[str]:
+    """The task that each batch seems to belong to."""
+    batches = list(x.split(batch_size))
+    decided: list[str] = []
+    whole = len(x) // batch_size
+    if whole and isinstance(model, InfersBatches):
+        decided = model.infer_batches(torch.stack(batches[:whole]), among=among)
+    return decided + [str(model.infer_task(batch, per="batch", among=among)) for batch in batches[len(decided) :]]
 
 
 def _mixed_answers(

@@ -36,6 +36,10 @@ def load(
     file = ModelFile(path, write=in_place)
     try:
         with explained(file.path):
+            if file.header.kind != "SupSup":
+                raise SupSupError(
+                    f"holds a {file.header.kind} model: open it with supsup.{file.header.kind}.load(path)"
+                )
             model = _empty(file.header, net, device)
         _fill(model, file)
     except BaseException:
@@ -53,7 +57,7 @@ def _empty(header: Header, net: nn.Module | None, device: str | torch.device) ->
     try:
         recipe, inference = Recipe(**header.recipe), Inference(**header.inference)
         allocation = Allocation(**header.allocation)
-        module = net if net is not None else _built(header)
+        module = net if net is not None else built(header)
         model = SupSup(
             module,
             header.seed,
@@ -65,14 +69,15 @@ def _empty(header: Header, net: nn.Module | None, device: str | torch.device) ->
         )
     except TypeError as error:
         raise SupSupError(f"its settings are not known to this version ({error}): pip install -U supsup") from error
-    _check_weights(model.net, header)
+    check_weights(model.net, header)
     model.notes = dict(header.notes)
     model._shape = None if header.image_shape is None else tuple(header.image_shape)
     model.created = header.created
     return model
 
 
-def _built(header: Header) -> nn.Module:
+def built(header: Header) -> nn.Module:
+    """The network that the header names, once its shapes are known to be those in the file."""
     if header.architecture is None:
         raise SupSupError("the model was built from a module of your own; give it: load(path, net=your_module)")
     architecture = Architecture(**header.architecture)
@@ -91,7 +96,8 @@ def _check_shapes(shapes: dict[str, list[int]], header: Header) -> None:
         raise SupSupError(f"the network does not fit: its weights come as {list(shapes)}, not {list(header.shapes)}")
 
 
-def _check_weights(net: FrozenNet, header: Header) -> None:
+def check_weights(net: FrozenNet, header: Header) -> None:
+    """An error unless the frozen network is the one that the file was written with."""
     _check_shapes({name: list(shape) for name, shape in net.shapes.items()}, header)
     if net.checksum != header.weights:
         raise SupSupError(

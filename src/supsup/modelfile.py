@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from supsup import codec
 from supsup.errors import Damaged, SupSupError
 from supsup.modelformat import (
     COLUMNS,
@@ -22,8 +23,11 @@ from supsup.modelformat import (
     create,
     read_header,
     read_reference,
+    read_state,
+    state_checksums,
     write_header,
     write_reference,
+    write_state,
 )
 from supsup.reference import Reference
 from supsup.sqlitefile import PAGE, WriterLock, connect, explained, transaction
@@ -81,7 +85,7 @@ class ModelFile:
     def rows(self) -> Iterator[Row]:
         """Every task as it lies in the file, in order; an error after the last if one is missing."""
         with self._reading() as digest:
-            checksums = []
+            checksums = state_checksums(self._connection, self.header)
             for values in self._connection.execute(f"SELECT {COLUMNS} FROM tasks ORDER BY position"):
                 row = Row.of(values)
                 checksums.append(row.checksum)
@@ -94,6 +98,11 @@ class ModelFile:
             with explained(self.path):
                 task = row.decoded(self.header, self.reference)
             yield task
+
+    def state(self) -> bytes:
+        """The tensors of a model that keeps all its tasks together, as safetensors bytes, checked."""
+        with self._reading():
+            return read_state(self._connection)
 
     def put(self, tasks: Iterable[Stored], header: Header | None = None) -> None:
         """Commit tasks, all or none: new ones, or new masks of those that are there."""
@@ -110,6 +119,7 @@ class ModelFile:
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
+        self._check_writable()
         places = dict(self._known_places())
         if name not in places:
             raise SupSupError(f"{self.path}: no task {name!r}; `supsup tasks {self.path.name}` lists what there is")
@@ -123,13 +133,15 @@ class ModelFile:
             self.reference, self._members = None, []
 
     def compact(self, *, against_mean: bool = False) -> None:
-        """Give the space of removed tasks back to the file system.
+        """Give the space of removed tasks back to the file system, and code masks that were written without a coder.
 
         against_mean  also code masks against their mean, if the file gets smaller by it
         """
         self._check_writable()
         if against_mean:
             self._code_against_mean()
+        else:
+            self._code_plain_ones()
         with explained(self.path):
             self._connection.execute("VACUUM")
 
@@ -165,6 +177,18 @@ class ModelFile:
             self._recode(better if wins else alone, reference if wins else None)
         self.reference, self._members = (reference, self.names) if wins else (None, [])
 
+    def _code_plain_ones(self) -> None:
+        """Masks that lie in the file bit by bit, as a machine without the entropy coder writes them."""
+        plain = [row for row in self.rows() if row.codec == codec.PLAIN]
+        coded = [Row.encoded(self.header, row.position, row.decoded(self.header, None)) for row in plain]
+        smaller = [new for new, old in zip(coded, plain) if len(new.mask) < len(old.mask)]
+        if smaller:
+            with self._writing(self.header, self._known_places()):
+                self._connection.executemany(
+                    "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?",
+                    [(row.codec, row.mask, row.position) for row in smaller],
+                )
+
     def _recode(self, rows: list[Row], reference: Reference | None) -> None:
         self._connection.executemany(
             "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?", [(r.codec, r.mask, r.position) for r in rows]
@@ -181,7 +205,8 @@ class ModelFile:
                 if [type(value) for value in values] != [int, str, bytes]:
                     raise Damaged(f"task {values[1]!r} is damaged (a value has the wrong type)")
                 places[values[1]] = (values[0], values[2])
-            check_complete((checksum for _, checksum in places.values()), digest)
+            stored = state_checksums(self._connection, self.header)
+            check_complete([*stored, *(checksum for _, checksum in places.values())], digest)
         self._places = places
         return places
 
@@ -209,6 +234,11 @@ class ModelFile:
     def _check_writable(self) -> None:
         if self._lock is None:
             raise SupSupError(f"{self.path} was opened to read only; open it with write=True to change it")
+        if self.header.kind != "SupSup":
+            raise SupSupError(
+                f"{self.path} holds a {self.header.kind} model, whose tasks lie in one memory: none of them can be "
+                "changed or removed on its own"
+            )
 
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
@@ -219,8 +249,11 @@ class ModelFile:
             self._lock = None
 
 
-def write_new(path: AnyPath, header: Header, tasks: Iterable[Stored]) -> Path:
-    """A whole model file at once, in place of an older model file if there is one; complete or not at all."""
+def write_new(path: AnyPath, header: Header, tasks: Iterable[Stored] = (), state: bytes = b"") -> Path:
+    """A whole model file at once, in place of an older model file if there is one; complete or not at all.
+
+    tasks  the rows of a SupSup model; `state` the tensors (safetensors) of a kind of model that has a state instead
+    """
     target = Path(path).resolve()
     if not target.parent.is_dir():
         raise SupSupError(f"there is no folder {target.parent}; make it first")
@@ -230,7 +263,7 @@ def write_new(path: AnyPath, header: Header, tasks: Iterable[Stored]) -> Path:
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
             with explained(target):
-                _write(part, header, tasks)
+                _write(part, header, tasks, state)
             if target.exists():
                 shutil.copymode(target, part)
             os.replace(part, target)
@@ -257,14 +290,14 @@ def existing(path: AnyPath) -> Path:
     return full
 
 
-def _write(path: Path, header: Header, tasks: Iterable[Stored]) -> None:
+def _write(path: Path, header: Header, tasks: Iterable[Stored], state: bytes) -> None:
     connection = connect(path, create=True)
     try:
         connection.execute(f"PRAGMA page_size={PAGE}")
         connection.execute("PRAGMA synchronous=FULL")
         with transaction(connection, "IMMEDIATE"):
-            create(connection)
-            checksums = []
+            create(connection, header.format)
+            checksums = [] if header.format == 1 else [write_state(connection, state)]
             for position, task in enumerate(tasks):
                 row = Row.encoded(header, position, task)
                 checksums.append(row.checksum)

@@ -1,6 +1,7 @@
 """What lies in a model file: the header, one row per task, and the checksums that tie them together.
 
-Masks go in and come out as the bank's packed bytes; nothing here knows torch modules.
+Masks go in and come out as the bank's packed bytes; nothing here knows torch modules. A kind of model that keeps all
+its tasks in tensors of one size has no rows but a state, and a format of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from supsup.errors import Damaged, SupSupError
 from supsup.reference import Reference
 from supsup.reference import decode as decode_mask
 
-FORMAT = 1
+FORMATS = {"SupSup": 1, "HopSupSup": 2}  # by kind of model
 APPLICATION_ID = 0x53555053  # "SUPS"
 _MOST_WEIGHTS = 1 << 32  # what a header may claim, so that no file can ask for any amount of memory
 COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
@@ -35,6 +36,10 @@ SCHEMA = (
     "extras BLOB NOT NULL, mask BLOB NOT NULL)",
     "CREATE TABLE reference (id INTEGER PRIMARY KEY, members TEXT NOT NULL, codec TEXT NOT NULL, levels BLOB NOT NULL)",
 )
+SCHEMAS = {
+    1: SCHEMA,
+    2: (*SCHEMA, "CREATE TABLE state (id INTEGER PRIMARY KEY, tensors BLOB NOT NULL, checksum BLOB NOT NULL)"),
+}
 
 
 class NewerFormat(SupSupError):
@@ -48,6 +53,8 @@ class Header:
     weights     checksum of the frozen weights
     shapes      of the masked weights, in order
     pretrained  the weights are the user's own, not from the seed
+    kind        of model; all but "SupSup" have a state instead of rows of tasks
+    details     what only this kind of model has to say
     """
 
     seed: int
@@ -62,6 +69,20 @@ class Header:
     created: str
     library: str
     pretrained: bool = False
+    kind: str = "SupSup"
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def format(self) -> int:
+        """The version of the file format for this kind of model."""
+        return FORMATS[self.kind]
+
+    def to_json(self) -> str:
+        """In format 1 there is one kind of model only, and no word about it."""
+        values = asdict(self)
+        if self.kind == "SupSup":
+            del values["kind"], values["details"]
+        return json.dumps(values)
 
     @property
     def sizes(self) -> list[int]:
@@ -82,6 +103,8 @@ _KINDS: dict[str, Any] = {
     "created": str,
     "library": str,
     "pretrained": bool,
+    "kind": str,
+    "details": dict,
 }
 
 
@@ -147,11 +170,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def create(connection: sqlite3.Connection) -> None:
-    """The empty tables, always in this order: repair relies on their places."""
+def create(connection: sqlite3.Connection, version: int = 1) -> None:
+    """The empty tables of a format, always in this order: repair relies on their places."""
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version={FORMAT}")
-    for statement in SCHEMA:
+    connection.execute(f"PRAGMA user_version={version}")
+    for statement in SCHEMAS[version]:
         connection.execute(statement)
 
 
@@ -161,23 +184,24 @@ def check_format(connection: sqlite3.Connection) -> None:
     if application != APPLICATION_ID:
         raise SupSupError("not a supsup model file but an SQLite file of another program")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > FORMAT:
-        raise NewerFormat(f"format {version} is newer than {FORMAT}, the newest known here: pip install -U supsup")
-    if version < FORMAT:
+    newest = max(SCHEMAS)
+    if version > newest:
+        raise NewerFormat(f"format {version} is newer than {newest}, the newest known here: pip install -U supsup")
+    if version not in SCHEMAS:
         raise Damaged(f"the file is damaged (its format is given as {version})")
-    if not has_our_tables(connection):
+    if not has_our_tables(connection, version):
         raise Damaged("the file is damaged (its tables are not those of a model file)")
 
 
-def has_our_tables(connection: sqlite3.Connection) -> bool:
-    """Whether the file has the tables of a model file, and no others, no views and no triggers."""
-    return tuple(sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema")) == SCHEMA
+def has_our_tables(connection: sqlite3.Connection, version: int = 1) -> bool:
+    """Whether the file has the tables of a format, and no others, no views and no triggers."""
+    return tuple(sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema")) == SCHEMAS[version]
 
 
 def write_header(connection: sqlite3.Connection, header: Header, checksums: Iterable[bytes]) -> None:
     """Replace the header and the digest of the tasks' checksums (in order)."""
     try:
-        text, digest = json.dumps(asdict(header)), _digest(checksums)
+        text, digest = header.to_json(), _digest(checksums)
     except (TypeError, ValueError) as error:
         raise SupSupError(f"the model's notes and settings must be JSON values ({error})") from error
     for table in ("model", "spare"):
@@ -198,8 +222,8 @@ def read_header(connection: sqlite3.Connection, table: str = "model") -> tuple[H
         sides = [side for shape in [*header.shapes.values(), header.image_shape or []] for side in shape]
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Damaged(f"the header cannot be read ({error})") from error
-    if wrong:
-        raise Damaged(f"the header cannot be read ({', '.join(wrong)} of the wrong type)")
+    if wrong or header.kind not in FORMATS:
+        raise Damaged(f"the header cannot be read ({', '.join(wrong or ['kind'])} of the wrong type)")
     if not all(type(side) is int and side > 0 for side in sides) or not 0 < sum(header.sizes) <= _MOST_WEIGHTS:
         raise Damaged("the header cannot be read (weights or images of impossible shapes)")
     return header, digest
@@ -223,6 +247,31 @@ def read_reference(connection: sqlite3.Connection, header: Header) -> tuple[Refe
         return Reference.from_bytes(row[1], row[2], header.sizes), list(map(str, json.loads(row[0])))
     except (ValueError, TypeError, RecursionError) as error:
         raise Damaged(f"the mean that masks are coded against is damaged ({error})") from error
+
+
+def write_state(connection: sqlite3.Connection, tensors: bytes) -> bytes:
+    """Replace the state (safetensors bytes); returns its checksum."""
+    checksum = hashlib.blake2b(tensors, digest_size=16).digest()
+    connection.execute("REPLACE INTO state VALUES (1, ?, ?)", (tensors, checksum))
+    return checksum
+
+
+def read_state(connection: sqlite3.Connection) -> bytes:
+    """The state, whose every byte is as it was written, or an error."""
+    row = connection.execute("SELECT tensors, checksum FROM state").fetchone()
+    if row is None or [type(value) for value in row] != [bytes, bytes]:
+        raise Damaged("the file is damaged (the model's state is missing)")
+    if hashlib.blake2b(row[0], digest_size=16).digest() != row[1]:
+        raise Damaged("the file is damaged (the checksum of the model's state differs)")
+    tensors: bytes = row[0]
+    return tensors
+
+
+def state_checksums(connection: sqlite3.Connection, header: Header) -> list[bytes]:
+    """What the state adds to the digest in the header: one checksum, or none for a kind of model without a state."""
+    if header.format == 1:
+        return []
+    return [checksum for (checksum,) in connection.execute("SELECT checksum FROM state") if type(checksum) is bytes]
 
 
 def check_complete(checksums: Iterable[bytes], digest: bytes) -> None:

@@ -28,13 +28,15 @@ def provenance(device: torch.device) -> dict[str, str | int]:
 
 
 def _commit() -> str:
-    """The commit of the source tree that runs, marked where it was changed since; outside a checkout $SUPSUP_COMMIT."""
+    """$SUPSUP_COMMIT if set, else the commit of the source tree that runs, marked where it was changed since."""
+    if "SUPSUP_COMMIT" in os.environ:
+        return os.environ["SUPSUP_COMMIT"]
     here = Path(__file__).resolve().parent
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
         changed = subprocess.run(["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("SUPSUP_COMMIT", "")
+        return ""
     return commit.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
 
 

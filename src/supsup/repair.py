@@ -61,6 +61,8 @@ def verify(path: AnyPath) -> Findings:
             findings.structure += file.structure_problems()
             for row in file.rows():
                 findings.judge(row, file.header, file.reference)
+            if file.header.format > 1:
+                file.state()
     except Damaged as error:
         findings.structure.append(str(error))
     return findings
@@ -77,6 +79,11 @@ def repair(path: AnyPath, out: AnyPath) -> Findings:
         raise
     except SupSupError as error:
         findings = Findings(structure=[str(error)])
+    if findings.header is not None and findings.header.format > 1:
+        state = (
+            "damaged; restore the file from a backup" if findings.structure else "intact; there is nothing to repair"
+        )
+        raise SupSupError(f"{source}: the tasks of a {findings.header.kind} model lie in one memory, and it is {state}")
     if findings.structure:
         findings = _salvage(source, findings.structure)
     if findings.header is None:

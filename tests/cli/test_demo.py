@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from supsup import HopSupSup
 from supsup.modelfile import ModelFile
 
 
@@ -67,11 +68,24 @@ def test_demo_unannounced_on_rotations(tmp_path: Path) -> None:
     assert names(tmp_path / "runs" / "demo.supsup") == ["observed-0"]
 
 
+def test_demo_with_a_hopfield_memory(tmp_path: Path) -> None:
+    done = supsup("demo", "--hopfield", "--units", "256", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "recovered, best-of" in done.stdout
+    assert "after the first task and after the last" in " ".join(done.stdout.split())
+    figures = json.loads((tmp_path / "runs" / "hopfield.json").read_text())
+    assert len(figures["tasks"]) == 5
+    assert figures["masks as learned"]["accuracy %"] > 90
+    assert (tmp_path / "runs" / "hopfield.png").stat().st_size > 10_000
+    assert HopSupSup.load(tmp_path / "runs" / "hopfield.supsup").tasks == figures["tasks"]
+
+
 def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:
     for arguments, message in (
         (["--tasks", "0"], "no tasks"),
         (["--data", "cats"], "digits, mnist, fashion-mnist"),
         (["--method", "guess"], "known: one-shot"),
+        (["--hopfield", "--unannounced"], "leave --unannounced out"),
         (["--net", "brain"], "lenet_300_100, fc_1024"),
         (["--stream", "shuffled"], "permuted, rotated, split"),
         (["--data", "mnist", "--data-dir", "nowhere"], "nowhere"),

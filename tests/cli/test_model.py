@@ -11,7 +11,7 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 import supsup
-from supsup import SupSup, SupSupError, nets
+from supsup import HopSupSup, SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.modelfile import ModelFile
 
@@ -47,6 +47,18 @@ def test_info_says_what_it_is(file: Path) -> None:
     said = run("info", file).stdout
     for part in ("lenet_300_100(outputs=50, inputs=784)", "270,200 in 3 tensors, seed 0", "steps 80", "data: digits"):
         assert part in said
+
+
+def test_a_hopfield_memory_is_told_too(hop: tuple[HopSupSup, object, object], tmp_path: Path) -> None:
+    path = tmp_path / "hop.supsup"
+    hop[0].save(path)
+    assert "classes-6-7" in run("tasks", path).stdout
+    said = run("info", path).stdout
+    for part in ("HopSupSup", "HopMLP(widths=[784, 512, 512, 10])", "rule storkey", "procedure best-of", "format 2"):
+        assert part in said
+    assert "2 tasks, all intact" in run("verify", path).stdout
+    with pytest.raises(SupSupError, match="on its own"):
+        CliRunner().invoke(app, ["forget", str(path), "classes-0-1"], catch_exceptions=False)
 
 
 def test_verify_and_repair(file: Path) -> None:

@@ -10,8 +10,11 @@ from typer import Option
 
 from supsup import data as sources
 from supsup import demo as demo_job
+from supsup import hop_demo
 from supsup.devices import resolve
 from supsup.report import accuracy_plot, closing_table
+from supsup.report.hop_plots import recovery_plot
+from supsup.report.tables import recovery_table
 
 _DEFAULT = demo_job.Settings()
 
@@ -42,11 +45,17 @@ def demo(
     unannounced: Annotated[bool, Option("--unannounced", help="Never say the task, not in training either (NNs).")] = (
         _DEFAULT.unannounced
     ),
+    hopfield: Annotated[
+        bool, Option("--hopfield", help="Keep all masks in one Hopfield memory (HopSupSup; classes are split).")
+    ] = _DEFAULT.hopfield,
+    units: Annotated[int, Option(help="Hidden units in each layer (--hopfield; the paper has 2048).")] = _DEFAULT.units,
     strict: Annotated[bool, Option(help="Also grade with every image deciding for itself.")] = _DEFAULT.strict,
     compare: Annotated[bool, Option(help="Also train an ordinary network on the same tasks.")] = _DEFAULT.compare,
     device: Annotated[str, Option(help="auto, cpu or cuda.")] = _DEFAULT.device,
     out: Annotated[Path, Option(help="Folder for the plot, the JSON of all figures and the model.")] = Path("runs"),
-    name: Annotated[str, Option(help="What to call the files there.")] = "demo",
+    name: Annotated[
+        str | None, Option(help="What to call the files there.", show_default="demo, or hopfield with --hopfield")
+    ] = None,
     model: Annotated[
         Path | None,
         Option(
@@ -64,7 +73,11 @@ def demo(
     arguments = {key: value for key, value in locals().items() if key not in ("out", "name", "model", "fresh")}
     settings = demo_job.Settings(**arguments)
     out.mkdir(parents=True, exist_ok=True)
+    name = name or ("hopfield" if hopfield else "demo")
     file = model or out / f"{name}.supsup"
+    if hopfield:
+        _hopfield(settings, file, out / f"{name}.json", out / f"{name}.png")
+        return
     lines = demo_job.run(settings, file, fresh=fresh)
     title = f"{settings.tasks} tasks ({settings.stream} {settings.data}), {settings.net}"
     plot, figures = out / f"{name}.png", out / f"{name}.json"
@@ -76,4 +89,15 @@ def demo(
         console.print(f"{lines[0].evaluation.masks} masks were opened for {len(lines[0].evaluation.per_task)} tasks.")
     if lines[0].from_file:
         console.print(f"{lines[0].from_file} of the tasks were in {file} already and were not learned again.")
+    console.print(f"plot: {plot}   figures: {figures}   model: {file}")
+
+
+def _hopfield(settings: demo_job.Settings, file: Path, figures: Path, plot: Path) -> None:
+    experiment = hop_demo.run_and_save(settings, file, figures)
+    title = f"Hopfield recovery, {settings.data} split by {settings.classes_per_task}"
+    recovery_plot(plot, title, experiment, "best-of")
+    console = Console()
+    console.print(recovery_table(title, experiment))
+    size = experiment.memory_bytes[-1]
+    console.print(f"Ψ and μ take {size:,} bytes, after the first task and after the last.")
     console.print(f"plot: {plot}   figures: {figures}   model: {file}")

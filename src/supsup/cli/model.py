@@ -13,8 +13,8 @@ from typer import Argument, Option
 
 from supsup import codec, exporting, loading
 from supsup import repair as repairing
+from supsup.hop_file import KIND
 from supsup.modelfile import ModelFile
-from supsup.modelformat import FORMAT
 
 File = Annotated[Path, Argument(help="A model file.")]
 
@@ -23,6 +23,13 @@ def tasks(file: File) -> None:
     """List the tasks of a model file."""
     with ModelFile(file) as model:
         table = Table("task", title=escape(file.name), title_justify="left")
+        if model.header.kind == KIND:
+            for heading in ("classes", "learned"):
+                table.add_column(heading, justify="right", no_wrap=True)
+            for name, classes, learned in model.header.details.get("tasks", []):
+                table.add_row(escape(str(name)), f"{classes}", str(learned)[:10])
+            Console().print(table)
+            return
         for heading in ("classes", "density %", "bytes", "bits/weight", "learned"):
             table.add_column(heading, justify="right", no_wrap=True)
         weights = sum(model.header.sizes)
@@ -49,23 +56,37 @@ def info(file: File) -> None:
             bound += codec.entropy_bytes(packed, header.sizes)
             paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
         count = len(model.names)
+        state = model.state() if header.kind == KIND else b""
     built = header.architecture
     call = ", ".join(f"{key}={value!r}" for key, value in built.get("arguments", {}).items()) if built else ""
     network = f"{built.get('name')}({call})" if built else "a module of the user's own"
     recipe = ", ".join(f"{key} {value}" for key, value in header.recipe.items())
+    weights = f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}"
+    about_masks = {
+        "masked weights": weights,
+        "inference": f"{header.inference.get('method')}, objective {header.inference.get('objective')}",
+        "tasks": f"{count:,}",
+        "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
+        "extras": f"{extras:,} bytes",
+    }
+    if header.kind == KIND:
+        details = header.details
+        about_masks = {
+            "frozen weights": weights,
+            "memory": f"{len(state):,} bytes, whatever the number of tasks; rule {details.get('rule')}",
+            "recovery": ", ".join(f"{key} {value}" for key, value in details.get("recovery", {}).items()),
+            "tasks": f"{len(details.get('tasks', [])):,}",
+        }
     lines = {
+        "kind": header.kind,
         "network": network,
-        "masked weights": f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}",
         "weights checksum": header.weights,
         "images": " × ".join(map(str, header.image_shape)) if header.image_shape else "none learned yet",
         "recipe": recipe,
-        "inference": f"{header.inference.get('method')}, objective {header.inference.get('objective')}",
+        **about_masks,
         "notes": ", ".join(f"{key}: {value}" for key, value in header.notes.items()),
-        "tasks": f"{count:,}",
         "file": f"{file.stat().st_size:,} bytes",
-        "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
-        "extras": f"{extras:,} bytes",
-        "created": f"{header.created} by supsup {header.library}, format {FORMAT}",
+        "created": f"{header.created} by supsup {header.library}, format {header.format}",
     }
     table = Table(title=escape(file.name), title_justify="left", show_header=False)
     for name, value in lines.items():
@@ -80,7 +101,9 @@ def verify(file: File) -> None:
     for problem in [*findings.structure, *findings.damaged.values()]:
         console.print(f"[red]damaged[/] {escape(problem)}", highlight=False, soft_wrap=True)
     if findings.clean:
-        console.print(f"{escape(str(file))}: {len(findings.intact):,} tasks, all intact", highlight=False)
+        header = findings.header
+        count = len(header.details["tasks"]) if header and header.kind == KIND else len(findings.intact)
+        console.print(f"{escape(str(file))}: {count:,} tasks, all intact", highlight=False)
         return
     console.print(
         f"{len(findings.intact):,} tasks can be read as they are; `supsup repair {escape(file.name)}` may find more"

@@ -3,6 +3,8 @@
 from supsup.nets.fully_connected import FullyConnected as FullyConnected
 from supsup.nets.fully_connected import fc_1024 as fc_1024
 from supsup.nets.fully_connected import lenet_300_100 as lenet_300_100
+from supsup.nets.hop_mlp import HopMLP as HopMLP
+from supsup.nets.hop_mlp import hop_mlp as hop_mlp
 from supsup.nets.resnet import ResNet as ResNet
 from supsup.nets.resnet import gem_resnet18 as gem_resnet18
 from supsup.nets.resnet import resnet50 as resnet50

@@ -18,7 +18,7 @@ _STYLES = ("-o", "--s", ":^", "-v", "-.D")
 
 def accuracy_plot(path: Path, title: str, evaluations: Mapping[str, Evaluation]) -> None:
     """Average accuracy over the tasks learned so far, against their number; single stages are drawn as points."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     for (label, graded), style in zip(evaluations.items(), _STYLES):
         percent = [100 * value for value in graded.curve]
         axes.plot(graded.stages, percent, style, label=label, markersize=5, linewidth=1.6)
@@ -31,7 +31,7 @@ def accuracy_plot(path: Path, title: str, evaluations: Mapping[str, Evaluation])
 
 def time_plot(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Seconds of training against the number of tasks: ours, one at a time by autograd, and the floor."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     counts = [row["tasks"] for row in rows]
 
     def total(key: str) -> list[float]:
@@ -46,7 +46,8 @@ def time_plot(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None
     figure.savefig(path, dpi=150)
 
 
-def _figure() -> tuple[Figure, Axes]:
+def new_figure() -> tuple[Figure, Axes]:
+    """A canvas for one plot."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.add_subplot()

@@ -98,42 +98,37 @@ def bytes_per_task(net: FrozenNet, part: Part, recipe: Recipe) -> int:
 def image_feed(net: FrozenNet, tasks: Sequence[Task], steps: int, batch: int) -> ImageFeed:
     """The batches of tasks that share their images, in the order and with the crops that every executor gives them."""
     parts = {task.name: task.train.on(net.device) for task in tasks}
-    rows, labels, draws = {}, {}, {}
-    for name, part in parts.items():
-        positions = many_positions(net.seed, [name], len(part), steps * batch, net.device)[0]
-        rows[name] = (positions if part.rows is None else part.rows[positions]).int()
-        labels[name] = part.labels[positions].int()
-        draws[name] = _draws(net, name, part, steps, batch)
-    part = parts[tasks[0].name]
+    names, part = list(parts), parts[tasks[0].name]
+    places = [names.index(task.name) for task in tasks]  # several jobs may train on the same task
+    drawn = steps * batch
+    positions = many_positions(net.seed, names, len(part), drawn, net.device)
+    rows, labels = (torch.empty(len(names), drawn, dtype=torch.int32, device=net.device) for _ in range(2))
+    for i, own in enumerate(parts.values()):
+        rows[i] = positions[i] if own.rows is None else own.rows[positions[i]]
+        labels[i] = own.labels[positions[i]]
     channels = part.shape[0]
-
-    def laid_out(found: Mapping[str, Tensor]) -> Tensor:
-        return torch.stack([found[task.name] for task in tasks])
-
     return ImageFeed(
         images=part.images,
         gain=part.gain.float().expand(channels).contiguous(),
         offset=part.offset.float().expand(channels).contiguous(),
-        rows=laid_out(rows),
-        labels=laid_out(labels),
-        draws=laid_out(draws),
+        rows=rows[places],
+        labels=labels[places],
+        draws=_draws(net, names, part, steps, batch)[places],
         padding=part.augmentation.padding if part.augmentation is not None else 0,
     )
 
 
-def _draws(net: FrozenNet, task: str, part: Part, steps: int, batch: int) -> Tensor:
-    """The crops of all steps, as a feed holds them: [steps · batch]."""
-    if part.augmentation is None:
-        return torch.zeros(steps * batch, dtype=torch.int32, device=net.device)
-    at_once = max(1, _DRAWN // batch)
-    pieces = []
-    for start in range(0, steps, at_once):
-        numbers = range(start, min(start + at_once, steps))
-        line, column, mirrored = part.augmentation.draws_many(net.seed, [task], numbers, batch, net.device)[0].unbind(
-            -1
-        )
-        pieces.append((line + (column << 8) + (mirrored << 16)).int().flatten())
-    return torch.cat(pieces)
+def _draws(net: FrozenNet, tasks: Sequence[str], part: Part, steps: int, batch: int) -> Tensor:
+    """The crops of all steps, as a feed holds them: [tasks, steps · batch]."""
+    draws = torch.zeros(len(tasks), steps, batch, dtype=torch.int32, device=net.device)
+    if part.augmentation is not None:
+        at_once = max(1, _DRAWN // (batch * len(tasks)))
+        for start in range(0, steps, at_once):
+            numbers = range(start, min(start + at_once, steps))
+            drawn = part.augmentation.draws_many(net.seed, tasks, numbers, batch, net.device)
+            line, column, mirrored = drawn.unbind(-1)
+            draws[:, start : numbers.stop] = line + (column << 8) + (mirrored << 16)
+    return draws.flatten(1)
 
 
 def _captured(trainer: ResidualTrainer, feed: ImageFeed) -> Callable[[], None]:

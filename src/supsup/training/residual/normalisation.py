@@ -10,7 +10,7 @@ from torch import Tensor
 
 from supsup.training.residual import normalisation_kernels as k
 
-_TILE = 8192  # values in one program
+_TILE = 4096  # values in one program
 
 
 @dataclass
@@ -78,12 +78,12 @@ def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -
 
 
 def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortcut: Normal | None = None) -> Tensor:
-    """Sum the slope at a relu's output as normalisation's backward pass needs: [t, parts, 3, channels].
+    """Sum the slope at a relu's output as normalisation's backward pass needs: [t, 3, channels].
 
     gate  the relu's output, where more than the normalised z went into it; the slope then becomes that at its input
     """
     channels, rows = slope.shape[-1], normal.rows
-    parts = max(1, min(64, triton.next_power_of_2(rows) // 512))
+    parts = max(1, min(256, rows // 64))
     tile = _tile(channels)
     share = triton.cdiv(triton.cdiv(rows, parts), tile["block_rows"]) * tile["block_rows"]
     sums = torch.empty(len(slope), parts, 3, channels, device=slope.device)
@@ -107,7 +107,7 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
         two=shortcut is not None,
         **tile,
     )
-    return sums
+    return sums.sum(1)
 
 
 def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bool, which: int = 1) -> Tensor:
@@ -128,7 +128,6 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bo
         normal.rows,
         which,
         gated=gated,
-        parts=sums.shape[1],
         height=slope.shape[2],
         width=slope.shape[3],
         channels=channels,
@@ -139,4 +138,4 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bo
 
 def _tile(channels: int) -> dict[str, int]:
     block = triton.next_power_of_2(channels)
-    return {"block_rows": max(8, _TILE // block), "block": block, "num_warps": 8}
+    return {"block_rows": max(8, _TILE // block), "block": block}

@@ -155,14 +155,13 @@ def _normalise_back(
     rows,
     which,
     gated: tl.constexpr,
-    parts: tl.constexpr,
     height: tl.constexpr,
     width: tl.constexpr,
     channels: tl.constexpr,
     block_rows: tl.constexpr,
     block: tl.constexpr,
 ):
-    """The gradient at z, from that at normalised z (unless gated: at the relu's output) and the sums over all pixels."""
+    """The gradient at z, from that at normalised z (unless gated: after the relu) and the sums over all pixels."""
     task = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     c = tl.arange(0, block)
@@ -173,10 +172,8 @@ def _normalise_back(
     value = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
     average = tl.load(mean + task * channels + c, mask=real, other=0.0)
     scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
-    p = tl.arange(0, parts)
-    partial = sums + ((task * parts + p[:, None]) * 3) * channels + c[None, :]
-    plain = tl.sum(tl.load(partial, mask=real[None, :], other=0.0), 0) / rows
-    product = tl.sum(tl.load(partial + which * channels, mask=real[None, :], other=0.0), 0) / rows
+    plain = tl.load(sums + task * 3 * channels + c, mask=real, other=0.0) / rows
+    product = tl.load(sums + (task * 3 + which) * channels + c, mask=real, other=0.0) / rows
     normal = (value - average[None, :]) * scale[None, :]
     if not gated:
         s = tl.where(normal > 0, s, 0.0)

@@ -1,0 +1,163 @@
+"""BatchE (Wen et al., 2020): weights frozen after the first task and, for each task, a rank-one matrix they are
+multiplied with, W ⊙ r sᵀ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args, overload
+
+import torch
+from torch import Tensor, nn
+
+from supsup import checks, philox
+from supsup.baselines import storage
+from supsup.baselines.inferring import TaskInference, decide
+from supsup.baselines.rival import Method
+from supsup.baselines.side_by_side import State
+from supsup.checks import Array
+from supsup.data import Task
+from supsup.errors import SupSupError
+from supsup.learner import Prediction
+from supsup.training import Recipe
+
+BaseWeights = Literal["trained", "random"]
+LastLayer = Literal["rank-one", "head"]
+
+
+class BatchE(Method):
+    """A task is two vectors per layer: s scales its inputs and r its outputs.
+
+    base       "trained": W is trained on the first task, then frozen; "random": never, so that it need not be stored
+    last       the last layer too has a "rank-one" matrix (the paper's choice on MNIST), or each task its own "head"
+    inference  how a task is inferred when nobody says it
+    """
+
+    independent = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        seed: int = 0,
+        *,
+        base: BaseWeights = "trained",
+        last: LastLayer = "rank-one",
+        inference: TaskInference | None = None,
+        **settings: Any,
+    ) -> None:
+        if base not in get_args(BaseWeights) or last not in get_args(LastLayer):
+            raise SupSupError("base must be 'trained' or 'random', and last 'rank-one' or 'head'")
+        settings.setdefault("filling", "kaiming_normal" if base == "trained" else "kaiming_uniform")
+        settings.setdefault("recipe", Recipe("adam", 1e-2, weight_decay=1e-4))
+        settings.setdefault("first", replace(settings["recipe"], learning_rate=1e-4) if base == "trained" else None)
+        super().__init__(net, seed, **settings)
+        self.base, self.last = base, last
+        self.first_matters = base == "trained"
+        self.scaled = self.layers if last == "rank-one" else self.layers[:-1]
+        self.inference = inference or TaskInference()
+        self._classes: dict[str, int] = {}
+
+    def begin(self, task: Task) -> State:
+        """Rank-one matrices of random signs."""
+        own: State = {}
+        for name in self.scaled:
+            for side, width in zip((_out(name), _in(name)), self.shared[name].shape):
+                own[side] = philox.signs(self.seed, f"rank-one/{task.name}/{side}", width).to(self.device)
+        return self.shared | self.fresh_statistics() | own
+
+    def trains(self, name: str, first: bool) -> bool:
+        own = name not in self.shared or (name == self.head and self.last == "head")
+        return own or (super().trains(name, first) and first and self.base == "trained")
+
+    def finish(self, task: Task, state: State) -> None:
+        own = {name for name in state if name not in self.shared} | self.statistics
+        if self.last == "head":
+            own.add(self.head)
+        self.shared = {name: value if name in own else state[name] for name, value in self.shared.items()}
+        self.own[task.name] = {name: state[name] for name in own}
+        self._classes[task.name] = task.classes
+
+    def effective(self, state: Mapping[str, Tensor]) -> State:
+        weights = super().effective(state)
+        for name in self.scaled:
+            weights[name] = weights[name] * rank_one(state[_out(name)], state[_in(name)], weights[name].ndim)
+        return weights
+
+    def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
+        """The vectorised form, which never makes W ⊙ r sᵀ; W may be [n, out, in] or one [out, in] for all."""
+        for name in self.layers:
+            if name in self.scaled:
+                x = ((x * state[_in(name)][:, None]) @ state[name].mT) * state[_out(name)][:, None]
+            else:
+                x = x @ state[name].mT
+            x = x if name == self.head else x.relu_()
+        return x
+
+    @overload
+    def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
+
+    @overload
+    def infer_task(self, x: Array, *, per: Literal["batch", "first"], **how: Any) -> str: ...
+
+    @torch.no_grad()
+    def infer_task(
+        self, x: Array, *, per: str = "image", among: Sequence[str] | None = None, **how: Any
+    ) -> list[str] | str:
+        """The name of the task that images belong to: per "image", from the whole "batch", or from its "first" image.
+
+        among  only these tasks come into question (all by default)
+        how    fields of `TaskInference` in place of the model's own setting
+        """
+        images = checks.images(x, self.device)
+        if per not in ("image", "batch", "first"):
+            raise SupSupError(f"unknown per={per!r}; use 'image', 'batch' or 'first'")
+        decisions = {"image": images[:, None], "batch": images[None], "first": images[None, :1]}[per]
+        names = self.infer_batches(decisions, among=among, **how)
+        return names if per == "image" else names[0]
+
+    @torch.no_grad()
+    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None, **how: Any) -> list[str]:
+        """The task of each of r batches [r, b, …]."""
+        names = [self.answering(name) for name in (self.tasks if among is None else among)]
+        if not names:
+            raise SupSupError("there is no task to choose from; learn some first, or name some in among")
+        indices = decide(self, x, names, max(self._classes[name] for name in names), replace(self.inference, **how))
+        return [names[i] for i in indices.tolist()]
+
+    @torch.no_grad()
+    def predict(self, x: Array, task: str | None = None) -> Prediction:
+        """A label for every image, with the task known or inferred for each image on its own."""
+        if task is not None or not self.own:
+            return super().predict(x, task)
+        images = checks.images(x, self.device)
+        names = self.infer_task(images)
+        labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
+        confidence = torch.empty(len(images), device=self.device)
+        for name in set(names):
+            rows = torch.tensor([i for i, used in enumerate(names) if used == name], device=self.device)
+            confidence[rows], labels[rows] = self.answers(images[rows], self.state_of(name))
+        return Prediction(labels, names, confidence)
+
+    @property
+    def bytes(self) -> int:
+        """The paper counts no statistics where W is trained (that figure is from Wen et al.)."""
+        vectors = sum(out + inputs for out, inputs, *_ in (self.shared[name].shape for name in self.scaled))
+        head = storage.weights(self.shared, keep={self.head}) if self.last == "head" else 0
+        per_task = 4 * vectors + head
+        if self.base == "random":
+            return len(self.own) * (per_task + storage.statistics(self.net))
+        stored = self.statistics | ({self.head} if self.last == "head" else set())
+        return storage.weights(self.shared, stored) + len(self.own) * per_task
+
+
+def rank_one(out: Tensor, inputs: Tensor, dimensions: int = 2) -> Tensor:
+    """r sᵀ in the shape of a weight [out, in, 1, …]."""
+    return torch.outer(out, inputs).view(len(out), len(inputs), *[1] * (dimensions - 2))
+
+
+def _out(name: str) -> str:
+    return f"out/{name}"
+
+
+def _in(name: str) -> str:
+    return f"in/{name}"

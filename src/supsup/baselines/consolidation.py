@@ -1,0 +1,127 @@
+"""What Online EWC and SI share: all weights are trained, but those that earlier tasks need are held back by a spring.
+
+labels  "shared": every task uses the same outputs (GNs). "unshared": each task has outputs of its own and an answer
+        picks one among those of all tasks learned (GNu, class-incremental); with the task given, among its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from supsup import checks
+from supsup.baselines import storage
+from supsup.baselines.rival import Method
+from supsup.baselines.side_by_side import State
+from supsup.checks import Array
+from supsup.data import Task
+from supsup.errors import SupSupError
+from supsup.learner import Prediction
+from supsup.training import Recipe
+
+Labels = Literal["shared", "unshared"]
+OPEN = "open outputs"  # 0 for the outputs in use, −∞ for those of tasks to come
+
+
+class Consolidation(Method):
+    """The penalty strength · Σ importance · (w − anchor)² on every weight w."""
+
+    filling = "kaiming_uniform"
+    needs_task = False
+
+    def __init__(
+        self, net: nn.Module, seed: int = 0, *, strength: float, labels: Labels = "shared", **settings: Any
+    ) -> None:
+        if labels not in get_args(Labels):
+            raise SupSupError(f"unknown labels={labels!r}; use 'shared' or 'unshared'")
+        if not strength >= 0:
+            raise SupSupError(f"strength is {strength}; give 0 or more")
+        settings.setdefault("recipe", Recipe("adam", 1e-4))
+        super().__init__(net, seed, **settings)
+        self.strength, self.labels = strength, labels
+        self.weights = [name for name in self.shared if name not in self.statistics]
+        self.memory: State = {}
+        for name in self.weights:
+            self.memory[importance(name)] = torch.zeros_like(self.shared[name])
+            self.memory[anchor(name)] = self.shared[name].clone()
+        self._outputs: dict[str, range] = {}
+
+    def outputs_of(self, task: Task) -> range:
+        """The outputs that belong to a task, learned or the next to be."""
+        if task.name in self._outputs:
+            return self._outputs[task.name]
+        used = sum(len(outputs) for outputs in self._outputs.values()) if self.labels == "unshared" else 0
+        return range(used, used + task.classes)
+
+    def label_offset(self, task: Task) -> int:
+        return self.outputs_of(task).start
+
+    def begin(self, task: Task) -> State:
+        state = self.shared | self.memory
+        if self.labels == "unshared":
+            closed = torch.full((self.shared[self.head].shape[0],), -torch.inf, device=self.device)
+            closed[: self.outputs_of(task).stop] = 0
+            state[OPEN] = closed
+        return state
+
+    def trains(self, name: str, first: bool) -> bool:
+        return name in self.shared and super().trains(name, first)
+
+    def run(self, state: State, x: Tensor) -> Tensor:
+        outputs = super().run(state, x)
+        return outputs + state[OPEN] if OPEN in state else outputs
+
+    def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
+        outputs = super().run_side_by_side(state, x)
+        return outputs + state[OPEN][:, None] if OPEN in state else outputs
+
+    def penalty(self, state: State) -> Tensor | None:
+        springs = [(state[importance(name)] * (state[name] - state[anchor(name)]) ** 2).sum() for name in self.weights]
+        return self.strength * torch.stack(springs).sum()
+
+    def finish(self, task: Task, state: State) -> None:
+        self._outputs[task.name] = self.outputs_of(task)
+        super().finish(task, state)
+        with torch.no_grad():
+            for name, value in self.importances(task, state).items():
+                self.memory[importance(name)] = state[importance(name)] + value
+        for name in self.weights:
+            self.memory[anchor(name)] = state[name].clone()
+
+    def importances(self, task: Task, state: State) -> State:
+        """How much the task just learned needs each weight."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def predict(self, x: Array, task: str | None = None) -> Prediction:
+        """A label for every image and, where labels are unshared, the task whose output is the largest."""
+        name = self.answering(task)
+        if self.labels == "shared":
+            return super().predict(x, task)
+        images = checks.images(x, self.device)
+        spans = self._outputs if task is None else {name: self._outputs[name]}
+        closed = torch.full((self.shared[self.head].shape[0],), -torch.inf, device=self.device)
+        owner = torch.zeros(len(closed), dtype=torch.int64, device=self.device)
+        start = owner.clone()
+        for number, outputs in enumerate(spans.values()):
+            place = slice(outputs.start, outputs.stop)
+            closed[place], owner[place], start[place] = 0, number, outputs.start
+        confidence, chosen = self.answers(images, self.shared | {OPEN: closed})
+        names = list(spans)
+        return Prediction(chosen - start[chosen], [names[i] for i in owner[chosen].tolist()], confidence)
+
+    @property
+    def bytes(self) -> int:
+        return 3 * storage.weights(self.shared, self.statistics) + storage.statistics(self.net)
+
+
+def importance(name: str) -> str:
+    """Where a weight's importance is in a state."""
+    return f"importance/{name}"
+
+
+def anchor(name: str) -> str:
+    """Where a weight's value after the last task is in a state."""
+    return f"anchor/{name}"

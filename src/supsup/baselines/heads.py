@@ -1,0 +1,49 @@
+"""Separate Heads: one trunk, trained on the first task or left random, and a linear head trained for each task."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from supsup.baselines import storage
+from supsup.baselines.rival import Method
+from supsup.baselines.side_by_side import State
+from supsup.data import Task
+from supsup.errors import SupSupError
+
+Trunk = Literal["trained", "random"]
+
+
+class SeparateHeads(Method):
+    """The trunk never changes after the first task, so nothing is forgotten.
+
+    trunk  "trained": on the first task, then frozen; "random": never trained, so that it need not be stored
+    """
+
+    filling = "kaiming_uniform"
+    independent = True
+
+    def __init__(self, net: nn.Module, seed: int = 0, *, trunk: Trunk = "trained", **settings: Any) -> None:
+        if trunk not in get_args(Trunk):
+            raise SupSupError(f"unknown trunk={trunk!r}; use 'trained' or 'random'")
+        super().__init__(net, seed, **settings)
+        self.trunk = trunk
+        self.first_matters = trunk == "trained"
+
+    def begin(self, task: Task) -> State:
+        return self.shared | self.fresh_statistics()
+
+    def trains(self, name: str, first: bool) -> bool:
+        return name == self.head or (super().trains(name, first) and first and self.trunk == "trained")
+
+    def finish(self, task: Task, state: State) -> None:
+        own = {self.head, *self.statistics}
+        self.shared = {name: value if name in own else state[name] for name, value in self.shared.items()}
+        self.own[task.name] = {name: state[name] for name in own}
+
+    @property
+    def bytes(self) -> int:
+        trunk = storage.weights(self.shared, self.statistics | {self.head}) if self.trunk == "trained" else 0
+        head = storage.weights(self.shared, keep={self.head})
+        return trunk + len(self.own) * (head + storage.statistics(self.net))

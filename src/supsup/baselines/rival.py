@@ -1,0 +1,217 @@
+"""What the rivals have in common: the face of `SupSup`, and a state (named tensors) for the task being learned.
+
+A method says what the state of a task is, which of its tensors are trained, and what weights they give; two executors
+train it: `any_module` for any module, `side_by_side` for fully connected networks, many at once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from supsup import checks, progress
+from supsup.baselines import initial
+from supsup.baselines.captured import Bench
+from supsup.baselines.executors import learn_independent, learn_one
+from supsup.baselines.side_by_side import Stack, State
+from supsup.checks import Array
+from supsup.data import Task
+from supsup.devices import resolve
+from supsup.errors import SupSupError
+from supsup.learner import Prediction
+from supsup.nets import FullyConnected
+from supsup.training import Recipe
+
+_ANSWERED_AT_ONCE = 16384  # images in one forward pass
+
+
+@runtime_checkable
+class Rival(Protocol):
+    """What can be compared with SupSup."""
+
+    @property
+    def tasks(self) -> list[str]: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def learn(self, data: Task, /) -> str: ...
+
+    def learn_many(self, stream: Sequence[Task]) -> list[str]: ...
+
+    def predict(self, x: Tensor, task: str | None = None) -> Prediction: ...
+
+
+class Method:
+    """A network with weights that all tasks share and, for some methods, tensors that each task has of its own.
+
+    net      any module; copied, its layers filled from `seed`
+    recipe   how a task is trained
+    first    how the first task is trained, where that differs
+    filling  how the layers are filled, where not as the paper has it for this method
+    """
+
+    filling: initial.Filling = "kaiming_normal"
+    needs_task = True  # an answer depends on the task, which must be given or inferred
+    independent = False  # a task does not depend on those before it …
+    first_matters = True  # … except for the first
+
+    def __init__(
+        self,
+        net: nn.Module,
+        seed: int = 0,
+        *,
+        recipe: Recipe | None = None,
+        first: Recipe | None = None,
+        filling: initial.Filling | None = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        self.filling = filling or self.filling
+        if self.filling not in initial.FILLINGS:
+            raise SupSupError(f"unknown filling {self.filling!r}; known: {', '.join(initial.FILLINGS)}")
+        self.device = resolve(device)
+        self.seed = seed
+        self.recipe = recipe or Recipe()
+        self.first = first or self.recipe
+        self.net = copy.deepcopy(net).requires_grad_(False).to(self.device)
+        self.layers = initial.layer_names(net)
+        if not self.layers:
+            raise SupSupError("nothing to train: the network has no linear or convolutional layer")
+        self.statistics = {n for n, _ in net.named_buffers() if n.endswith(("running_mean", "running_var"))}
+        self.shared: State = initial.weights(net, seed, self.filling, self.device) | self.fresh_statistics()
+        self.own: dict[str, State] = {}  # by task, in the order of learning
+        self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
+        self.benches: list[Bench] = []  # the same on another network on a GPU
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks learned, in order."""
+        return list(self.own)
+
+    @property
+    def head(self) -> str:
+        """The name of the last layer's weight."""
+        return self.layers[-1]
+
+    @property
+    def bytes(self) -> int:
+        """What has to be stored for all tasks learned, counted as the paper counts it (docs/rivals.md)."""
+        raise NotImplementedError
+
+    def fresh_statistics(self) -> State:
+        """The running statistics of normalisation layers before anything was seen."""
+        buffers = dict(self.net.named_buffers())
+        return {name: buffers[name].detach().clone() for name in sorted(self.statistics)}
+
+    def begin(self, task: Task) -> State:
+        """The state from which a new task is trained."""
+        return dict(self.shared)
+
+    def trains(self, name: str, first: bool) -> bool:
+        """Whether a tensor of the state is trained, on the first task or a later one."""
+        return name not in self.statistics
+
+    def finish(self, task: Task, state: State) -> None:
+        """Keep what the training of a task has made of its state."""
+        self.shared = {name: state[name] for name in self.shared}
+        self.own[task.name] = {}
+
+    def state_of(self, task: str | None) -> State:
+        """The state that answers for a task."""
+        return self.shared | (self.own[task] if task is not None else {})
+
+    def effective(self, state: Mapping[str, Tensor]) -> State:
+        """The network's weights (and statistics) that a state stands for."""
+        return {name: state[name] for name in self.shared}
+
+    def run(self, state: State, x: Tensor) -> Tensor:
+        """Outputs [images, s] of a state."""
+        out: Tensor = functional_call(self.net, self.effective(state), (x,))
+        return out
+
+    def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
+        """Outputs [n, b, s] of n states of a fully connected network for a batch each; tensors are [n, …]."""
+        for name in self.layers[:-1]:
+            x = (x @ state[name].mT).relu_()
+        return x @ state[self.head].mT
+
+    def penalty(self, state: State) -> Tensor | None:
+        """What is added to the loss."""
+        return None
+
+    def before_update(self, state: State) -> None:
+        """Called between the gradient and the optimiser's step."""
+
+    def after_update(self, state: State) -> None:
+        """Called after the optimiser's step."""
+
+    def label_offset(self, task: Task) -> int:
+        """What is added to a new task's labels to find their outputs."""
+        return 0
+
+    def recipe_of_next(self) -> Recipe:
+        """How the next task is trained."""
+        return self.recipe if self.own else self.first
+
+    @property
+    def stackable(self) -> bool:
+        """Whether `run_side_by_side` knows the network's forward pass."""
+        return type(self.net) is FullyConnected
+
+    def learn(self, data: Task, /) -> str:
+        """Train on the next task; returns its name."""
+        learn_one(self, data)
+        return data.name
+
+    def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
+        """Learn a stream; tasks that do not depend on each other are trained together where that is known."""
+        tasks = list(stream)
+        for task in tasks:
+            self.check(task)
+        with progress.bar("learning", len(tasks), show=show_progress) as advance:
+            alone = tasks if not self.independent else tasks[: 0 if self.own or not self.first_matters else 1]
+            for task in alone:
+                self.learn(task)
+                advance(1)
+            learn_independent(self, tasks[len(alone) :], advance)
+        return [task.name for task in tasks]
+
+    @torch.no_grad()
+    def predict(self, x: Array, task: str | None = None) -> Prediction:
+        """A label for every image, with the task given where the method needs it."""
+        name = self.answering(task)
+        confidence, labels = self.answers(checks.images(x, self.device), self.state_of(name))
+        return Prediction(labels, [name] * len(labels), confidence)
+
+    def answers(self, images: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """The largest probability and its output for each image."""
+        self.net.eval()
+        pieces = [self.run(state, piece).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
+        return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
+
+    def answering(self, task: str | None) -> str:
+        """The task to answer for, or an error that says what to do."""
+        if not self.own:
+            raise SupSupError("no task has been learned yet; call learn first")
+        if task is None:
+            if self.needs_task:
+                raise SupSupError(f"{type(self).__name__} has to be told the task: predict(x, task=...)")
+            return self.tasks[-1]
+        if task not in self.own:
+            known = ", ".join(self.tasks[:5]) + (", …" if len(self.own) > 5 else "")
+            raise SupSupError(f"unknown task {task!r}; known: {known}")
+        return task
+
+    def check(self, task: Task) -> None:
+        """An error if a task cannot be learned."""
+        if task.name in self.own:
+            raise SupSupError(f"task {task.name!r} has been learned already; use another name")
+        if len(task.train) == 0:
+            raise SupSupError(f"task {task.name!r} is empty: its training part has no images")
+        outputs = self.shared[self.head].shape[0] - self.label_offset(task)
+        checks.label_range(task.train.labels, outputs, task.name)

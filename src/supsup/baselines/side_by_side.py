@@ -1,0 +1,136 @@
+"""Rivals of the same kind on fully connected networks trained in step: several seeds, or several independent tasks.
+
+The state of each becomes one row of stacked tensors [n, …]; losses add up and optimisers work number by number, so no
+row knows of another. On a GPU batches are gathered on the device and steps are captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from supsup.baselines.loop import Loop, Pace
+from supsup.data import Part, Task
+from supsup.errors import SupSupError
+from supsup.training.kernels import gather
+from supsup.training.many import feature_map, image_feed
+from supsup.training.order import many_positions
+from supsup.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from supsup.baselines.rival import Method
+
+State = dict[str, Tensor]
+
+
+class Stack:
+    """n states of a method, trained together.
+
+    common  names of tensors that all rows share: they are not stacked, and not trained
+    """
+
+    def __init__(
+        self, method: Method, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
+    ) -> None:
+        self.method, self.recipe, self.images = method, recipe, part.images
+        first, device = not method.own, method.device
+        self.state: State = {
+            name: value.clone() if name in common else torch.zeros(len(states), *value.shape, device=device)
+            for name, value in states[0].items()
+        }
+        self._stacked = [name for name in self.state if name not in common]
+        self._trained = [name for name in self._stacked if method.trains(name, first)]
+        steps = recipe.steps_for(len(part))
+        self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
+        self.feed = image_feed(part, len(states), steps * recipe.batch_size)
+        self.x = torch.zeros(len(states), recipe.batch_size, self.feed.images.shape[1], device=device)
+        self.y = torch.zeros(len(states), recipe.batch_size, dtype=torch.int32, device=device)
+        self.loop = Loop(self._step, steps, device)
+
+    def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
+        """Whether these states can be trained here."""
+        names = [name for name in states[0] if self.method.trains(name, not self.method.own)]
+        same = (len(states), recipe, names) == (len(self.x), self.recipe, self._trained)
+        return same and part.images is self.images and recipe.steps_for(len(part)) == self.loop.steps
+
+    def _step(self) -> None:
+        gather(self.feed, self.x, self.y)
+        outputs = self.method.run_side_by_side(self.state, self.x)
+        loss = cross_entropy(outputs.flatten(0, 1), self.y.flatten().long(), reduction="sum") / self.x.shape[1]
+        penalty = self.method.penalty(self.state)
+        self.pace.optimiser.zero_grad()
+        (loss if penalty is None else loss + penalty).backward()
+        self.method.before_update(self.state)
+        self.pace.step()
+        self.method.after_update(self.state)
+        self.feed.step += 1
+
+    @torch.no_grad()
+    def train(
+        self, states: Sequence[State], tasks: Sequence[Task], seeds: Sequence[int], offsets: Sequence[int]
+    ) -> None:
+        """Begin from these states and go through the tasks' batches."""
+        for row, (state, task) in enumerate(zip(states, tasks)):
+            for name in self._stacked:
+                self.state[name][row] = state[name]
+            self._fill(row, task.train.on(self.method.device), task.name, seeds[row], offsets[row])
+        self.pace.restart()
+        self.feed.step.zero_()
+        with torch.enable_grad():
+            self.loop.run()
+
+    def _fill(self, row: int, part: Part, name: str, seed: int, offset: int) -> None:
+        feed = self.feed
+        order = many_positions(seed, [name], len(part), feed.rows.shape[1], self.method.device)[0]
+        feed.rows[row] = (order if part.rows is None else part.rows[order]).int()
+        feed.labels[row] = part.labels[order].int() + offset
+        feed.maps[row] = feature_map(part)
+
+    def row(self, index: int) -> State:
+        """One state as it stands."""
+        return {
+            name: self.state[name].detach()[index].clone() if name in self._stacked else value.detach()
+            for name, value in self.state.items()
+        }
+
+
+def learn_side_by_side(methods: Sequence[Method], tasks: Sequence[Task]) -> None:
+    """Each of several rivals, alike but for their seeds, learns its next task; the tasks share their images."""
+    leader = methods[0]
+    if not leader.stackable:
+        raise SupSupError("rivals learn side by side on fully connected networks (nets.FullyConnected) only")
+    for method, task in zip(methods, tasks, strict=True):
+        method.check(task)
+    part = _shared_part(leader, tasks)
+    states = [method.begin(task) for method, task in zip(methods, tasks)]
+    stack, recipe = leader.stack, leader.recipe_of_next()
+    if stack is None or not stack.fits(states, recipe, part):  # capturing takes longer than a task
+        stack = leader.stack = Stack(leader, states, recipe, part)
+    offsets = [method.label_offset(task) for method, task in zip(methods, tasks)]
+    stack.train(states, tasks, [method.seed for method in methods], offsets)
+    for row, (method, task) in enumerate(zip(methods, tasks)):
+        method.finish(task, stack.row(row))
+
+
+def learn_together(method: Method, tasks: Sequence[Task]) -> None:
+    """One rival learns tasks that do not depend on each other, all at once; what they share is not stacked."""
+    states = [method.begin(task) for task in tasks]
+    frozen = [name for name in method.shared if not method.trains(name, not method.own)]
+    stack = Stack(method, states, method.recipe_of_next(), _shared_part(method, tasks), common=frozen)
+    offsets = [method.label_offset(task) for task in tasks]
+    stack.train(states, tasks, [method.seed] * len(tasks), offsets)
+    for row, task in enumerate(tasks):
+        method.finish(task, stack.row(row))
+
+
+def _shared_part(method: Method, tasks: Sequence[Task]) -> Part:
+    parts = [task.train.on(method.device) for task in tasks]
+    if any(part.images is not parts[0].images or len(part) != len(parts[0]) for part in parts):
+        raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
+    if any(part.augmentation is not None or not part.in_memory for part in parts):
+        raise SupSupError("tasks trained side by side must have their images in memory, and not augmented")
+    return parts[0]

@@ -1,0 +1,129 @@
+"""A Hopfield network as a memory of constant size: patterns of ±1 become minima of the energy −½ zᵀΨz.
+
+Functions of tensors: Ψ is [..., d, d], the patterns asked about are [..., k, d]. Leading dimensions are memories that
+have nothing to do with each other. Ψ is symmetric, so Ψz is taken as zᵀΨ: one matrix product for all k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+from supsup.errors import SupSupError
+
+LOST = 0.01  # a pattern of which more than this share of the units does not come back is lost
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+
+def hebb(psi: Tensor, z: Tensor) -> Tensor:
+    """Ψ + (zzᵀ − I)/d for a new pattern z [..., d]: symmetric, and the diagonal stays zero."""
+    return psi + (z[..., :, None] * z[..., None, :] - _identity(z)) / z.shape[-1]
+
+
+def storkey(psi: Tensor, z: Tensor) -> Tensor:
+    """Ψ + (zzᵀ − z(Ψz)ᵀ − (Ψz)zᵀ − I)/d, as the paper has it: symmetric; the diagonal is zero for one pattern only."""
+    pattern, pull = z[..., :, None], psi @ z[..., :, None]
+    return psi + (pattern * pattern.mT - (pattern * pull.mT + pull * pattern.mT) - _identity(z)) / z.shape[-1]
+
+
+RULES: dict[str, Rule] = {"hebb": hebb, "storkey": storkey}
+
+
+def rule_named(name: str) -> Rule:
+    """A learning rule from its name."""
+    if name not in RULES:
+        raise SupSupError(f"unknown learning rule {name!r}; known: {', '.join(RULES)}")
+    return RULES[name]
+
+
+def running_mean(mean: Tensor, z: Tensor, count: int) -> Tensor:
+    """μ over `count` patterns, of which z is the last."""
+    return mean * ((count - 1) / count) + z / count
+
+
+def signs(values: Tensor) -> Tensor:
+    """+1 where a value is at least 0, else −1."""
+    return (values >= 0).to(values.dtype) * 2 - 1
+
+
+def energy(psi: Tensor, z: Tensor) -> Tensor:
+    """−½ zᵀΨz, [..., k]."""
+    return -0.5 * (z * (z @ psi)).sum(-1)
+
+
+def unstable(psi: Tensor, z: Tensor) -> Tensor:
+    """Which units [..., k, d] an update would flip; none at a fixed point."""
+    return (z @ psi - _diagonal(psi) * z) * z < 0
+
+
+def settle(psi: Tensor, z: Tensor, most_sweeps: int = 100) -> Tensor:
+    """Asynchronous updates, one unit after the other, until none wants to flip: a minimum of the energy.
+
+    A unit takes the sign of the field of all *other* units (and stays as it is where that is 0), so that no update can
+    raise the energy.
+    """
+    z = z.clone()
+    diagonal = _diagonal(psi)
+    for _ in range(most_sweeps):
+        field = z @ psi
+        wanting = ((field - diagonal * z) * z < 0).flatten(0, -2).any(0).nonzero().flatten().tolist()
+        if not wanting:
+            break
+        for unit in wanting:
+            old = z[..., unit]
+            others = field[..., unit] - diagonal[..., unit] * old
+            change = torch.where(others * old < 0, -2 * old, 0.0)
+            z[..., unit] = old + change
+            field += change[..., None] * psi[..., None, unit, :]
+    return z
+
+
+def overfull(rule: str, psi: Tensor, mean: Tensor, z: Tensor, count: int) -> bool:
+    """Whether a memory holds more than can be recovered from it, now that z [d] was stored as its `count`th pattern.
+
+    Hebb's rule loses new patterns with the old ones, so the newest tells. Storkey's always keeps the newest and slowly
+    loses the oldest, which are not known any more: there the number tells, beside how alike the patterns are.
+    """
+    if lost(psi, z) > LOST:
+        return True
+    return rule == "storkey" and count > storkey_capacity(len(z), overlap(mean, count))
+
+
+def storkey_capacity(units: int, alike: float) -> int:
+    """About how many patterns come back from 20 % flipped units at least 19 times in 20 under Storkey's rule.
+
+    A fit to what benchmarks/hopfield_capacity.py measures: 0.155 d for patterns that have nothing in common, less the
+    more they overlap (on average, from 0 to 1), and hardly more than 10 from an overlap of 1/4 on.
+    """
+    return int(max(0.155 * units * (1 - 4 * alike), min(10, 0.155 * units)))
+
+
+def overlap(mean: Tensor, count: int) -> float:
+    """The mean of zᵢᵀzⱼ/d over all pairs of `count` patterns, from their mean alone."""
+    if count < 2:
+        return 0.0
+    return (count * mean.square().mean().item() - 1) / (count - 1)
+
+
+def lost(psi: Tensor, z: Tensor, flipped: float = 0.2, draws: int = 8) -> float:
+    """The share of a stored pattern z [d] that does not come back after `flipped` of its units were turned over.
+
+    Near 0 in a memory with room; it jumps once more has been stored than the memory holds.
+    """
+    labels = [f"lost/{draw}" for draw in range(draws)]
+    damaged = philox.uniform(0, labels, len(z), 1.0, z.device) < 2 * flipped - 1
+    found = torch.where(damaged, -z, z)
+    for _ in range(20):
+        found = signs(found @ psi - _diagonal(psi) * found)
+    return (found != z).float().mean().item()
+
+
+def _diagonal(psi: Tensor) -> Tensor:
+    return psi.diagonal(dim1=-2, dim2=-1)[..., None, :]
+
+
+def _identity(z: Tensor) -> Tensor:
+    return torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)

@@ -1,0 +1,75 @@
+"""The network of HopSupSup: masks lie on its hidden units, not on its weights, so that they are short enough to be
+attractors of a Hopfield network. A plain module; `many_outputs` is the same for many networks and masks at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from supsup.errors import SupSupError
+from supsup.nets.registry import architecture
+
+
+@architecture
+class HopMLP(nn.Module):
+    """Linear layers of the given widths; behind each but the last: normalise over the batch, mask the units, Swish.
+
+    The normalisation has no parameters and keeps no statistics, so an answer depends on the other images of its batch:
+    images are asked about in batches of one task.
+    """
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        super().__init__()
+        if len(widths) < 3 or any(width < 1 for width in widths):
+            raise SupSupError(f"widths must be at least three positive numbers, inputs first; got {list(widths)}")
+        self.widths = tuple(widths)
+        self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(widths))
+        self.norms = nn.ModuleList(
+            nn.BatchNorm1d(width, affine=False, track_running_stats=False) for width in widths[1:-1]
+        )
+
+    def forward(self, x: Tensor, units: Sequence[Tensor] | None = None) -> Tensor:
+        """Outputs [images, s]; `units` are the masks [width] of the hidden layers, all units by default."""
+        x = x.flatten(1)
+        for index, norm in enumerate(self.norms):
+            x = norm(self.layers[index](x))
+            x = silu(x if units is None else x * units[index])
+        out: Tensor = self.layers[-1](x)
+        return out
+
+
+@architecture
+def hop_mlp(outputs: int = 10, inputs: int = 784) -> HopMLP:
+    """Two hidden layers of 2,048, as in the paper."""
+    return HopMLP((inputs, 2048, 2048, outputs))
+
+
+def many_outputs(weights: Sequence[Tensor], x: Tensor, units: Sequence[Tensor]) -> Tensor:
+    """What `HopMLP` gives, for n networks with k masks each in one go.
+
+    weights  one [n, out, in] for each layer
+    x        images [n, k, b, inputs]; n or k may be 1 where they are the same for all
+    units    one [n, k, width] for each hidden layer
+    Returns outputs [n, k, b, s].
+    """
+    for weight, mask in zip(weights, units, strict=False):
+        x = _normalised(_product(x, weight)) * mask[:, :, None]
+        x = silu(x)
+    return _product(x, weights[-1])
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """[n, k, b, in] times [n, out, in] as n matrix products."""
+    flat = x.flatten(1, 2).expand(len(weight), -1, -1)
+    out: Tensor = torch.bmm(flat, weight.mT).unflatten(1, x.shape[1:3])
+    return out
+
+
+def _normalised(x: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(x, dim=2, keepdim=True, correction=0)
+    return (x - mean) * (variance + 1e-5).rsqrt()

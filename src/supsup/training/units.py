@@ -1,0 +1,69 @@
+"""Training masks on hidden units (HopSupSup): one task, many networks with weights of their own at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from supsup.data import Part
+from supsup.errors import SupSupError
+from supsup.nets.hop_mlp import many_outputs
+from supsup.scores import soft_mask
+from supsup.training.order import batch_positions
+
+
+@dataclass(frozen=True)
+class UnitRecipe:
+    """How a mask on units is trained: SGD on scores that start at 0. The defaults are the paper's."""
+
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    epochs: int = 1
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2:
+            raise SupSupError(
+                f"epochs must be at least 1 and batch_size at least 2; got {self.epochs}, {self.batch_size}"
+            )
+        if not self.learning_rate > 0 or self.weight_decay < 0 or not 0 <= self.momentum < 1:
+            raise SupSupError("learning_rate must be positive, weight_decay at least 0, momentum in [0, 1)")
+
+    def steps(self, images: int) -> int:
+        """How many batches the epochs make, laid end to end; the last is filled up from one epoch more."""
+        return -(-self.epochs * images // self.batch_size)
+
+
+def train_units(
+    weights: Sequence[Tensor], seeds: Sequence[int], task: str, part: Part, first_output: int, recipe: UnitRecipe
+) -> list[Tensor]:
+    """A mask for one task on each of n networks: for each hidden layer booleans [n, width].
+
+    weights       one [n, out, in] for each layer
+    seeds         of the n networks; with the task's name they decide the order of its images
+    first_output  the output of the network that stands for the task's label 0
+    """
+    device = weights[0].device
+    part = part.on(device)
+    steps = recipe.steps(len(part))
+    orders = [batch_positions(seed, task, len(part), recipe.batch_size, steps) for seed in seeds]
+    positions = torch.stack([torch.stack(list(order)) for order in orders], dim=1).to(device)
+    scores = [torch.zeros(len(seeds), 1, weight.shape[1], device=device, requires_grad=True) for weight in weights[:-1]]
+    optimiser = torch.optim.SGD(
+        scores, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+    for chosen in positions:
+        images, labels = part.batch(chosen.flatten())
+        x = images.flatten(1).view(len(seeds), 1, recipe.batch_size, -1)
+        outputs = many_outputs(weights, x, [soft_mask(score, None) for score in scores])
+        # The sum over networks of each one's mean: no network's gradient depends on how many there are.
+        loss = cross_entropy(outputs.flatten(0, 2), labels + first_output, reduction="sum") / recipe.batch_size
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return [score.detach()[:, 0] >= 0 for score in scores]

@@ -1,0 +1,50 @@
+"""Steps, launches and the pace of an optimiser."""
+
+import pytest
+import torch
+
+from supsup import Recipe
+from supsup.baselines.loop import Loop, Pace, whole_launches
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1000, 5000, 997, 120])
+def test_launches_make_up_all_steps(steps: int) -> None:
+    at_once = whole_launches(steps, 50)
+    assert steps % at_once == 0
+    assert 1 <= at_once <= 50
+
+
+def test_a_loop_runs_its_steps() -> None:
+    done: list[int] = []
+    Loop(lambda: done.append(1), 7, torch.device("cpu")).run()
+    assert len(done) == 7
+
+
+@pytest.mark.parametrize("optimiser", ["rmsprop", "adam", "sgd"])
+def test_a_restarted_optimiser_is_a_new_one(optimiser: str) -> None:
+    """What keeps one task's moments out of the next."""
+    recipe = Recipe(optimiser, 0.1, schedule="cosine", momentum=0.9 if optimiser == "sgd" else 0.0)  # type: ignore[arg-type]
+
+    def path(pace: Pace, value: torch.Tensor) -> list[float]:
+        found = []
+        for _ in range(4):
+            value.grad = 2 * value.detach()
+            pace.step()
+            found.append(float(value.detach()))
+        return found
+
+    value = torch.ones((), requires_grad=True)
+    pace = Pace(recipe, [value], 4)
+    first = path(pace, value)
+    with torch.no_grad():
+        value.fill_(1)
+    pace.restart()
+    assert path(pace, value) == pytest.approx(first)
+    plain = torch.ones((), requires_grad=True)
+    reference = recipe.build([plain])
+    for step, expected in enumerate(first):
+        for group in reference.param_groups:
+            group["lr"] = recipe.rate(step, 4)
+        plain.grad = 2 * plain.detach()
+        reference.step()
+        assert float(plain.detach()) == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,43 @@
+"""Parameter superposition: contexts keep tasks apart in one set of weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from supsup import Recipe, SupSupError, nets
+from supsup.baselines import PSP, LowerBound, psp
+from supsup.data import Stream
+from supsup.evaluate import follow
+
+RECIPE = Recipe(learning_rate=1e-3, steps=80)
+
+
+@pytest.mark.parametrize("contexts", ["rotation", "complex", "binary"])
+def test_contexts_hold_off_forgetting(contexts: str, stream: Stream) -> None:
+    net = nets.FullyConnected((784, 100, 10))
+    ours = follow(PSP(net, contexts=contexts, recipe=RECIPE, device="cpu"), stream[:4], "GG", stages=[4])  # type: ignore[arg-type]
+    none = follow(LowerBound(net, heads="single", recipe=RECIPE, device="cpu"), stream[:4], "GG", stages=[4])
+    assert ours.average_accuracy > 0.7
+    assert ours.average_accuracy > none.average_accuracy
+
+
+def test_only_weights_are_stored_and_contexts_come_back(
+    stream: Stream, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = PSP(nets.FullyConnected((784, 20, 10)), recipe=replace(RECIPE, steps=5), device="cpu")
+    for task in stream[:3]:
+        model.learn(task)
+    assert model.bytes == 4 * (784 * 20 + 20 * 10)
+    kept = model.predict(images, task="permutation-0").confidence
+    monkeypatch.setitem(psp._KEPT, "cpu", 0)
+    model._ready.clear()
+    for name in model.tasks:
+        model.predict(images, task=name)
+        assert len(model._ready) == 1
+    assert torch.equal(model.predict(images, task="permutation-0").confidence, kept)
+
+
+def test_unknown_contexts() -> None:
+    with pytest.raises(SupSupError, match="rotation, complex, binary"):
+        PSP(nets.FullyConnected((784, 10)), contexts="none", device="cpu")  # type: ignore[arg-type]

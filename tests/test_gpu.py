@@ -11,6 +11,7 @@ from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.hop_experiment import run as run_hopfield
 from supsup.search import plain_inner
+from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import train_mask, train_masks
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -86,6 +87,24 @@ def test_observing_opens_the_same_masks(digits: Stream) -> None:
         x, y = digits[0].test.tensors()
         assert float((learner.predict(x).labels.cpu() == y).float().mean()) > 0.7
     assert opened[0] == opened[1]
+
+
+def test_switching_tasks() -> None:
+    """The kernel against the plain way, with bytes a stride apart and sizes that fill no program."""
+    device = torch.device("cuda")
+    net = FrozenNet(nets.gem_resnet18(), 0, device)
+    bank = Bank(net.shapes, device, net.statistics)
+    size = max(stop for _, stop in bank.spans.values())
+    for count in (1, 3, 16):
+        bank.add_packed(torch.randint(256, (size, count), dtype=torch.uint8))
+    switched, masked = SwitchedNet(net, bank.spans), torch.empty(8 * size, device=device)
+    x = torch.randn(4, 3, 32, 32, device=device)
+    for index in (0, 1, 3, 19, 4):
+        switched.switch(bank, index)
+        plain_fill(bank.column(index), switched.frozen, masked)
+        assert torch.equal(switched.masked, masked)
+        expected = net.run(x, net.masked(bank.subnetwork(index)))
+        assert torch.allclose(switched.run(bank, index, x), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_hopfield_memory_filled_on_the_gpu_gives_the_masks_back(shared_data: Path) -> None:

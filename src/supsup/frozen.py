@@ -70,7 +70,12 @@ class FrozenNet:
 
     def run_many(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """The same for any number of images, as many at a time as memory surely has room for."""
-        return torch.cat([self.run(piece, weights) for piece in x.split(max(1, _PIXELS // x[0].numel()))])
+        return torch.cat([self.run(piece, weights) for piece in self.pieces(x)])
+
+    def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Images in pieces for which memory surely has room in one pass."""
+        pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // x[0].numel()))
+        return pieces
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""`supsup bench train|infer|memory`: ours, the plain way and the floor, as a table, a JSON and a plot."""
+"""`supsup bench train|infer|masking|memory`: ours, the plain way and the floor, as a table, a JSON and a plot."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rich.table import Table
 from torch import Tensor
 from typer import Option
 
-from supsup import data
+from supsup import data, nets
 from supsup.bench import (
     bench_inference,
+    bench_masking,
     bench_memory,
     bench_training,
     bench_unannounced,
@@ -43,6 +44,9 @@ Data = Annotated[str, Option("--data", help=f"Data set: {', '.join(data.SOURCES)
 DataDir = Annotated[Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets.")]
 Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Json = Annotated[Path | None, Option("--json", help="Write the figures to this file, and a plot beside it.")]
+JsonAlone = Annotated[Path | None, Option("--json", help="Write the figures to this file.")]
+
+_IMAGES = {"resnet50": (3, 224, 224), "gem_resnet18": (3, 32, 32), "lenet_300_100": (1, 28, 28), "fc_1024": (1, 28, 28)}
 
 
 @app.command()
@@ -141,6 +145,30 @@ def memory(
     """Memory of the masks, against one bit per weight and task."""
     rows = bench_memory(_net(net, outputs), _numbers(tasks), resolve(device))
     _show("memory of the masks (bytes)", rows, json_file, net=net, outputs=outputs, device=device)
+
+
+@app.command()
+def masking(
+    net: Annotated[str, Option(help=f"Network: {', '.join(_IMAGES)}.")] = "resnet50",
+    outputs: Outputs = 10,
+    batch: Annotated[int, Option(min=1, help="Images in a forward pass.")] = 32,
+    tasks: Annotated[int, Option(min=1, help="How many tasks to switch between.")] = 8,
+    density: Annotated[float, Option(min=0, max=1, help="Fraction of the weights that a mask keeps.")] = 0.5,
+    precision: Annotated[str, Option(help="Of forward passes: float32 or bfloat16.")] = "float32",
+    device: Device = "auto",
+    json_file: JsonAlone = None,
+) -> None:
+    """Answering with a task selected, and changing tasks, against a forward pass without masks; masks are random."""
+    if net not in _IMAGES:
+        raise typer.BadParameter(f"unknown network {net!r}; known: {', '.join(_IMAGES)}")
+    if precision not in ("float32", "bfloat16"):
+        raise typer.BadParameter(f"unknown precision {precision!r}; use float32 or bfloat16")
+    place = resolve(device)
+    machine = measure_machine(place)
+    row = bench_masking(
+        getattr(nets, net)(outputs), _IMAGES[net], batch, tasks, machine, place, density=density, precision=precision
+    )
+    _show("masking", [row], json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
 
 
 def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:

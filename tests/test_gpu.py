@@ -1,6 +1,7 @@
 """What runs on a GPU gives the answers of the plain path; skipped where there is none."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,26 @@ def test_accuracy_in_bfloat16_is_that_of_the_cpu(digits: Stream) -> None:
         found.append(evaluate(learner, digits, "GNu", protocol="paper"))
     assert found[0].task_accuracy == found[1].task_accuracy == 1
     assert abs(found[0].average_accuracy - found[1].average_accuracy) < 0.005
+
+
+@pytest.mark.parametrize("selection", [{"selection": "edge-popup", "budget": 8.0}, {}])
+def test_residual_networks_learn_as_on_the_plain_path(shared_data: Path, selection: dict[str, Any]) -> None:
+    stream = data.split(data.mnist(shared_data), 2)[:2]
+    recipe = Recipe("adam", 1e-2, steps=150, weight_decay=1e-4, schedule="cosine", **selection)
+    net = FrozenNet(nets.ResNet(2, (1, 1), (8, 16), channels=1), 0, torch.device("cuda"))
+    (fast,) = train_masks(net, stream, recipe)
+    assert len(fast.tasks) == 2
+    bank = Bank(net.shapes, "cuda", net.statistics)
+    bank.add_packed(fast.packed, fast.statistics)
+    for i, task in enumerate(stream):
+        plain = train_mask(net, task.name, task.train, recipe)
+        x, y = task.test.tensors("cuda")
+        answers = [
+            net.run(x, net.masked(found)).argmax(1) for found in (bank.subnetwork(i), plain.mask() | plain.statistics)
+        ]
+        accuracy = [float((answer == y).float().mean()) for answer in answers]
+        assert min(accuracy) > 0.95
+        assert abs(accuracy[0] - accuracy[1]) < 0.02
 
 
 def test_a_group_does_not_matter(digits: Stream) -> None:

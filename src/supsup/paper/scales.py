@@ -13,11 +13,11 @@ SCALES = ("quick", "full")
 _SEEDS = {"full": {"hopfield": 20}, "quick": {"hopfield": 2}}  # where nobody says how many; else 1
 _BRIEF_IMAGES = {"tasks": 2, "epochs": None, "steps": 4, "batch size": 32}
 _QUICK: dict[str, dict[str, Any]] = {
-    "supsup": {"tasks": 10, "steps": 200},
+    "supsup": {"tasks": 10, "steps": 100},
     "unannounced": {"tasks": 5, "steps": 300},  # a new task is looked for every 100 batches
-    "psp": {"tasks": 10, "steps": 200},
-    "bounds": {"tasks": 10, "steps": 200},
-    "batche": {"tasks": 10, "steps": 200},
+    "psp": {"tasks": 10, "steps": 100},
+    "bounds": {"tasks": 10, "steps": 100},
+    "batche": {"tasks": 10, "steps": 100},
     "consolidation": {"steps": 100},
     "hopfield": {"units": 512},
     "split-cifar100": _BRIEF_IMAGES,
@@ -26,6 +26,7 @@ _QUICK: dict[str, dict[str, Any]] = {
     "split-imagenet": _BRIEF_IMAGES | {"batch size": 8, "size": 64, "steps": 2},
     "mask-overhead": {"image": [3, 64, 64]},
 }
+_QUICK_STRICT = 2  # tasks: every one of their images is asked for on its own
 _QUICK_FC = {"tasks": 10, "steps": 40}  # a step of FC 1024-1024 takes several times longer
 
 
@@ -48,9 +49,12 @@ def at_scale(row: Row, scale: str) -> dict[str, Any]:
     if training.get("net") == "fc_1024":
         smaller = smaller | _QUICK_FC
     training |= {key: _smaller(training, key, value) for key, value in smaller.items()}
+    if own.get("protocol") == "strict":
+        own["stages"] = [_QUICK_STRICT]
     for part in (training, own):
         if "stages" in part:
-            part["stages"] = sorted({n for n in part["stages"] if n < training["tasks"]} | {training["tasks"]})
+            last = min(training["tasks"], part["stages"][-1])
+            part["stages"] = sorted({n for n in part["stages"] if n < last} | {last})
     return settings
 
 

@@ -17,9 +17,9 @@ def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
     found = [(row, figures_of(row, wanted)) for row, wanted in zip(entry.rows, wanted_rows(entry, folder, scale))]
     names = list(dict.fromkeys(figure.name for _, figures in found for figure in figures))
     table = _new_table(f"{entry.name}: {entry.title} ({scale} scale)")
-    table.add_column("row", min_width=20)
+    table.add_column("row", min_width=20, max_width=34)
     axis = [entry.axis] if entry.axis else []
-    for heading in (*axis, *(names[:1] or ["ours"]), "published", "difference", *names[1:], "seeds"):
+    for heading in (*axis, *(names[:1] or ["ours"]), "paper", "difference", *names[1:], "seeds"):
         table.add_column(heading, justify="right")
     for row, figures in found:
         label = f"{row.label} (beyond)" if row.beyond else row.label
@@ -40,7 +40,7 @@ def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
 
 
 def _new_table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def _shown(value: float | None, sign: str = "") -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -121,3 +126,67 @@ def results(tmp_path: Path) -> Path:
     distances = {f"classes-{task}": {f"classes-{o}": [0.5, 0.3, 0.5 * (o != task)] for o in range(2)} for task in range(2)}
     write_result(folder, "hop", "hop", 0, {"accuracy %": {"": 98.0}}, trace={"distances": distances})
     return folder
+
+
+class Browser:
+    """Headless Chromium, without any state of its own; pages are files."""
+
+    DARK, LIGHT = 0, 1
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.program, self.folder = program, folder
+
+    def _run(self, page: Path, *options: str) -> str:
+        always = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=2000")
+        command = [self.program, *always, f"--user-data-dir={self.folder / 'profile'}", *options, page.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def measured(self, text: str, width: int, script: str, scheme: int) -> Any:
+        """What a script gives, as JSON, on a page shown at a width: a frame has it, as windows are never narrow."""
+        told = f"<script>onload=()=>parent.postMessage(({script})(),'*')</script>"
+        (self.folder / "copy.html").write_text(text.replace("</body>", f"{told}</body>"))
+        frame = self.folder / "frame.html"
+        frame.write_text(
+            '<!doctype html><meta name="color-scheme" content="light dark"><pre id="said"></pre>'
+            "<script>onmessage=m=>{document.getElementById('said').textContent=JSON.stringify(m.data)}</script>"
+            f'<iframe src="copy.html" style="border:0;width:{width}px;height:2000px"></iframe>'
+        )
+        dom = self._run(frame, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}")
+        said = re.search(r'<pre id="said">(.*?)</pre>', dom, flags=re.DOTALL)
+        assert said is not None, dom
+        return json.loads(html.unescape(said[1]))
+
+    def dom(self, text: str) -> str:
+        """The page as the browser understood it."""
+        (self.folder / "copy.html").write_text(text)
+        return self._run(self.folder / "copy.html", "--dump-dom")
+
+    def screenshot(self, text: str, width: int, height: int, scheme: int) -> Path:
+        """A picture of the page's top at a width."""
+        (self.folder / "copy.html").write_text(text)
+        frame, picture = self.folder / "frame.html", self.folder / f"{width}-{scheme}.png"
+        frame.write_text(
+            '<!doctype html><meta name="color-scheme" content="light dark"><body style="margin:0">'
+            f'<iframe src="copy.html" style="border:0;width:{width}px;height:{height}px"></iframe>'
+        )
+        self._run(
+            frame,
+            f"--screenshot={picture}",
+            f"--window-size={width},{height}",
+            f"--blink-settings=preferredColorScheme={scheme}",
+        )
+        return picture
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    """Chromium where it is found; tests that need it are skipped where it is not."""
+    names = [os.environ.get("CHROME", ""), "chromium", "chromium-browser", "google-chrome"]
+    program = next((found for name in names if name and (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome on the PATH; $CHROME may name one")
+    folder = tmp_path / "browser"
+    folder.mkdir()
+    return Browser(program, folder)

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from supsup.report.summary import PAPERS_COUNT, EntrySummary, RowSummary, as_number
+from supsup.report.summary import AVERAGE, BYTES, PAPERS_COUNT, EntrySummary, RowSummary, as_number
 from supsup.report.svg import Axis, Bar, Line, Point, bar_chart, line_chart
 
 
-def entry_chart(summary: EntrySummary) -> str:
-    """The plot of an entry as SVG; empty where nothing is known yet, published or measured."""
+MOST_MARKS = 8
+
+
+def entry_charts(summary: EntrySummary) -> list[str]:
+    """The plots of an entry as SVG; none where nothing is known yet, published or measured.
+
+    Where all labels begin with a part of their own ("LeNet 300-100: …", "FC 1024-1024: …"), each part has a plot.
+    """
     if not summary.figures:
-        return ""
-    return _KINDS.get(summary.entry.figure, _curves)(summary)
+        return []
+    parts = [row.row.label.partition(": ") for row in summary.rows]
+    draw = _KINDS.get(summary.entry.figure, _curves)
+    if not all(rest for _, _, rest in parts):
+        return [chart for chart in (draw(summary), distance_chart(summary)) if chart]
+    charts = []
+    for part in dict.fromkeys(name for name, _, _ in parts):
+        rows = [
+            replace(row, row=replace(row.row, label=rest))
+            for row, (name, _, rest) in zip(summary.rows, parts)
+            if name == part
+        ]
+        charts.append(draw(EntrySummary(replace(summary.entry, title=f"{summary.entry.title}, {part}"), tuple(rows))))
+    return [chart for chart in charts if chart]
 
 
 def _curves(summary: EntrySummary) -> str:
     """The first figure over the entry's axis; bars where it has a single place."""
     figure = summary.figures[0]
-    places = summary.places(figure)
+    places = [place for place in summary.places(figure) if place != AVERAGE]
     if len(places) < 2:
         return _bars(summary)
-    named = [place for place in places if as_number(place) is None]
-    drawn = [place for place in places if place not in named] if len(places) - len(named) > 1 else list(places)
-    by_number = not any(place in named for place in drawn)
-    where = {place: float(place) if by_number else float(i) for i, place in enumerate(drawn)}
+    by_number = all(as_number(place) is not None for place in places)
+    where = {place: float(place) if by_number else float(i) for i, place in enumerate(places)}
     lines = [line for row in summary.rows if (line := _line(row, figure, where)) is not None]
     values = list(where.values())
-    wide = by_number and min(values) > 0 and max(values) / min(values) >= 30
-    x = Axis(summary.entry.axis, log=wide, names=() if by_number else drawn)
+    log = by_number and min(values) > 0 and max(values) / min(values) >= 30
+    marks = values if by_number and len(values) <= MOST_MARKS else ()
+    x = Axis(summary.entry.axis, log, names=() if by_number else places, marks=marks)
     return line_chart(_title(summary, figure), lines, x, _percent(figure))
 
 
@@ -54,7 +72,7 @@ def _bytes(summary: EntrySummary) -> str:
             if measured is not None and size:
                 ours.append(Point(size, measured.mean, measured.deviation))
             published = row.row.published.get(figure, {}).get("")
-            theirs_size = row.row.published.get("bytes", {}).get("")
+            theirs_size = row.row.published.get(BYTES, {}).get("")
             if published is not None and theirs_size:
                 theirs.append(Point(theirs_size, published))
         if ours or theirs:
@@ -73,9 +91,12 @@ def _bars(summary: EntrySummary) -> str:
     for row in summary.rows:
         measured, published = row.figures.get(figure, {}).get(place), row.row.published.get(figure, {}).get(place)
         if measured is not None or published is not None:
-            mean, deviation = (measured.mean, measured.deviation) if measured else (None, None)
-            bars.append(Bar(row.row.label, mean, published, deviation))
+            bars.append(Bar(row.row.label, measured.mean if measured else None, published))
     return bar_chart(_title(summary, figure), bars, figure)
+
+
+def distance_chart(summary: EntrySummary) -> str:
+    return ""
 
 
 _KINDS: dict[str, Callable[[EntrySummary], str]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}
@@ -83,7 +104,7 @@ _KINDS: dict[str, Callable[[EntrySummary], str]] = {"curves": _curves, "bytes": 
 
 def family(label: str) -> str:
     """A row's label without its budget: "SupSup, s = 4" is of the family "SupSup"."""
-    return re.sub(r"[,\s]*\(?\bs\s*=\s*\d+\)?", "", label).strip(" ,") or label
+    return re.sub(r"[,\s]*\(?\bs\s*=\s*[\d.]+\)?", "", label).strip(" ,") or label
 
 
 def byte_tick(value: float) -> str:
@@ -95,7 +116,7 @@ def byte_tick(value: float) -> str:
 
 
 def _percent(figure: str) -> Axis:
-    return Axis(figure, top=100.5) if "%" in figure else Axis(figure)
+    return Axis(figure, top=101.0) if "%" in figure else Axis(figure)
 
 
 def _title(summary: EntrySummary, figure: str) -> str:

@@ -6,13 +6,23 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from supsup.report.charts import entry_chart
+from supsup.report.charts import entry_charts
 from supsup.report.grids import Cell, Grid, GridRow, figure_grids, headline, origin_grid, remarks
-from supsup.report.summary import EntrySummary, RowSummary, Summary
+from supsup.report.summary import AVERAGE, EntrySummary, RowSummary, Summary
 from supsup.report.svg import standalone
 
 README_MARKS = ("<!-- reproduction: made by supsup report from results/ -->", "<!-- /reproduction -->")
-PLOT = "plot.svg"
+MAIN_ROWS = (
+    ("permuted-lenet", "supsup-H-s100"),
+    ("permuted-fc", "supsup-G-s200"),
+    ("permuted-2500", "supsup-H"),
+    ("permuted-2500", "nns-H"),
+    ("rotated", "supsup-binary-H"),
+    ("hopfield", "paper"),
+    ("hopfield", "best-of"),
+    ("cifar100-gg", "supsup-s32"),
+    ("cifar100-gg", "transfer-s32"),
+)
 
 
 def reproduction(summary: Summary, results: str = "results") -> str:
@@ -33,23 +43,32 @@ def reproduction(summary: Summary, results: str = "results") -> str:
 
 def plots(summary: Summary) -> dict[str, str]:
     """Plots as files of their own, by their path in the folder of results; only of entries that have some."""
-    made = {f"{entry.entry.name}/{PLOT}": entry_chart(entry) for entry in summary.entries if entry.has_results}
-    return {path: standalone(plot) for path, plot in made.items() if plot}
+    return {
+        f"{entry.entry.name}/plot-{number}.svg": standalone(chart)
+        for entry in summary.entries
+        if entry.has_results
+        for number, chart in enumerate(entry_charts(entry), 1)
+    }
 
 
-def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]], results: str = "results") -> str:
-    """The main rows in a table, each with its last published figure; rows that were not run say so."""
-    lines = [f"| {' | '.join(('', 'ours, %', 'paper, %', 'from'))} |", "|---|---|---|---|"]
+def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]] = MAIN_ROWS, results: str = "results") -> str:
+    """A picture of the first entry and the main rows in a table, each with its last published figure."""
+    entries = {entry.entry.name: entry for entry in summary.entries}
+    first = entries[main_rows[0][0]]
+    picture = next(iter(plots(Summary((first,)))), None)
+    lines = [f"![{_text(first.entry.title)}]({results}/{picture})", ""] if picture else []
+    lines += ["| experiment | row | ours, % | paper, % | verdict |", "|---|---|---|---|---|"]
     for name, row_name in main_rows:
-        entry = next(entry for entry in summary.entries if entry.entry.name == name)
+        entry = entries[name]
         row = next(row for row in entry.rows if row.row.name == row_name)
         ours, published = _closing(entry, row)
-        seeds = f"{len(row.results)} seed{'s' if len(row.results) > 1 else ''}, " if row.results else ""
-        lines.append(
-            f"| {_text(entry.entry.title)}: {_text(row.row.label)} | {ours} | {published} "
-            f"| {seeds}[{name}](REPRODUCTION.md#{anchor(entry.entry.title)}) |"
-        )
-    lines += ["", f"All rows, with the commands: [REPRODUCTION.md](REPRODUCTION.md). {headline(summary)}"]
+        title = f"[{_text(entry.entry.title)}](REPRODUCTION.md#{anchor(entry.entry.title)})"
+        lines.append(f"| {title} | {_text(row.row.label)} | {ours} | {published} | {row.status} |")
+    lines += [
+        "",
+        "`supsup reproduce all` runs every table and figure of the paper, `supsup report --markdown` writes them down: "
+        f"[REPRODUCTION.md](REPRODUCTION.md). {headline(summary)}",
+    ]
     return "\n".join(lines)
 
 
@@ -77,8 +96,9 @@ def _entry(summary: EntrySummary, results: str) -> str:
     parts = [f"## {_text(entry.title)}", f"{_text(entry.where)} · `supsup reproduce {entry.name}`"]
     if entry.note:
         parts.append(_text(entry.note))
-    if summary.has_results and entry_chart(summary):
-        parts.append(f"![{_text(entry.title)}]({results}/{entry.name}/{PLOT})")
+    if summary.has_results:
+        shown = [f"![{_text(entry.title)}]({results}/{path})" for path in plots(Summary((summary,)))]
+        parts += ["\n".join(shown)] if shown else []
     parts += [_table(grid) for grid in figure_grids(summary)]
     said = [f"- {_text(label)}: {_text(text)}" for label, text in remarks(summary)]
     parts += ["\n".join(said)] if said else []
@@ -88,7 +108,7 @@ def _entry(summary: EntrySummary, results: str) -> str:
 
 
 def _table(grid: Grid) -> str:
-    headings = [_text(grid.caption), *map(_text, grid.headings), *(["verdict"] if grid.statuses else [])]
+    headings = [_text(grid.caption), *(["verdict"] if grid.statuses else []), *map(_text, grid.headings)]
     lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
     return "\n".join([*lines, *(_row(row, grid.statuses) for row in grid.rows)])
 
@@ -96,7 +116,7 @@ def _table(grid: Grid) -> str:
 def _row(row: GridRow, statuses: bool) -> str:
     label = _text(row.label) + (" *(ours, not in the paper)*" if row.beyond else "")
     verdict = [f"**{row.status}**" if row.status == "missed" else row.status] if statuses else []
-    return f"| {' | '.join([label, *map(_cell, row.cells), *verdict])} |"
+    return f"| {' | '.join([label, *verdict, *map(_cell, row.cells)])} |"
 
 
 def _cell(cell: Cell) -> str:
@@ -109,10 +129,10 @@ def _cell(cell: Cell) -> str:
 def _closing(entry: EntrySummary, row: RowSummary) -> tuple[str, str]:
     """Ours and the published value of the first percentage, at the last place that was published."""
     figure = next(name for name in entry.figures if "%" in name)
-    known = row.row.published.get(figure) or row.figures.get(figure) or {"": None}
-    place = [place for place in entry.places(figure) if place in known and place != "avg"][-1:] or [""]
-    ours, published = row.figures.get(figure, {}).get(place[0]), row.row.published.get(figure, {}).get(place[0])
-    shown = row.status
+    known = row.row.published.get(figure) or row.figures.get(figure) or {}
+    place = next((place for place in reversed(entry.places(figure)) if place in known and place != AVERAGE), "")
+    ours, published = row.figures.get(figure, {}).get(place), row.row.published.get(figure, {}).get(place)
+    shown = "–"
     if ours is not None:
         shown = f"**{ours.mean:.2f}**" + ("" if ours.deviation is None else f" ± {ours.deviation:.2f}")
     return shown, "–" if published is None else f"{published:.2f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from supsup.report.charts import entry_chart
+from supsup.report.charts import entry_charts
 from supsup.report.grids import Cell, Grid, GridRow, figure_grids, origin_grid, remarks, shown_time
 from supsup.report.summary import MISSED, NOT_RUN, REPRODUCED, EntrySummary, Summary
 from supsup.report.svg import STYLE, VARIABLES
@@ -17,14 +17,15 @@ html{background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif
 body{margin:0 auto;padding:1rem;max-width:72rem;overflow-wrap:break-word}
 h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.25rem;margin:0}
 a{color:var(--c0)}code{font-size:.9em}
-.faint,.where{color:var(--faint)}.where{margin:.1rem 0 .6rem;font-size:.92rem}
+.faint,.where{color:var(--faint)}.faint{white-space:nowrap}.where{margin:.1rem 0 .6rem;font-size:.92rem}
 .counts{display:flex;flex-wrap:wrap;gap:.6rem;padding:0;margin:1rem 0;list-style:none}
 .counts li{background:var(--tint);border-radius:.5rem;padding:.5rem .9rem}
 .counts b{display:block;font-size:1.4rem;line-height:1.2}
-nav ol{columns:18rem;padding-left:1.4rem;margin:.4rem 0 1rem}nav li{break-inside:avoid}
+nav ol{columns:20rem;column-gap:2.5rem;padding-left:1.6rem;margin:.4rem 0 1rem}nav li{break-inside:avoid}
+.pair{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
 section{border-top:1px solid var(--rule);padding:1.4rem 0 1rem}
-figure{margin:0 0 1rem;max-width:40rem}.plot{display:block;width:100%;height:auto}
-.scroll{overflow-x:auto;margin:0 0 1rem}.scroll:focus-visible{outline:2px solid var(--c0)}
+figure{flex:1 1 20rem;margin:0 0 1rem;max-width:36rem}.plot{display:block;width:100%;height:auto}
+.scroll{overflow-x:auto;max-width:100%;margin:0 0 1rem}.scroll:focus-visible{outline:2px solid var(--c0)}
 table{border-collapse:collapse;font-size:.88rem;line-height:1.3;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:.2rem 0 .4rem;white-space:nowrap}
 th,td{padding:.35rem .7rem .35rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
@@ -95,7 +96,7 @@ def _contents(summary: Summary) -> str:
         done = sum(bool(row.results) for row in entry.rows)
         items.append(
             f'<li><a href="#{escape(entry.entry.name)}">{escape(entry.entry.title)}</a> '
-            f'<span class="faint">{done} of {len(entry.rows)} rows run</span></li>'
+            f'<span class="faint">{done}/{len(entry.rows)} rows run</span></li>'
         )
     return f'<nav aria-label="Contents"><ol>{"".join(items)}</ol></nav>'
 
@@ -110,9 +111,8 @@ def _section(summary: EntrySummary) -> str:
         f'<p class="where">{escape(entry.where)} · <code>supsup reproduce {name}</code></p>',
         f"<p>{escape(entry.note)}</p>" if entry.note else "",
     ]
-    chart = entry_chart(summary)
-    parts.append(f"<figure>{chart}</figure>" if chart else "")
-    parts.append(_table(first) if first else "")
+    figures = "".join(f"<figure>{chart}</figure>" for chart in entry_charts(summary))
+    parts.append(f'<div class="pair">{figures}{_table(first) if first else ""}</div>')
     said = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in remarks(summary))
     parts.append(f"<dl>{said}</dl>" if said else "")
     for grid in others:
@@ -125,7 +125,7 @@ def _section(summary: EntrySummary) -> str:
 
 
 def _table(grid: Grid) -> str:
-    headings = ["row", *grid.headings, *(["verdict"] if grid.statuses else [])]
+    headings = ["row", *(["verdict"] if grid.statuses else []), *grid.headings]
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "".join(_row(row, grid.statuses) for row in grid.rows)
     label = escape(grid.caption)
@@ -139,7 +139,7 @@ def _row(row: GridRow, statuses: bool) -> str:
     mark = ' <span class="ours">ours, not in the paper</span>' if row.beyond else ""
     verdict = f"<td{_tone(row.status)}>{escape(row.status)}</td>" if statuses else ""
     cells = "".join(_cell(cell) for cell in row.cells)
-    return f'<tr><th scope="row">{escape(row.label)}{mark}</th>{cells}{verdict}</tr>'
+    return f'<tr><th scope="row">{escape(row.label)}{mark}</th>{verdict}{cells}</tr>'
 
 
 def _cell(cell: Cell) -> str:

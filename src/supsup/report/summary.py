@@ -24,7 +24,7 @@ REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
     "not run",
 )
 STATUSES = (REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN)
-PAPERS_COUNT, PLAIN_WAY = "paper's count", "plain way"
+PAPERS_COUNT, PLAIN_WAY, BYTES, AVERAGE = "paper's count", "plain way", "bytes", "avg"
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,15 @@ class EntrySummary:
         return tuple(dict.fromkeys([*published, *measured]))
 
     def places(self, figure: str) -> tuple[str, ...]:
-        """Where on the axis the figure is known: numbers in order, then names such as "avg" as they come."""
+        """Where on the axis the figure is known: names such as "1/k" as they come, then numbers in order, then "avg"."""
         known = dict.fromkeys(
             place
             for row in self.rows
             for place in (*row.row.published.get(figure, {}), *row.figures.get(figure, {}))
         )  # fmt: skip
         numbers = sorted((place for place in known if as_number(place) is not None), key=float)
-        return (*numbers, *(place for place in known if as_number(place) is None))
+        names = [place for place in known if as_number(place) is None and place != AVERAGE]
+        return (*names, *numbers, *(place for place in known if place == AVERAGE))
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,10 @@ def read_result(path: Path, shown: str) -> Result:
 
 
 def summarise_row(row: Row, results: Iterable[Result]) -> RowSummary:
-    """Means over seeds and a verdict; runs at full scale are never mixed with quick ones."""
+    """Means over seeds and a verdict; runs at full scale are never mixed with quick ones.
+
+    Published bytes are held against ours by the paper's way of counting.
+    """
     found = tuple(results)
     full = tuple(result for result in found if result.scale == "full")
     used = full or found
@@ -200,6 +204,8 @@ def summarise_row(row: Row, results: Iterable[Result]) -> RowSummary:
         for figure, places in result.figures.items():
             for place, value in places.items():
                 figures.setdefault(figure, {}).setdefault(place, []).append(value)
+        if BYTES in row.published and BYTES not in result.figures and PAPERS_COUNT in result.bytes:
+            figures.setdefault(BYTES, {}).setdefault("", []).append(result.bytes[PAPERS_COUNT])
     means = {
         figure: {place: spread(values) for place, values in places.items()} for figure, places in figures.items()
     }

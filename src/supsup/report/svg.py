@@ -51,11 +51,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows; `names` stand at 0, 1, 2, … where the places are not numbers."""
+    """What an axis shows; `names` stand at 0, 1, 2, … where places are not numbers; `marks` are ticks of one's own."""
 
     label: str
     log: bool = False
     names: Sequence[str] = ()
+    marks: Sequence[float] = ()
     shown: Callable[[float], str] = lambda value: f"{value:,.6g}"
     top: float = math.inf
 
@@ -67,7 +68,6 @@ class Bar:
     label: str
     ours: float | None
     published: float | None = None
-    deviation: float | None = None
 
 
 def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> str:
@@ -79,7 +79,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> str:
     heights = [p.y + sign * (p.deviation or 0) for p in points for sign in (-1, 1)]
     place_y = _scale(heights, y, TOP + PLOT, TOP)
     parts = [_x_axis(x, place_x), _y_axis(y, place_y)]
-    for number, line in enumerate(lines):
+    for number, line in reversed(list(enumerate(lines))):  # the first rows lie on top
         parts.append(_published([(place_x(p.x), place_y(p.y)) for p in line.published], number))
         parts.append(_ours([(place_x(p.x), place_y(p.y)) for p in line.ours], number))
         for p in line.ours:
@@ -97,23 +97,20 @@ def bar_chart(title: str, bars: Sequence[Bar], label: str) -> str:
     values = [v for bar in bars for v in (bar.ours, bar.published) if v is not None]
     if not values:
         return ""
-    axis = Axis(label)
-    place = _scale([0.0, max(values)], axis, 8, WIDTH - 46)
+    place = _scale([0.0, max(values)], Axis(label), 8, WIDTH - 8)
     parts, y = [], TOP
     for number, bar in enumerate(bars):
-        colour = f"var(--c{number % COLOURS})"
-        parts.append(f'<text x="8" y="{y + 9:.1f}">{escape(bar.label)}</text>')
         said = "not run" if bar.ours is None else f"{bar.ours:,.4g}"
+        parts.append(f'<text x="8" y="{y + 9:.1f}">{escape(_fitted(bar.label, 48))}</text>')
+        parts.append(f'<text x="{WIDTH - 8:g}" y="{y + 9:.1f}" text-anchor="end">{said}</text>')
         if bar.ours is not None:
             width = f"{max(0.0, place(bar.ours) - place(0)):.1f}"
-            parts.append(f'<rect class="bar" x="8" y="{y + 13:.1f}" width="{width}" height="11" fill="{colour}"/>')
+            shape = f'x="8" y="{y + 13:.1f}" width="{width}" height="11" fill="var(--c{number % COLOURS})"'
+            parts.append(f'<rect class="bar" {shape}/>')
         if bar.published is not None:
             at = f"{place(bar.published):.1f}"
-            parts.append(
-                f'<line x1="{at}" x2="{at}" y1="{y + 11:.1f}" y2="{y + 26:.1f}" stroke="var(--ink)" stroke-width="2"/>'
-            )
-        end = max(place(v) for v in (bar.ours or 0.0, bar.published or 0.0))
-        parts.append(f'<text x="{end + 5:.1f}" y="{y + 22:.1f}" class="tick">{said}</text>')
+            ends = f'x1="{at}" x2="{at}" y1="{y + 11:.1f}" y2="{y + 26:.1f}"'
+            parts.append(f'<line {ends} stroke="var(--ink)" stroke-width="2"/>')
         y += 32
     parts.append(f'<text x="8" y="{y + 14:.1f}">{escape(label)}</text>')
     if any(bar.published is not None for bar in bars):
@@ -169,7 +166,8 @@ def _scale(values: Sequence[float], axis: Axis, start: float, end: float) -> _Sc
         return _Scale(low / pad, high * pad, True, start, end)
     pad = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
     floor = 0.0 if low >= 0 and low < pad * 3 else low - pad
-    return _Scale(floor, max(high, min(high + pad, axis.top)), False, start, end)
+    ceiling = axis.top if high <= axis.top <= high + 3 * pad else high + pad
+    return _Scale(floor, ceiling, False, start, end)
 
 
 def _x_axis(axis: Axis, place: _Scale) -> str:
@@ -177,7 +175,7 @@ def _x_axis(axis: Axis, place: _Scale) -> str:
     marks = (
         [(float(i), name) for i, name in enumerate(axis.names)]
         if axis.names
-        else [(value, axis.shown(value)) for value in ticks(place.low, place.high, axis.log)]
+        else [(value, axis.shown(value)) for value in axis.marks or ticks(place.low, place.high, axis.log)]
     )
     parts = [f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{bottom:g}" y2="{bottom:g}"/>']
     for value, name in marks:
@@ -246,7 +244,7 @@ def _legend(lines: Sequence[Line], top: float) -> tuple[str, float]:
     shown: list[tuple[str, str]] = []
     for number, line in enumerate(lines):
         swatch = _ours([(0.0, 0.0), (18.0, 0.0)], number) if line.ours else _published([(4.0, 0.0), (14.0, 0.0)], number)
-        shown.append((swatch, line.label))
+        shown.append((swatch, _fitted(line.label, 56)))
     if any(line.published for line in lines) and any(line.ours for line in lines):
         shown.append((_cross(9, 0, "var(--ink)"), "published"))
     columns = 2 if max(len(label) for _, label in shown) <= 22 else 1
@@ -256,6 +254,10 @@ def _legend(lines: Sequence[Line], top: float) -> tuple[str, float]:
         x, y = 14 + (index // deep) * (WIDTH - 20) / columns, top + 14 * (index % deep)
         parts.append(f'<g transform="translate({x:g} {y:g})">{swatch}<text x="25" y="3.5">{escape(label)}</text></g>')
     return "".join(parts), top + 14 * deep
+
+
+def _fitted(label: str, most: int) -> str:
+    return label if len(label) <= most else f"{label[: most - 1].rstrip()}…"
 
 
 def _svg(title: str, height: float, parts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""A small catalogue with every kind of figure, and results for it, so that the report is tested without any training."""
+"""A small catalogue with every kind of figure, results for it without any training, and a real browser."""
 
 from __future__ import annotations
 
@@ -42,16 +42,18 @@ CATALOGUE = {
         "cifar",
         "SplitCIFAR100, task given",
         "Figure 3 & Table 1",
-        tuple(
-            Row(
-                f"supsup-s{s}",
-                f"SupSup, s = {s}",
-                published={"accuracy %": {"": accuracy}, "bytes": {"": float(size)}},
-                tolerance=1.0,
-            )
-            for s, accuracy, size in ((1, 77.56, 408_432), (4, 86.45, 695_592), (32, 89.57, 2_487_472))
-        )
-        + (row("upper", "Upper Bound", (91.62,)),),
+        (
+            *(
+                Row(
+                    f"supsup-s{s}",
+                    f"SupSup, s = {s}",
+                    published={"accuracy %": {"": accuracy}, "bytes": {"": float(size)}},
+                    tolerance=1.0,
+                )
+                for s, accuracy, size in ((1, 77.56, 408_432), (4, 86.45, 695_592), (32, 89.57, 2_487_472))
+            ),
+            row("upper", "Upper Bound", (91.62,)),
+        ),
         figure="bytes",
     ),
     "gamma": Entry(
@@ -112,8 +114,8 @@ def results(tmp_path: Path) -> Path:
     """Two rows reproduced over seeds, one missed with a note, one of ours, and rows that were not run."""
     folder = tmp_path / "results"
     for seed in range(3):
-        curve = {place: 93.6 + 0.1 * seed for place in STAGES}
-        right = {place: 99.9 for place in STAGES}
+        curve = dict.fromkeys(STAGES, 93.6 + 0.1 * seed)
+        right = dict.fromkeys(STAGES, 99.9)
         write_result(folder, "permuted", "h", seed, {"accuracy %": curve, "task right %": right})
     low = dict(zip(STAGES, (93.7, 80.0, 60.0, 33.0)))
     write_result(folder, "permuted", "psp", 0, {"accuracy %": low}, note="Rotations are drawn <anew> in each layer.")
@@ -123,8 +125,12 @@ def results(tmp_path: Path) -> Path:
     write_result(folder, "cifar", "supsup-s1", 0, {"accuracy %": {"": 78.0}}, bytes=size, seconds=time)
     write_result(folder, "gamma", "gamma", 0, {"accuracy %": {"0.0278": 90.0, "0.25": 94.0, "0.5": 96.0}})
     write_result(folder, "rotated", "supsup", 0, {"accuracy %": {"": 40.0}}, scale="quick")
-    distances = {f"classes-{task}": {f"classes-{o}": [0.5, 0.3, 0.5 * (o != task)] for o in range(2)} for task in range(2)}
-    write_result(folder, "hop", "hop", 0, {"accuracy %": {"": 98.0}}, trace={"distances": distances})
+    way = {
+        "tasks": ["0-1", "2-3"],
+        "distances on the way": {"0-1": [[0.5, 0.5], [0.0, 0.4]], "2-3": [[0.5, 0.5], [0.4, 0.1]]},
+    }
+    for seed in range(2):
+        write_result(folder, "hop", "hop", seed, {"accuracy %": {"": 98.0 + seed}}, trace=way if seed == 0 else {})
     return folder
 
 

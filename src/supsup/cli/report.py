@@ -37,7 +37,9 @@ def report(
     The same results give the same bytes.
     """
     if not results.is_dir():
-        raise SupSupError(f"there is no folder {results}; run `supsup reproduce` first, or name the folder by --results")
+        raise SupSupError(
+            f"there is no folder {results}; run `supsup reproduce` first, or name the folder by --results"
+        )
     summary = summarise(ENTRIES, results)
     written = [out]
     write(out, page(summary))

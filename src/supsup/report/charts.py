@@ -9,8 +9,8 @@ from dataclasses import replace
 from supsup.report.summary import AVERAGE, BYTES, PAPERS_COUNT, EntrySummary, RowSummary, as_number
 from supsup.report.svg import Axis, Bar, Line, Point, bar_chart, line_chart
 
-
 MOST_MARKS = 8
+WAY = "distances on the way"  # in the trace of HopSupSup's results
 
 
 def entry_charts(summary: EntrySummary) -> list[str]:
@@ -21,9 +21,10 @@ def entry_charts(summary: EntrySummary) -> list[str]:
     if not summary.figures:
         return []
     parts = [row.row.label.partition(": ") for row in summary.rows]
-    draw = _KINDS.get(summary.entry.figure, _curves)
+    if summary.entry.figure == "distances":
+        return [*_distances(summary), _by_seed(summary) or _bars(summary)]
     if not all(rest for _, _, rest in parts):
-        return [chart for chart in (draw(summary), distance_chart(summary)) if chart]
+        return [chart for chart in (_KINDS[summary.entry.figure](summary),) if chart]
     charts = []
     for part in dict.fromkeys(name for name, _, _ in parts):
         rows = [
@@ -31,11 +32,12 @@ def entry_charts(summary: EntrySummary) -> list[str]:
             for row, (name, _, rest) in zip(summary.rows, parts)
             if name == part
         ]
-        charts.append(draw(EntrySummary(replace(summary.entry, title=f"{summary.entry.title}, {part}"), tuple(rows))))
+        entry = replace(summary.entry, title=f"{summary.entry.title}, {part}")
+        charts.append(_curves(EntrySummary(entry, tuple(rows)), heading=part))
     return [chart for chart in charts if chart]
 
 
-def _curves(summary: EntrySummary) -> str:
+def _curves(summary: EntrySummary, heading: str = "") -> str:
     """The first figure over the entry's axis; bars where it has a single place."""
     figure = summary.figures[0]
     places = [place for place in summary.places(figure) if place != AVERAGE]
@@ -43,19 +45,19 @@ def _curves(summary: EntrySummary) -> str:
         return _bars(summary)
     by_number = all(as_number(place) is not None for place in places)
     where = {place: float(place) if by_number else float(i) for i, place in enumerate(places)}
-    lines = [line for row in summary.rows if (line := _line(row, figure, where)) is not None]
+    lines = [_line(row, figure, where) for row in summary.rows]
     values = list(where.values())
     log = by_number and min(values) > 0 and max(values) / min(values) >= 30
     marks = values if by_number and len(values) <= MOST_MARKS else ()
     x = Axis(summary.entry.axis, log, names=() if by_number else places, marks=marks)
-    return line_chart(_title(summary, figure), lines, x, _percent(figure))
+    return line_chart(_title(summary, figure), lines, x, _percent(figure), heading)
 
 
-def _line(row: RowSummary, figure: str, where: dict[str, float]) -> Line | None:
+def _line(row: RowSummary, figure: str, where: dict[str, float]) -> Line:
     measured, published = row.figures.get(figure, {}), row.row.published.get(figure, {})
     ours = [Point(x, measured[p].mean, measured[p].deviation) for p, x in where.items() if p in measured]
     theirs = [Point(x, published[p]) for p, x in where.items() if p in published]
-    return Line(row.row.label, ours, theirs) if ours or theirs else None
+    return Line(row.row.label, ours, theirs)
 
 
 def _bytes(summary: EntrySummary) -> str:
@@ -95,8 +97,32 @@ def _bars(summary: EntrySummary) -> str:
     return bar_chart(_title(summary, figure), bars, figure)
 
 
-def distance_chart(summary: EntrySummary) -> str:
-    return ""
+def _distances(summary: EntrySummary) -> list[str]:
+    """The way to each task's mask: distance to all masks, step by step, of the first row and seed that kept it."""
+    ways = next((r.trace for row in summary.rows for r in row.results if WAY in r.trace), None)
+    if ways is None:
+        return []
+    charts = []
+    for task, steps in ways[WAY].items():
+        columns = zip(ways["tasks"], zip(*steps))
+        lines = [Line(f"mask of {other}", [Point(i, y) for i, y in enumerate(way, 1)]) for other, way in columns]
+        heading, x, y = f"images of {task}", Axis("step"), Axis("share of units that differ")
+        title = f"{summary.entry.title}: distance to each mask, {heading}"
+        charts.append(line_chart(title, lines, x, y, heading))
+    return charts
+
+
+def _by_seed(summary: EntrySummary) -> str:
+    """The first figure of each seed, a line for each row; empty where only one seed was run."""
+    figure = summary.figures[0]
+    lines = []
+    for row in summary.rows:
+        ours = [Point(r.seed, r.figures[figure][""]) for r in row.results if "" in r.figures.get(figure, {})]
+        published = row.row.published.get(figure, {}).get("")
+        if len(ours) > 1:
+            ends = [] if published is None else [Point(ours[0].x, published), Point(ours[-1].x, published)]
+            lines.append(Line(row.row.label, ours, ends))
+    return line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure))
 
 
 _KINDS: dict[str, Callable[[EntrySummary], str]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}
@@ -125,5 +151,3 @@ def _title(summary: EntrySummary, figure: str) -> str:
 
 def _x(point: Point) -> float:
     return point.x
-
-

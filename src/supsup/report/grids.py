@@ -17,6 +17,7 @@ from supsup.report.summary import (
 )
 
 DASH = "–"
+TIMES = ("learning", "grading", PLAIN_WAY)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def figure_grids(summary: EntrySummary) -> list[Grid]:
 
 def origin_grid(summary: EntrySummary) -> Grid:
     """Cost and origin of each row that has results."""
-    headings = ("seeds", "wall time", "plain way", "bytes, ours", "bytes, paper's count", "device", "commit", "date")
+    headings = ("seeds", *TIMES, "bytes, ours", "bytes, paper's count", "device", "commit", "date")
     rows = [GridRow(row.row.label, row.row.beyond, _origin(row)) for row in summary.rows if row.results]
-    return Grid("Cost and origin of each row", headings, tuple(rows))
+    return Grid("Cost (means over seeds) and origin of each row", headings, tuple(rows))
 
 
 def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
@@ -159,8 +160,7 @@ def _origin(row: RowSummary) -> tuple[Cell, ...]:
     commits = ", ".join(_short(commit) for commit in row.made_with("commit"))
     return (
         Cell(f"{len(row.results)}"),
-        Cell(shown_time(row.seconds)),
-        Cell(shown_time(row.mean_of("seconds", PLAIN_WAY))),
+        *(Cell(shown_time(row.mean_of("seconds", name))) for name in TIMES),
         Cell(shown_bytes(row.own_bytes)),
         Cell(shown_bytes(row.mean_of("bytes", PAPERS_COUNT))),
         Cell(", ".join(row.made_with("device")) or DASH),

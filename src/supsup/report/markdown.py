@@ -29,10 +29,10 @@ def reproduction(summary: Summary, results: str = "results") -> str:
     """The whole of REPRODUCTION.md; `results` is where the files lie, seen from it."""
     parts = [
         "# Every table and figure of the paper",
-        "Made by `supsup report` from the files in "
-        f"[{results}/]({results}), which `supsup reproduce` writes; a test fails if they disagree. Cells give ours, the "
-        "mean over seeds ± the sample deviation, then the published value and the difference. A row is *reproduced* if "
-        "no percentage is further below its published value than the row's tolerance.",
+        f"Made by `supsup report --markdown` from the files in [{results}/]({results}), which `supsup reproduce` "
+        "writes; a test fails if they disagree. Cells give ours, the mean over seeds ± the sample deviation, then the "
+        "published value and the difference. A row is *reproduced* if no percentage is further below its published "
+        "value than the row's tolerance. Rows of one training share its learning time; the total counts it once.",
         f"**{headline(summary)}**",
     ]
     if summary.damaged:

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, no network; light or dark as the reader's system is, from phone to desktop."""
+"""The report as one HTML page: no script, no network; light or dark as the reader's system, phone or desktop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STYLE = """
 @media(prefers-color-scheme:dark){:root{--good:#74d49b;--bad:#ff9c92;--tint:#1e2329}}
 *{box-sizing:border-box}
 html{background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif;-webkit-text-size-adjust:100%}
-body{margin:0 auto;padding:1rem;max-width:72rem;overflow-wrap:break-word}
+body{margin:0 auto;padding:1rem;max-width:80rem;overflow-wrap:break-word}
 h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.25rem;margin:0}
 a{color:var(--c0)}code{font-size:.9em}
 .faint,.where{color:var(--faint)}.faint{white-space:nowrap}.where{margin:.1rem 0 .6rem;font-size:.92rem}
@@ -30,7 +30,7 @@ table{border-collapse:collapse;font-size:.88rem;line-height:1.3;font-variant-num
 caption{text-align:left;font-weight:600;padding:.2rem 0 .4rem;white-space:nowrap}
 th,td{padding:.35rem .7rem .35rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
 thead th{color:var(--faint);font-weight:500}td{white-space:nowrap}
-tbody th{font-weight:500;min-width:8.5rem;max-width:18rem}
+tbody th{font-weight:500;min-width:12rem;max-width:18rem}
 td small{display:block;color:var(--faint);font-size:.8rem}
 .good{color:var(--good)}.bad,td.bad small{color:var(--bad)}
 .ours{color:var(--faint);border:1px solid var(--rule);border-radius:.6rem;padding:0 .4rem;font-size:.75rem;
@@ -75,11 +75,11 @@ def page(summary: Summary) -> str:
 def _counts(summary: Summary) -> str:
     always = (REPRODUCED, MISSED, NOT_RUN)
     tiles = [
-        f"<li><b{_tone(status)}>{count}</b>rows {status}</li>"
+        f"<li><b{_tone(status) if count else ''}>{count}</b>rows {status}</li>"
         for status, count in summary.counts.items()
         if count or status in always
     ]
-    tiles.append(f"<li><b>{shown_time(summary.seconds)}</b>wall time in all</li>")
+    tiles.append(f"<li><b>{shown_time(summary.seconds)}</b>wall time, shared trainings once</li>")
     return f'<ul class="counts" aria-label="Summary">{"".join(tiles)}</ul>'
 
 

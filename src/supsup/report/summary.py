@@ -26,16 +26,20 @@ REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
 STATUSES = (REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN)
 PAPERS_COUNT, PLAIN_WAY, BYTES, AVERAGE = "paper's count", "plain way", "bytes", "avg"
 
+SAME_TIME = 1e-4  # times closer than this share are readings of one
+_UNSAID = json.dumps([None, None])
+
 
 @dataclass(frozen=True)
 class Result:
-    """One file of results/: a row's figures for one seed."""
+    """One file of results/: a row's figures for one seed; files of equal `training` may come from one run."""
 
     file: str
     entry: str
     row: str
     seed: int
     scale: str
+    training: str
     figures: Mapping[str, Mapping[str, float]]
     bytes: Mapping[str, float]
     seconds: Mapping[str, float]
@@ -66,11 +70,6 @@ class RowSummary:
     def notes(self) -> tuple[str, ...]:
         """What is known about why the row differs, each remark once."""
         return tuple(dict.fromkeys(result.note for result in self.results if result.note))
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all seeds; the plain way is a comparison and does not count."""
-        return sum(value for r in self.results for name, value in r.seconds.items() if name != PLAIN_WAY)
 
     def mean_of(self, kind: str, name: str) -> float | None:
         """Mean over seeds of one of the "seconds" or "bytes", None where no file has it."""
@@ -107,7 +106,7 @@ class EntrySummary:
         return tuple(dict.fromkeys([*published, *measured]))
 
     def places(self, figure: str) -> tuple[str, ...]:
-        """Where on the axis the figure is known: names such as "1/k" as they come, then numbers in order, then "avg"."""
+        """Where on the axis the figure is known: names as they come, then numbers in order, then "avg"."""
         known = dict.fromkeys(
             place
             for row in self.rows
@@ -133,7 +132,8 @@ class Summary:
 
     @property
     def seconds(self) -> float:
-        return sum(row.seconds for entry in self.entries for row in entry.rows)
+        """Wall time of everything; what several rows or seeds had in common counts once."""
+        return wall_time(result for entry in self.entries for row in entry.rows for result in row.results)
 
 
 def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
@@ -162,10 +162,14 @@ def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Resul
             try:
                 result = read_result(path, shown)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                damaged.append(f"{shown}: damaged ({_reason(error)}); delete it and run `supsup reproduce {name}` again")
+                damaged.append(
+                    f"{shown}: damaged ({_reason(error)}); delete it and run `supsup reproduce {name}` again"
+                )
                 continue
             if (result.entry, result.row, result.seed) != (name, path.stem.rpartition("-seed")[0], _seed(path)):
-                damaged.append(f"{shown}: says it is {result.entry}/{result.row}, seed {result.seed}; rename or delete it")
+                damaged.append(
+                    f"{shown}: says it is {result.entry}/{result.row}, seed {result.seed}; rename or delete it"
+                )
             elif result.row not in rows:
                 damaged.append(f"{shown}: {name} has no row {result.row!r}; delete it if the row was renamed")
             else:
@@ -182,6 +186,7 @@ def read_result(path: Path, shown: str) -> Result:
         row=str(record["row"]),
         seed=int(record["seed"]),
         scale=str(record["scale"]),
+        training=json.dumps([record["settings"].get(key) for key in ("run", "training")], sort_keys=True),
         figures={str(figure): _numbers(places) for figure, places in record["figures"].items()},
         bytes=_numbers(record.get("bytes", {})),
         seconds=_numbers(record.get("seconds", {})),
@@ -206,9 +211,7 @@ def summarise_row(row: Row, results: Iterable[Result]) -> RowSummary:
                 figures.setdefault(figure, {}).setdefault(place, []).append(value)
         if BYTES in row.published and BYTES not in result.figures and PAPERS_COUNT in result.bytes:
             figures.setdefault(BYTES, {}).setdefault("", []).append(result.bytes[PAPERS_COUNT])
-    means = {
-        figure: {place: spread(values) for place, values in places.items()} for figure, places in figures.items()
-    }
+    means = {figure: {place: spread(values) for place, values in places.items()} for figure, places in figures.items()}
     return RowSummary(row, status_of(row, means, bool(used), bool(full)), used, means)
 
 
@@ -249,6 +252,28 @@ def shortfalls(row: Row, figures: Mapping[str, Mapping[str, Spread]]) -> dict[tu
                 gap = None if ours is None else round(published - row.tolerance - round(ours.mean, 2), 6)
                 gaps[figure, place] = gap if gap is None else max(0.0, gap)
     return gaps
+
+
+def wall_time(results: Iterable[Result]) -> float:
+    """Seconds of all results; the plain way, a comparison, does not count.
+
+    Rows and seeds that were trained together each carry the time of the whole: figures of one training that differ by
+    no more than the clock's reading count once.
+    """
+    taken: dict[tuple[str, str, str], list[float]] = {}
+    for result in results:
+        own = result.file if result.training == _UNSAID else result.training
+        for name, value in result.seconds.items():
+            if name != PLAIN_WAY:
+                taken.setdefault((own, result.scale, name), []).append(value)
+    total = 0.0
+    for values in taken.values():
+        last = -math.inf
+        for value in sorted(values):
+            if value > last * (1 + SAME_TIME):
+                total += value
+            last = value
+    return total
 
 
 def as_number(place: str) -> float | None:

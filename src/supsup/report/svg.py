@@ -1,7 +1,7 @@
 """Small SVG plots for a page that needs no network: lines, points and bars, coloured by the page's own variables.
 
-Text is text and colours are CSS variables, so a plot follows a light or dark page and scales to any width. The same plot
-stands alone as a file when its style is put into it.
+Text is text and colours are CSS variables, so a plot follows a light or dark page and scales to any width. The same
+plot stands alone as a file when its style is put into it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STYLE = """
 .plot text{font:11px system-ui,sans-serif;fill:var(--ink)}
 .plot .tick{fill:var(--faint);font-size:10px}.plot .grid{stroke:var(--rule);stroke-width:.6}
 .plot .line{fill:none;stroke-width:1.5}.plot .published{stroke-width:1;stroke-dasharray:1 2.5;fill:none}
-.plot .bar{opacity:.85}
+.plot .bar{opacity:.85}.plot .heading{font-weight:600}
 @media(min-width:720px){.plot text{font-size:8px}.plot .tick{font-size:7.5px}}
 """.strip()
 
@@ -70,8 +70,11 @@ class Bar:
     published: float | None = None
 
 
-def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> str:
-    """Lines with markers over an axis; what was published is dotted with crosses, in the colour of its row."""
+def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, heading: str = "") -> str:
+    """Lines with markers over an axis; what was published is dotted with crosses, in the colour of its row.
+
+    A line without points keeps its colour from the others, so that plots side by side agree.
+    """
     points = [point for line in lines for point in (*line.ours, *line.published)]
     if not points:
         return ""
@@ -89,7 +92,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> str:
                 parts.append(f'<line x1="{at}" x2="{at}" {ends} stroke="var(--c{number % COLOURS})"/>')
     start = TOP + PLOT + 44
     legend, bottom = _legend(lines, start)
-    return _svg(title, bottom, [*parts, legend])
+    return _svg(title, bottom, [*parts, legend], heading)
 
 
 def bar_chart(title: str, bars: Sequence[Bar], label: str) -> str:
@@ -243,11 +246,15 @@ def _legend(lines: Sequence[Line], top: float) -> tuple[str, float]:
     """The rows under the plot, in two columns where their labels are short; and where it ends."""
     shown: list[tuple[str, str]] = []
     for number, line in enumerate(lines):
-        swatch = _ours([(0.0, 0.0), (18.0, 0.0)], number) if line.ours else _published([(4.0, 0.0), (14.0, 0.0)], number)
+        if not (line.ours or line.published):
+            continue
+        swatch = (
+            _ours([(0.0, 0.0), (18.0, 0.0)], number) if line.ours else _published([(4.0, 0.0), (14.0, 0.0)], number)
+        )
         shown.append((swatch, _fitted(line.label, 56)))
     if any(line.published for line in lines) and any(line.ours for line in lines):
         shown.append((_cross(9, 0, "var(--ink)"), "published"))
-    columns = 2 if max(len(label) for _, label in shown) <= 22 else 1
+    columns = 2 if max(len(label) for _, label in shown) <= 24 else 1
     deep = math.ceil(len(shown) / columns)
     parts = []
     for index, (swatch, label) in enumerate(shown):
@@ -260,8 +267,12 @@ def _fitted(label: str, most: int) -> str:
     return label if len(label) <= most else f"{label[: most - 1].rstrip()}…"
 
 
-def _svg(title: str, height: float, parts: Sequence[str]) -> str:
+def _svg(title: str, height: float, parts: Sequence[str], heading: str = "") -> str:
+    body = "".join(parts)
+    if heading:
+        height += 16
+        body = f'<text x="{LEFT:g}" y="13" class="heading">{escape(heading)}</text><g transform="translate(0 16)">{body}</g>'
     return (
         f'<svg class="plot" role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH:g} {height:g}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+        f"<title>{escape(title)}</title>{body}</svg>"
     )

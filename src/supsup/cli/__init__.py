@@ -13,6 +13,7 @@ from typer import Option
 import supsup
 from supsup.cli import bench, model
 from supsup.cli.demo import demo
+from supsup.cli.reproduce import reproduce
 from supsup.errors import SupSupError
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(reproduce)
 for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.compact, model.export):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

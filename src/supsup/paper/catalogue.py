@@ -42,3 +42,8 @@ class Entry:
     axis: str = ""
     figure: str = "curves"
     note: str = ""
+
+
+def settings_of(run: str, training: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's settings: the experiment that makes it, what rows of one training share, and what is the row's own."""
+    return {"run": run, "training": dict(training), "own": dict(own)}

@@ -1,0 +1,80 @@
+"""`supsup reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from typer import Argument, Option
+
+from supsup.devices import resolve
+from supsup.errors import SupSupError
+from supsup.paper.entries import ENTRIES, GROUPS, entries_named
+from supsup.paper.reproduce import reproduce as run_entries
+from supsup.paper.scales import SCALES
+from supsup.paper.sizes import add_bytes
+from supsup.paper.workshop import Workshop
+from supsup.report.comparison import comparison_table, entries_table
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, Argument(help="Tables and figures (see --list), or all-mnist or all.", metavar="NAME…")
+    ] = None,
+    show_list: Annotated[bool, Option("--list", help="Say what there is and stop.")] = False,
+    scale: Annotated[
+        str, Option(help="quick: fewer tasks and steps, minutes on 2 cores. full: as the paper has it.")
+    ] = "quick",
+    seeds: Annotated[
+        int | None, Option(help="Seeds 0 … N−1.", show_default="1; for hopfield 20, and 2 at quick scale")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option(help="Folder for the rows; those of quick scale go to quick/ in it.", show_default="results, or runs"),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets (holding mnist/, cifar100/, imagenet/).")
+    ] = None,
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    count_bytes: Annotated[
+        bool, Option("--bytes", help="Train nothing: measure the bytes of the models that lie beside the rows.")
+    ] = False,
+) -> None:
+    """Run tables and figures of the paper, and print ours beside the published ones.
+
+    Every row and seed is one JSON file, written when it is finished. Started again, the command goes on where it was:
+    files with the same settings are not made again. Rows that share a training are made from it, also across NAMEs.
+    """
+    console = Console()
+    if show_list:
+        console.print(entries_table(ENTRIES.values(), GROUPS))
+        return
+    if not names:
+        raise SupSupError(f"say what to reproduce: {', '.join([*ENTRIES, *GROUPS])}")
+    if scale not in SCALES:
+        raise SupSupError(f"unknown scale {scale!r}; use {' or '.join(SCALES)}")
+    entries = entries_named(names)
+    folder = (out or Path("results")) if scale == "full" else (out or Path("runs")) / "quick"
+    if count_bytes:
+        for entry in entries:
+            for path in add_bytes(folder, entry.name):
+                console.print(str(path), highlight=False)
+        return
+    shop = Workshop(resolve(device), data_dir)
+    outcome = run_entries(entries, folder, scale, seeds, shop, lambda line: _say(console, line))
+    for entry in entries:
+        console.print(comparison_table(entry, folder, scale))
+    if scale == "quick":
+        console.print("Quick scale: fewer tasks and steps than the paper, so figures lie below the published ones.")
+    console.print(
+        f"{outcome.written} rows written to {folder}, {outcome.skipped} were there, {outcome.seconds:.0f} s.",
+        highlight=False,
+    )
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

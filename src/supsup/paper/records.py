@@ -1,0 +1,101 @@
+"""The files in results/: one JSON for each row and seed, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supsup.provenance import provenance
+
+Figures = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A row that is to be made: where it belongs, its settings at the scale asked for, and the folder for its file."""
+
+    entry: str
+    row: str
+    axis: str
+    scale: str
+    settings: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """The settings that are this row's alone."""
+        own: Mapping[str, Any] = self.settings["own"]
+        return own
+
+    def path(self, seed: int) -> Path:
+        """The file of one seed."""
+        return self.folder / self.entry / f"{self.row}-seed{seed}.json"
+
+    def finished(self, seed: int) -> bool:
+        """Whether that file has been written with these settings."""
+        record = read(self.path(seed))
+        return record is not None and record.get("scale") == self.scale and record.get("settings") == self.settings
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What one row and seed gave; the fields are those of the file."""
+
+    wanted: Wanted
+    seed: int
+    figures: Figures
+    per_task: Mapping[str, float] = field(default_factory=dict)
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    trace: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    at_once: int = 1  # trainings that shared the seconds of learning
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A record, or None where there is none that can be read."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def write(path: Path, record: Mapping[str, Any]) -> None:
+    """Put a record in place of whatever was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waiting = path.with_suffix(".part")
+    waiting.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    waiting.replace(path)
+
+
+def keep(done: Finished, at_once: int, device: torch.device) -> Path:
+    """Write what a row and seed gave; `at_once` trainings shared the device and so its seconds."""
+    wanted, path = done.wanted, done.wanted.path(done.seed)
+    record: dict[str, Any] = {
+        "entry": wanted.entry,
+        "row": wanted.row,
+        "seed": done.seed,
+        "scale": wanted.scale,
+        "settings": wanted.settings,
+        "figures": _rounded(done.figures),
+        "per task": {name: round(value, 3) for name, value in done.per_task.items()},
+        "bytes": dict(done.bytes),
+        "seconds": {name: round(value, 3) for name, value in done.seconds.items()},
+        "trainings at once": max(at_once, done.at_once),
+    }
+    if done.trace:
+        record["trace"] = done.trace
+    if done.note:
+        record["note"] = done.note
+    write(path, record | {"made by": provenance(device)})
+    return path
+
+
+def _rounded(figures: Figures) -> dict[str, dict[str, float]]:
+    return {figure: {place: round(value, 4) for place, value in places.items()} for figure, places in figures.items()}

@@ -1,0 +1,101 @@
+"""One call that runs tables and figures of the paper: what is finished is skipped, the rest is planned and run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from supsup.paper import records
+from supsup.paper.catalogue import Entry, Row
+from supsup.paper.jobs import Say, plan, run_jobs
+from supsup.paper.records import Wanted
+from supsup.paper.runs import RUNS
+from supsup.paper.scales import at_scale, seeds_of
+from supsup.paper.workshop import Workshop
+from supsup.provenance import provenance
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call did: files it wrote, files that were there already, jobs that failed, and its wall time."""
+
+    written: int
+    skipped: int
+    failed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a row, over all its seeds, beside the published one."""
+
+    name: str
+    place: str
+    ours: float
+    seeds: int
+    published: float | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.published is None else self.ours - self.published
+
+
+def reproduce(
+    entries: Sequence[Entry], folder: Path, scale: str, seeds: int | None, shop: Workshop, say: Say
+) -> Outcome:
+    """Run every row of these entries that is not in the folder yet, and note the wall time there."""
+    begin = time.perf_counter()
+    asked = [
+        (wanted, seed)
+        for entry in entries
+        for wanted in wanted_rows(entry, folder, scale)
+        for seed in range(seeds_of(entry.name, scale, seeds))
+    ]
+    waiting = [(wanted, seed) for wanted, seed in asked if not wanted.finished(seed)]
+    if len(waiting) < len(asked):
+        say(f"{len(asked) - len(waiting)} of {len(asked)} rows and seeds are there already and are not run again")
+    failed = run_jobs(plan(waiting, RUNS), RUNS, shop, say)
+    written = sum(wanted.finished(seed) for wanted, seed in waiting)
+    outcome = Outcome(written, len(asked) - len(waiting), failed, time.perf_counter() - begin)
+    if written:
+        _note_time(folder, [entry.name for entry in entries], scale, outcome, shop)
+    return outcome
+
+
+def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted]:
+    """The rows of an entry at a scale."""
+    return [Wanted(entry.name, row.name, entry.axis, scale, at_scale(row, scale), folder) for row in entry.rows]
+
+
+def figures_of(row: Row, wanted: Wanted) -> list[Figure]:
+    """What lies in the folder for a row, at each place: the mean over seeds with the settings asked for."""
+    found = []
+    for path in sorted(wanted.path(0).parent.glob(f"{row.name}-seed*.json")):
+        record = records.read(path)
+        if record is not None and record.get("settings") == wanted.settings:
+            found.append(record["figures"])
+    figures = []
+    for name in dict.fromkeys(name for record in found for name in record):
+        for place in dict.fromkeys(place for record in found for place in record.get(name, {})):
+            values = [record[name][place] for record in found if place in record.get(name, {})]
+            published = row.published.get(name, {}).get(place)
+            figures.append(Figure(name, place, fmean(values), len(values), published))
+    return figures
+
+
+def _note_time(folder: Path, entries: list[str], scale: str, outcome: Outcome, shop: Workshop) -> None:
+    path = folder / "wall-time.json"
+    earlier: list[Any] = (records.read(path) or {}).get("calls", [])
+    call = {
+        "entries": entries,
+        "scale": scale,
+        "files written": outcome.written,
+        "jobs failed": outcome.failed,
+        "seconds": round(outcome.seconds, 1),
+        "made by": provenance(shop.device),
+    }
+    records.write(path, {"calls": [*earlier, call]})

@@ -1,0 +1,57 @@
+"""HopSupSup on SplitMNIST: all seeds together, each task's mask recovered from Ψ and μ alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supsup import data, nets
+from supsup.hop_experiment import Experiment, Outcome, run
+from supsup.hop_learner import HopSupSup
+from supsup.paper.jobs import Job, Work
+from supsup.paper.records import Finished, Wanted
+from supsup.paper.workshop import Workshop
+from supsup.recovery import Recovery
+from supsup.training.units import UnitRecipe
+
+
+def hopfield(job: Job, shop: Workshop) -> Work:
+    """Learn with every seed, then grade each procedure that a row asks for."""
+    training = job.training
+    stream = data.split(shop.source("mnist"), 2, tasks=training["tasks"])
+    widths = (784, training["units"], training["units"], 10)
+    how: dict[str, Any] = {"recipe": UnitRecipe(epochs=training["epochs"]), "device": shop.device}
+    how["recovery"] = Recovery(starts=training["starts"])
+    models = [HopSupSup(nets.HopMLP(widths), seed, **how) for seed in job.seeds]
+    procedures = dict.fromkeys(wanted.own["procedure"] for wanted in job.wanted)
+    experiment = run(models, stream, [name for name in procedures if name != "own"])
+    for wanted in job.wanted:
+        for number, seed in enumerate(job.seeds):
+            yield finished(wanted, seed, number, experiment)
+
+
+def finished(wanted: Wanted, seed: int, number: int, experiment: Experiment) -> Finished:
+    """A row of the seed with this number; the first seed's has the way to each mask as well."""
+    procedure = wanted.own["procedure"]
+    outcome: Outcome = experiment.own if procedure == "own" else experiment.recovered[procedure]
+    seeds, tasks = len(experiment.seeds), experiment.tasks
+    figures = {"accuracy %": {"": 100 * outcome.accuracy[number].mean().item()}}
+    trace: dict[str, Any] = {}
+    if procedure != "own":
+        figures["right masks %"] = {"": 100 * outcome.right[number].float().mean().item()}
+        trace["distance"] = _by_task(tasks, outcome.distance[number].tolist(), 5)
+        trace["entropy"] = _by_task(tasks, outcome.entropy[number].tolist(), 4)
+        if number == 0:
+            trace["tasks"] = tasks
+            trace["distances on the way"] = {
+                task: [[round(value, 4) for value in step] for step in way.tolist()]
+                for task, way in zip(tasks, outcome.traces)
+            }
+    each = _by_task(tasks, (100 * outcome.accuracy[number]).tolist(), 3)
+    seconds = {"learning": experiment.learning_seconds, "grading": outcome.seconds}
+    return Finished(
+        wanted, seed, figures, each, {"Ψ and μ": experiment.memory_bytes[-1]}, seconds, trace, at_once=seeds
+    )
+
+
+def _by_task(tasks: list[str], values: list[float], digits: int) -> dict[str, float]:
+    return {task: round(value, digits) for task, value in zip(tasks, values)}

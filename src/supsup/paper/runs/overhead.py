@@ -1,0 +1,41 @@
+"""What a mask costs in a forward pass of ResNet-50, from `supsup bench masking`."""
+
+from __future__ import annotations
+
+import importlib
+
+from supsup import nets
+from supsup.bench import measure_machine
+from supsup.errors import SupSupError
+from supsup.paper.jobs import Job, Work
+from supsup.paper.records import Finished
+from supsup.paper.workshop import Workshop
+
+
+def mask_overhead(job: Job, shop: Workshop) -> Work:
+    """Times of a plain pass, of one with a task selected, and of selecting another."""
+    try:
+        bench = importlib.import_module("supsup.bench.masking").bench_masking
+    except ImportError as error:
+        raise SupSupError("this version has no supsup.bench.masking, which measures the cost of a mask") from error
+    training = job.training
+    begin = shop.clock()
+    row = bench(
+        nets.resnet50(10),
+        tuple(training["image"]),
+        training["batch"],
+        training["tasks"],
+        measure_machine(shop.device),
+        shop.device,
+        precision=training["precision"],
+    )
+    seconds = {"grading": shop.clock() - begin}
+    figures = {
+        "masking, % of a forward pass": {"": 100 * row["switching / plain forward"]},
+        "a selected task's pass, % of a plain one": {"": 100 * row["selected / plain"]},
+        "plain forward ms": {"": row["plain forward ms"]},
+        "switching µs": {"": row["switching µs"]},
+    }
+    for wanted in job.wanted:
+        for seed in job.seeds:
+            yield Finished(wanted, seed, figures, seconds=seconds)

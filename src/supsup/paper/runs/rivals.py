@@ -1,0 +1,136 @@
+"""The rivals on MNIST: sequential ones task by task with several seeds in step, BatchE all tasks at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
+from supsup.baselines.rival import Method
+from supsup.data import Stream
+from supsup.evaluate import Evaluation, evaluate
+from supsup.paper.jobs import Job, Work
+from supsup.paper.records import Finished, Wanted
+from supsup.paper.runs.graded import figures_of, per_task, places
+from supsup.paper.workshop import Workshop, net_of
+from supsup.training import Recipe
+
+Grade = Callable[[Method, Stream], Evaluation]
+
+
+class Curve:
+    """What a rival was graded at each stage, for each seed."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.percent: dict[int, dict[int, float]] = {seed: {} for seed in seeds}
+        self.last: dict[int, Evaluation] = {}
+
+    def add(self, seed: int, stage: int, graded: Evaluation) -> None:
+        self.percent[seed][stage] = 100 * graded.average_accuracy
+        self.last[seed] = graded
+
+    def finished(self, wanted: Wanted, seed: int, size: int, seconds: dict[str, float]) -> Finished:
+        values = self.percent[seed]
+        figures = {"accuracy %": dict(zip(places(wanted, list(values)), values.values()))}
+        return Finished(wanted, seed, figures, per_task(self.last[seed]), {"paper's count": size}, seconds)
+
+
+class Sequential:
+    """All seeds in step, task after task, graded after each of the stages."""
+
+    def __init__(self, models: Sequence[Method], streams: Sequence[Stream], stages: Sequence[int]) -> None:
+        self.models, self.streams, self.stages = models, streams, stages
+        self.grading = 0.0
+        self._begin = time.perf_counter()
+
+    def run(self, grade: Callable[[int, int, Method, Stream], None]) -> Iterator[None]:
+        """grade(number of the model, tasks learned, model, tasks it knows)"""
+        for count, tasks in enumerate(zip(*self.streams), 1):
+            learn_side_by_side(self.models, tasks)
+            if count in self.stages:
+                begin = time.perf_counter()
+                for number, (model, stream) in enumerate(zip(self.models, self.streams)):
+                    grade(number, count, model, stream[:count])
+                self.grading += time.perf_counter() - begin
+            yield
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall time so far; the device may have been shared."""
+        return {"learning": time.perf_counter() - self._begin - self.grading, "grading": self.grading}
+
+
+def psp(job: Job, shop: Workshop) -> Work:
+    """Parameter superposition with rotations."""
+    recipe = Recipe(steps=job.training["steps"])
+    models = [PSP(net_of(job.training), seed, recipe=recipe, device=shop.device) for seed in job.seeds]
+    yield from _given(job, shop, models, lambda model, stream: evaluate(model, stream, "GG", show_progress=False))
+
+
+def consolidation(job: Job, shop: Workshop) -> Work:
+    """Online EWC or SI, class-incremental."""
+    training = job.training
+    how: dict[str, Any] = {"labels": "unshared", "device": shop.device, "strength": training["strength"]}
+    how["recipe"] = Recipe("adam", 1e-4, steps=training["steps"], batch_size=training["batch size"])
+    kind = OnlineEWC if training["method"] == "ewc" else SI
+    models = [kind(net_of(training), seed, **how) for seed in job.seeds]
+
+    def grade(model: Method, stream: Stream) -> Evaluation:
+        return evaluate(model, stream, "GNu", protocol="strict", show_progress=False)
+
+    yield from _given(job, shop, models, grade)
+
+
+def _given(job: Job, shop: Workshop, models: Sequence[Method], grade: Grade) -> Work:
+    streams = [shop.mnist_stream(job.training, seed) for seed in job.seeds]
+    curve, work = Curve(job.seeds), Sequential(models, streams, job.training["stages"])
+    yield from work.run(lambda i, count, model, stream: curve.add(job.seeds[i], count, grade(model, stream)))
+    for wanted in job.wanted:
+        for seed, model in zip(job.seeds, models):
+            yield curve.finished(wanted, seed, model.bytes, work.seconds)
+
+
+def bounds(job: Job, shop: Workshop) -> Work:
+    """Upper and Lower Bound come from one training: the networks kept, and what is left of the last."""
+    recipe = Recipe(steps=job.training["steps"])
+    models = [UpperBound(net_of(job.training), seed, recipe=recipe, device=shop.device) for seed in job.seeds]
+    streams = [shop.mnist_stream(job.training, seed) for seed in job.seeds]
+    work = Sequential(models, streams, job.training["stages"])
+    curves = {kept: Curve(job.seeds) for kept in {wanted.own["keep"] for wanted in job.wanted}}
+
+    def grade(number: int, count: int, model: Method, stream: Stream) -> None:
+        for kept, curve in curves.items():
+            graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False)
+            curve.add(job.seeds[number], count, graded)
+
+    yield from work.run(grade)
+    for wanted in job.wanted:
+        kept = wanted.own["keep"]
+        for seed, model in zip(job.seeds, models):
+            yield curves[kept].finished(wanted, seed, _kept(model, kept).bytes, work.seconds)
+
+
+def _kept(model: Method, kept: str) -> Method:
+    assert isinstance(model, UpperBound)
+    return model.lower_bound() if kept == "lower" else model
+
+
+def batche(job: Job, shop: Workshop) -> Work:
+    """BatchE with the task given, or inferred by One-Shot or ABatchE."""
+    training, seed = job.training, job.seeds[0]
+    stream = shop.mnist_stream(training, seed)
+    how: dict[str, Any] = {"base": training.get("base", "trained"), "filling": "kaiming_normal", "device": shop.device}
+    how["recipe"] = Recipe("adam", 1e-2, steps=training["steps"], weight_decay=1e-4)
+    model = BatchE(net_of(training), seed, **how)
+    begin = shop.clock()
+    model.learn_many(stream)
+    learning = shop.clock() - begin
+    for wanted in job.wanted:
+        own, begin = wanted.own, shop.clock()
+        if own["scenario"] != "GG":
+            model.inference = TaskInference(own["method"], own["objective"], own.get("images"))
+        graded = evaluate(model, stream, own["scenario"], protocol=own.get("protocol", "paper"), stages=own["stages"])
+        seconds = {"learning": learning, "grading": shop.clock() - begin}
+        size = {"paper's count": model.bytes}
+        yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), size, seconds)

@@ -67,7 +67,7 @@ def test_everything_is_on_the_page(catalogue: dict[str, Entry], results: Path) -
     assert len(plots) >= len(catalogue)
     assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
     assert "Rotations are drawn &lt;anew&gt; in each layer." in text
-    assert "accuracy % at 100 is 60.00, published 64.62, 4.62 below with a tolerance of 0.3" in text
+    assert "accuracy % (tasks learned: 100) is 60.00, published 64.62, 4.62 below with a tolerance of 0.3" in text
     assert "93.70 ± 0.10<small>paper 93.65 (+0.05)</small>" in text
     assert text.count("ours, not in the paper") >= 1
     assert "380,000" in text

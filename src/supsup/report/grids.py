@@ -66,7 +66,7 @@ def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
     """Label and text for each row that has something to be said: by how much it missed, and its notes."""
     said = []
     for row in summary.rows:
-        words = [missed_by(row)] if row.status == MISSED else []
+        words = [missed_by(row, summary.entry.axis)] if row.status == MISSED else []
         if row.status == QUICK:
             words.append("Only a quick run is there: smaller than the paper's setting, so it has no verdict.")
         words += row.notes
@@ -77,12 +77,12 @@ def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
     return said
 
 
-def missed_by(row: RowSummary) -> str:
+def missed_by(row: RowSummary, axis: str) -> str:
     """Where a missed row is furthest from its number, in a sentence."""
     gaps = {place: gap for place, gap in shortfalls(row.row, row.figures).items() if gap}
     figure, place = max(gaps, key=lambda key: gaps[key] or 0.0)
     ours, published = row.figures[figure][place].mean, row.row.published[figure][place]
-    at = f" at {place}" if place else ""
+    at = f" ({axis}: {place})" if place else ""
     return (
         f"Missed: {figure}{at} is {ours:.2f}, published {published:.2f}, "
         f"{published - ours:.2f} below with a tolerance of {row.row.tolerance:g}."
@@ -92,7 +92,8 @@ def missed_by(row: RowSummary) -> str:
 def headline(summary: Summary) -> str:
     """How many rows have which verdict, and the time they took."""
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
-    return f"{counts}; {shown_time(summary.seconds)} of wall time in all."
+    time = "" if summary.seconds is None else f"; {shown_time(summary.seconds)} of wall time in all"
+    return f"{counts}{time}."
 
 
 def number(figure: str, value: float) -> str:
@@ -157,10 +158,12 @@ def _spread(figure: str, spread: Spread) -> str:
 
 
 def _origin(row: RowSummary) -> tuple[Cell, ...]:
+    at_once = max(result.at_once for result in row.results)
     commits = ", ".join(_short(commit) for commit in row.made_with("commit"))
     return (
         Cell(f"{len(row.results)}"),
-        *(Cell(shown_time(row.mean_of("seconds", name))) for name in TIMES),
+        Cell(shown_time(row.mean_of("seconds", "learning")) + (f" ({at_once} at once)" if at_once > 1 else "")),
+        *(Cell(shown_time(row.mean_of("seconds", name))) for name in TIMES[1:]),
         Cell(shown_bytes(row.own_bytes)),
         Cell(shown_bytes(row.mean_of("bytes", PAPERS_COUNT))),
         Cell(", ".join(row.made_with("device")) or DASH),

@@ -32,7 +32,7 @@ def reproduction(summary: Summary, results: str = "results") -> str:
         f"Made by `supsup report --markdown` from the files in [{results}/]({results}), which `supsup reproduce` "
         "writes; a test fails if they disagree. Cells give ours, the mean over seeds ± the sample deviation, then the "
         "published value and the difference. A row is *reproduced* if no percentage is further below its published "
-        "value than the row's tolerance. Rows of one training share its learning time; the total counts it once.",
+        "value than the row's tolerance. Rows of one training each give the time of all of it.",
         f"**{headline(summary)}**",
     ]
     if summary.damaged:

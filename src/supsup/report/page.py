@@ -79,7 +79,8 @@ def _counts(summary: Summary) -> str:
         for status, count in summary.counts.items()
         if count or status in always
     ]
-    tiles.append(f"<li><b>{shown_time(summary.seconds)}</b>wall time, shared trainings once</li>")
+    if summary.seconds is not None:
+        tiles.append(f"<li><b>{shown_time(summary.seconds)}</b>wall time in all</li>")
     return f'<ul class="counts" aria-label="Summary">{"".join(tiles)}</ul>'
 
 

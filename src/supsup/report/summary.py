@@ -26,20 +26,20 @@ REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
 STATUSES = (REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN)
 PAPERS_COUNT, PLAIN_WAY, BYTES, AVERAGE = "paper's count", "plain way", "bytes", "avg"
 
-SAME_TIME = 1e-4  # times closer than this share are readings of one
-_UNSAID = json.dumps([None, None])
+WALL_TIME = "wall-time.json"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One file of results/: a row's figures for one seed; files of equal `training` may come from one run."""
+    """One file of results/: a row's figures for one seed; `at_once` trainings shared its seconds of learning."""
 
     file: str
     entry: str
     row: str
     seed: int
     scale: str
-    training: str
+    at_once: int
     figures: Mapping[str, Mapping[str, float]]
     bytes: Mapping[str, float]
     seconds: Mapping[str, float]
@@ -123,6 +123,7 @@ class Summary:
 
     entries: tuple[EntrySummary, ...]
     damaged: tuple[str, ...] = ()
+    seconds: float | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -130,15 +131,11 @@ class Summary:
         statuses = [row.status for entry in self.entries for row in entry.rows]
         return {status: statuses.count(status) for status in STATUSES}
 
-    @property
-    def seconds(self) -> float:
-        """Wall time of everything; what several rows or seeds had in common counts once."""
-        return wall_time(result for entry in self.entries for row in entry.rows for result in row.results)
-
 
 def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
     """The catalogue beside the results in a folder; files that cannot be used are named in `damaged`."""
     results, damaged = read_results(entries, folder)
+    seconds, more_damaged = read_wall_time(folder)
     by_row: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         by_row.setdefault((result.entry, result.row), []).append(result)
@@ -147,7 +144,8 @@ def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
             EntrySummary(entry, tuple(summarise_row(row, by_row.get((name, row.name), [])) for row in entry.rows))
             for name, entry in entries.items()
         ),
-        tuple(damaged),
+        (*damaged, *more_damaged),
+        seconds,
     )
 
 
@@ -161,7 +159,7 @@ def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Resul
             shown = path.relative_to(folder).as_posix()
             try:
                 result = read_result(path, shown)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except _UNREADABLE as error:
                 damaged.append(
                     f"{shown}: damaged ({_reason(error)}); delete it and run `supsup reproduce {name}` again"
                 )
@@ -186,7 +184,7 @@ def read_result(path: Path, shown: str) -> Result:
         row=str(record["row"]),
         seed=int(record["seed"]),
         scale=str(record["scale"]),
-        training=json.dumps([record["settings"].get(key) for key in ("run", "training")], sort_keys=True),
+        at_once=int(record.get("trainings at once", 1)),
         figures={str(figure): _numbers(places) for figure, places in record["figures"].items()},
         bytes=_numbers(record.get("bytes", {})),
         seconds=_numbers(record.get("seconds", {})),
@@ -254,26 +252,16 @@ def shortfalls(row: Row, figures: Mapping[str, Mapping[str, Spread]]) -> dict[tu
     return gaps
 
 
-def wall_time(results: Iterable[Result]) -> float:
-    """Seconds of all results; the plain way, a comparison, does not count.
-
-    Rows and seeds that were trained together each carry the time of the whole: figures of one training that differ by
-    no more than the clock's reading count once.
-    """
-    taken: dict[tuple[str, str, str], list[float]] = {}
-    for result in results:
-        own = result.file if result.training == _UNSAID else result.training
-        for name, value in result.seconds.items():
-            if name != PLAIN_WAY:
-                taken.setdefault((own, result.scale, name), []).append(value)
-    total = 0.0
-    for values in taken.values():
-        last = -math.inf
-        for value in sorted(values):
-            if value > last * (1 + SAME_TIME):
-                total += value
-            last = value
-    return total
+def read_wall_time(folder: Path) -> tuple[float | None, list[str]]:
+    """Seconds of all calls of `supsup reproduce` into a folder, None where they were not noted; and what is damaged."""
+    path = folder / WALL_TIME
+    if not path.exists():
+        return None, []
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return math.fsum(float(call["seconds"]) for call in record["calls"]), []
+    except _UNREADABLE as error:
+        return None, [f"{WALL_TIME}: damaged ({_reason(error)}); delete it, and the total time is left out"]
 
 
 def as_number(place: str) -> float | None:

@@ -271,7 +271,8 @@ def _svg(title: str, height: float, parts: Sequence[str], heading: str = "") -> 
     body = "".join(parts)
     if heading:
         height += 16
-        body = f'<text x="{LEFT:g}" y="13" class="heading">{escape(heading)}</text><g transform="translate(0 16)">{body}</g>'
+        head = f'<text x="{LEFT:g}" y="13" class="heading">{escape(heading)}</text>'
+        body = f'{head}<g transform="translate(0 16)">{body}</g>'
     return (
         f'<svg class="plot" role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH:g} {height:g}">'
         f"<title>{escape(title)}</title>{body}</svg>"

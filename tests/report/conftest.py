@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -102,6 +102,17 @@ def write_result(folder: Path, entry: str, row: str, seed: int, figures: Mapping
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record))
     return path
+
+
+class Writer(Protocol):
+    """What `write_result` looks like to a test."""
+
+    def __call__(self, folder: Path, entry: str, row: str, seed: int, figures: Any, **more: Any) -> Path: ...
+
+
+@pytest.fixture
+def write() -> Writer:
+    return write_result
 
 
 @pytest.fixture

@@ -51,7 +51,10 @@ class Grid:
 
 
 def figure_grids(summary: EntrySummary) -> list[Grid]:
-    """A table for each figure of an entry; the verdicts stand in the first."""
+    """A table for each figure of an entry; the verdicts stand in the first, which is there in any case."""
+    if not summary.figures:
+        rows = [GridRow(row.row.label, row.row.beyond, (), row.status) for row in summary.rows]
+        return [Grid("No numbers were printed, and none measured yet", (), tuple(rows), statuses=True)]
     return [_figure_grid(summary, figure, first=index == 0) for index, figure in enumerate(summary.figures)]
 
 

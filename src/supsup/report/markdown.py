@@ -54,6 +54,8 @@ def plots(summary: Summary) -> dict[str, str]:
 def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]] = MAIN_ROWS, results: str = "results") -> str:
     """A picture of the first entry and the main rows in a table, each with its last published figure."""
     entries = {entry.entry.name: entry for entry in summary.entries}
+    if not any(entries[name].has_results for name, _ in main_rows):
+        return "Not run yet: `supsup reproduce all --scale full`, then `supsup report --markdown`."
     first = entries[main_rows[0][0]]
     picture = next(iter(plots(Summary((first,)))), None)
     lines = [f"![{_text(first.entry.title)}]({results}/{picture})", ""] if picture else []
@@ -66,8 +68,8 @@ def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]] = MAIN_R
         lines.append(f"| {title} | {_text(row.row.label)} | {ours} | {published} | {row.status} |")
     lines += [
         "",
-        "`supsup reproduce all` runs every table and figure of the paper, `supsup report --markdown` writes them down: "
-        f"[REPRODUCTION.md](REPRODUCTION.md). {headline(summary)}",
+        "Made by `supsup reproduce all --scale full`, which runs every table and figure of the paper, and "
+        f"`supsup report --markdown`. All rows are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}",
     ]
     return "\n".join(lines)
 
@@ -93,7 +95,7 @@ def anchor(heading: str) -> str:
 
 def _entry(summary: EntrySummary, results: str) -> str:
     entry = summary.entry
-    parts = [f"## {_text(entry.title)}", f"{_text(entry.where)} · `supsup reproduce {entry.name}`"]
+    parts = [f"## {_text(entry.title)}", f"{_text(entry.where)} · `supsup reproduce {entry.name} --scale full`"]
     if entry.note:
         parts.append(_text(entry.note))
     if summary.has_results:

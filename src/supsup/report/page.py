@@ -105,15 +105,15 @@ def _contents(summary: Summary) -> str:
 def _section(summary: EntrySummary) -> str:
     entry = summary.entry
     name = escape(entry.name)
-    first, *others = figure_grids(summary) or [None]
+    first, *others = figure_grids(summary)
     parts = [
         f'<section id="{name}" aria-labelledby="{name}-title">',
         f'<h2 id="{name}-title">{escape(entry.title)}</h2>',
-        f'<p class="where">{escape(entry.where)} · <code>supsup reproduce {name}</code></p>',
+        f'<p class="where">{escape(entry.where)} · <code>supsup reproduce {name} --scale full</code></p>',
         f"<p>{escape(entry.note)}</p>" if entry.note else "",
     ]
     figures = "".join(f"<figure>{chart}</figure>" for chart in entry_charts(summary))
-    parts.append(f'<div class="pair">{figures}{_table(first) if first else ""}</div>')
+    parts.append(f'<div class="pair">{figures}{_table(first)}</div>')
     said = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in remarks(summary))
     parts.append(f"<dl>{said}</dl>" if said else "")
     for grid in others:

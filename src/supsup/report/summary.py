@@ -24,7 +24,7 @@ REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
     "not run",
 )
 STATUSES = (REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN)
-PAPERS_COUNT, PLAIN_WAY, BYTES, AVERAGE = "paper's count", "plain way", "bytes", "avg"
+PAPERS_COUNT, STATISTICS, PLAIN_WAY, BYTES, AVERAGE = "paper's count", "statistics", "plain way", "bytes", "avg"
 
 WALL_TIME = "wall-time.json"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -78,9 +78,10 @@ class RowSummary:
 
     @property
     def own_bytes(self) -> float | None:
-        """What ours stores, mean over seeds: everything but the paper's count."""
-        sums = [sum(v for name, v in r.bytes.items() if name != PAPERS_COUNT) for r in self.results if r.bytes]
-        return sum(sums) / len(sums) if any(sums) else None
+        """What ours stores, mean over seeds: everything but the paper's count; None where masks were not measured."""
+        counted = [r.bytes for r in self.results if not r.bytes.keys() <= {PAPERS_COUNT, STATISTICS}]
+        sums = [sum(size for name, size in sizes.items() if name != PAPERS_COUNT) for sizes in counted]
+        return sum(sums) / len(sums) if sums else None
 
     def made_with(self, name: str) -> tuple[str, ...]:
         """The different devices, commits, dates or commands of its files."""

@@ -5,40 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from supsup.paper.catalogue import Entry
-from supsup.paper.reproduce import figures_of, wanted_rows
+from supsup.paper.reproduce import Figure, figures_of, wanted_rows
 
 
 def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
-    """Every number that lies in the folder for an entry: ours, the published one, and the difference."""
-    table = Table(title=f"{entry.name}: {entry.title} ({scale} scale)", title_justify="left")
-    table.add_column("row")
-    for heading in ("figure", entry.axis or "", "ours", "published", "difference", "seeds"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
-    for row, wanted in zip(entry.rows, wanted_rows(entry, folder, scale)):
-        figures = figures_of(row, wanted)
-        label = f"{row.label} (ours)" if row.beyond else row.label
-        for number, figure in enumerate(figures):
-            table.add_row(
-                label if number == 0 else "",
-                figure.name,
-                figure.place,
-                f"{figure.ours:,.2f}",
-                "–" if figure.published is None else f"{figure.published:,.2f}",
-                "–" if figure.difference is None else f"{figure.difference:+,.2f}",
-                str(figure.seeds),
-                end_section=number == len(figures) - 1,
-            )
+    """What lies in the folder for an entry: ours, the published figure and the difference, then what else was found."""
+    found = [(row, figures_of(row, wanted)) for row, wanted in zip(entry.rows, wanted_rows(entry, folder, scale))]
+    names = list(dict.fromkeys(figure.name for _, figures in found for figure in figures))
+    table = _new_table(f"{entry.name}: {entry.title} ({scale} scale)")
+    table.add_column("row", min_width=20)
+    for heading in (entry.axis, *(names[:1] or ["ours"]), "published", "difference", *names[1:], "seeds"):
+        table.add_column(heading, justify="right")
+    for row, figures in found:
+        label = f"{row.label} (beyond)" if row.beyond else row.label
+        by_place: dict[str, dict[str, Figure]] = {}
+        for figure in figures:
+            by_place.setdefault(figure.place, {})[figure.name] = figure
+        for number, (place, at) in enumerate(by_place.items()):
+            main, others = at.get(names[0]), [at.get(name) for name in names[1:]]
+            cells = ["–"] * 3
+            if main is not None:
+                cells = [_shown(main.ours), _shown(main.published), _shown(main.difference, "+")]
+            seeds = str(max(figure.seeds for figure in at.values()))
+            cells += ["–" if other is None else _shown(other.ours) for other in others]
+            table.add_row("" if number else label, place, *cells, seeds)
         if not figures:
-            table.add_row(label, "not run", "", "", "", "", "", end_section=True)
+            table.add_row(label, "", "not run")
     return table
+
+
+def _new_table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+
+
+def _shown(value: float | None, sign: str = "") -> str:
+    return "–" if value is None else f"{value:{sign},.2f}"
 
 
 def entries_table(entries: Iterable[Entry], groups: Mapping[str, Sequence[str]]) -> Table:
     """What can be reproduced."""
-    table = Table(title="Tables and figures of the paper", title_justify="left")
+    table = _new_table("Tables and figures of the paper")
     for heading in ("name", "what", "in the paper", "rows"):
         table.add_column(heading, justify="right" if heading == "rows" else "left")
     for entry in entries:

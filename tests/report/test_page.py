@@ -120,8 +120,7 @@ def test_pictures_of_the_page(browser: Any, catalogue: dict[str, Entry], results
             with Image.open(browser.screenshot(text, width, 1400, scheme)) as opened:
                 picture = opened.convert("L")
             assert picture.size == (width, 1400)
-            corner = picture.getpixel((2, 2))
-            assert isinstance(corner, int)
+            corner = picture.tobytes()[0]
             assert (corner < 64) == (scheme == browser.DARK)
             inked = sum(count for value, count in enumerate(picture.histogram()) if abs(value - corner) > 80)
             assert inked > 0.01 * width * 1400

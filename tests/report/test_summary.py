@@ -103,33 +103,36 @@ def test_places_stand_in_order(tmp_path: Path, write: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        ("{", "damaged"),
-        ("[]", "damaged"),
-        ('{"entry": "permuted"}', "no 'row'"),
-        (None, "accuracy"),
-        ("seed", "says it is permuted/g, seed 7"),
-        ("row", "has no row 'unknown'"),
-    ],
+    ("content", "word"), [("{", "damaged"), ("[]", "damaged"), ('{"entry": "permuted"}', "damaged (no 'row')")]
 )
-def test_a_file_that_cannot_be_used_is_named_and_stops_no_other(
-    content: str | None, word: str, catalogue: dict[str, Entry], results: Path, write: Any
+def test_a_damaged_file_is_named_and_stops_no_other(
+    content: str, word: str, catalogue: dict[str, Entry], results: Path
 ) -> None:
     before = len(read_results(catalogue, results)[0])
-    if content == "row":
-        path = write(results, "permuted", "unknown", 0, {})
-    else:
-        path = write(results, "permuted", "g", 0, {"accuracy %": {"10": float("nan")}})
-    if content == "seed":
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 7, "figures": {}}))
-    elif content is not None and content != "row":
-        path.write_text(content)
-    found, damaged = read_results(catalogue, results)
+    (results / "permuted" / "g-seed0.json").write_text(content)
+    found, (line,) = read_results(catalogue, results)
     assert len(found) == before
-    (line,) = damaged
-    assert line.startswith(f"permuted/{path.name}: ")
-    assert word in line or content is None
+    assert line.startswith("permuted/g-seed0.json: ")
+    assert word in line
+
+
+def test_files_that_say_something_else_are_named(catalogue: dict[str, Entry], results: Path, write: Any) -> None:
+    """Not a number, another seed than the name's, a row the catalogue does not have."""
+    write(results, "permuted", "g", 0, {"accuracy %": {"10": float("nan")}})
+    write(results, "permuted", "g", 1, {}).rename(results / "permuted" / "g-seed2.json")
+    write(results, "permuted", "unknown", 0, {})
+    _, damaged = read_results(catalogue, results)
+    said = " ".join(damaged)
+    assert len(damaged) == 3
+    assert "10 is nan" in said
+    assert "g-seed2.json: says it is permuted/g, seed 1" in said
+    assert "has no row 'unknown'" in said
+
+
+def test_other_files_in_the_folder_are_left_alone(catalogue: dict[str, Entry], results: Path) -> None:
+    (results / "permuted" / "plot-1.svg").write_text("")
+    (results / "permuted" / "notes.json").write_text("{}")
+    assert read_results(catalogue, results)[1] == []
 
 
 def test_the_time_of_all_calls_is_added_up(catalogue: dict[str, Entry], results: Path) -> None:

@@ -55,8 +55,8 @@ def report(
 
 def write_markdown(summary: Summary, results: Path) -> list[Path]:
     """REPRODUCTION.md, the plots it shows and the block of README.md; the paths of the pages."""
-    for path, plot in plots(summary).items():
-        write(results / path, plot)
+    for name, plot in plots(summary).items():
+        write(results / name, plot)
     beside = results.resolve().parent
     pages = {beside / "REPRODUCTION.md": reproduction(summary, results.name)}
     readme = beside / "README.md"

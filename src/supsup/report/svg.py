@@ -254,7 +254,7 @@ def _legend(lines: Sequence[Line], top: float) -> tuple[str, float]:
         shown.append((swatch, _fitted(line.label, 56)))
     if any(line.published for line in lines) and any(line.ours for line in lines):
         shown.append((_cross(9, 0, "var(--ink)"), "published"))
-    columns = 2 if max(len(label) for _, label in shown) <= 24 else 1
+    columns = 2 if max(len(label) for _, label in shown) <= 22 else 1
     deep = math.ceil(len(shown) / columns)
     parts = []
     for index, (swatch, label) in enumerate(shown):

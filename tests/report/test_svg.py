@@ -71,6 +71,9 @@ def test_bars_are_as_long_as_their_values() -> None:
 def test_a_plot_stands_alone_with_its_style() -> None:
     root = parsed(standalone(line_chart("t", LINES, Axis("x"), Axis("y"))))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    left, top, width, height = map(float, str(root.get("viewBox")).split())
+    assert (left, top) == (0, 0)
+    assert float(str(root.get("width"))) / float(str(root.get("height"))) == pytest.approx(width / height)
     style = root.find("{http://www.w3.org/2000/svg}style")
     assert style is not None
     assert "prefers-color-scheme:dark" in str(style.text)

@@ -125,11 +125,13 @@ def bar_chart(title: str, bars: Sequence[Bar], label: str) -> str:
 
 
 def standalone(plot: str) -> str:
-    """A plot as a file of its own, on the page's background, with its style inside."""
+    """A plot as a file of its own, on the page's background, with its style inside and twice its size at most."""
     opening, _, rest = plot.partition(">")
+    height = float(opening.rpartition(" ")[2].rstrip('"'))
     style = f"<style>{VARIABLES}{STYLE}</style>"
     page = '<rect width="100%" height="100%" fill="var(--paper)"/>'
-    return f'{opening} xmlns="http://www.w3.org/2000/svg">{style}{page}{rest}\n'
+    size = f'width="{2 * WIDTH:g}" height="{2 * height:g}"'
+    return f'{opening} {size} xmlns="http://www.w3.org/2000/svg">{style}{page}{rest}\n'
 
 
 def ticks(low: float, high: float, log: bool = False, most: int = 6) -> list[float]:

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/speed.md, from the files in results/: python benchmarks/readme_table.py"""
+"""The speed in README.md and docs/speed.md, from the files in results/: python benchmarks/readme_table.py"""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "table", "docs/speed.md": "speed"}
+PAGES = {"README.md": "sentence", "docs/speed.md": "speed"}
 TWENTY_THOUSAND = "bench/infer-20000-h200"
-REPRODUCED = "permuted-lenet"  # an entry of the catalogue, where `supsup reproduce` has run it
 FULLY_TRAINED = 1000  # batches
 
 
@@ -20,56 +19,16 @@ def read(name: str) -> dict[str, Any]:
     return record
 
 
-def percent(name: str, line: str, figure: str = "average_accuracy") -> str:
-    """A figure of one line of a demo run."""
-    return f"{100 * read(name)['lines'][line][figure]:.2f}"
-
-
-def table() -> str:
-    """Speed and, until `supsup report` has them from `supsup reproduce`, accuracy beside the paper's."""
+def sentence() -> str:
+    """Speed, in a sentence."""
     (learning, _, right), trained = twenty_thousand("G"), read("bench/bench-train-lenet-h200")["rows"][-1]
-    lines = [] if (ROOT / "results" / REPRODUCED).is_dir() else accuracy()
-    lines.append(
+    return (
         "On one H200, training 2,500 tasks (1,000 batches of 128 each, data included) takes "
         f"{trained['seconds']:.1f} s, "
         f"{trained['faster than plain']:.0f} times faster than one task at a time by autograd; 20,000 tasks take "
         f"{learning:.0f} s, and the task of a single image is then right in {right:.2f} % of cases "
         "([docs/speed.md](docs/speed.md))."
     )
-    return "\n".join(lines)
-
-
-def accuracy() -> list[str]:
-    """A picture and the lines of the first runs."""
-    many, unannounced = read("permuted-2500"), read("bench/bench-unannounced-h200")["rows"][0]
-    unknown = "SupSup, task unknown"
-    graded = {
-        label: f"{row['paper' + chr(39) + 's protocol, accuracy %']['2500']:.2f}"
-        for label, row in many.items()
-        if "layer" in label
-    }
-    rows = [
-        ("10 tasks, LeNet 300-100, H", percent("core/permuted-lenet-H", unknown), "93.65", "core/permuted-lenet-H"),
-        ("10 tasks, LeNet 300-100, G", percent("core/permuted-lenet-G", unknown), "93.69", "core/permuted-lenet-G"),
-        ("2,500 tasks, LeNet 300-100, H", graded["H, all layers"], "93.45", "permuted-2500"),
-        ("2,500 tasks, LeNet 300-100, G", graded["G, all layers"], "93.45", "permuted-2500"),
-        ("2,500 tasks, first layer's gradient only, G", graded["G, first layer"], "–", "permuted-2500"),
-        (
-            "2,500 tasks, never told where one begins (NNs)",
-            f"{100 * unannounced['accuracy']['2500']:.2f}",
-            "92.54",
-            "bench/bench-unannounced-h200",
-        ),
-    ]
-    picture = "results/core/permuted-lenet-H.png"
-    return [
-        f"![accuracy against tasks learned: SupSup stays level, an ordinary network forgets]({picture})",
-        "",
-        "| PermutedMNIST, task unknown, % right | ours | paper | from |",
-        "|---|---|---|---|",
-        *(f"| {what} | **{ours}** | {paper} | [{name}](results/{name}.json) |" for what, ours, paper, name in rows),
-        "",
-    ]
 
 
 def speed() -> str:
@@ -142,12 +101,8 @@ def few_coordinates() -> str:
 
 def twenty_thousand(objective: str) -> tuple[float, float, float]:
     """20,000 tasks: seconds of learning, seconds of 10,000 single images with the first layer, % of tasks right."""
-    if (ROOT / "results" / f"{TWENTY_THOUSAND}.json").exists():
-        row = searches(TWENTY_THOUSAND)[f"exact, first layer, {objective}"]
-        return row["learning seconds"], row["grading seconds"], 100 * row["task right"]
-    record = read("permuted-20000")
-    row = record[f"{objective}, first layer"]
-    return record["training seconds"], row["seconds"], row["single images, task right %"]
+    row = searches(TWENTY_THOUSAND)[f"exact, first layer, {objective}"]
+    return row["learning seconds"], row["grading seconds"], 100 * row["task right"]
 
 
 def two_cores() -> str:
@@ -183,7 +138,7 @@ def with_table(page: str, text: str) -> str:
     """A page with its table made anew."""
     name = PAGES[page]
     start, end = f"<!-- {name}: made by benchmarks/readme_table.py from results/ -->", f"<!-- /{name} -->"
-    made = {"table": table, "speed": speed}[name]()
+    made = {"sentence": sentence, "speed": speed}[name]()
     return re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _: f"{start}\n{made}\n{end}", text, flags=re.DOTALL)
 
 

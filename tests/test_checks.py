@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from supsup import SupSupError, checks
+from supsup import SupSupError, checks, nets
+from supsup.frozen import FrozenNet
 
 CPU = torch.device("cpu")
 
@@ -43,3 +44,25 @@ def test_labels_must_have_outputs() -> None:
         checks.label_range(torch.tensor([0, 11]), 10, "t")
     with pytest.raises(SupSupError, match="count from 0"):
         checks.label_range(torch.tensor([-1]), 10, "t")
+
+
+def test_what_a_network_does_not_take() -> None:
+    net = FrozenNet(nets.FullyConnected((6, 4)), 0, CPU)
+    assert checks.outputs_for(net, torch.zeros(3, 1, 2, 3), None) == 4
+    with pytest.raises(SupSupError, match=r"does not take images of shape \(7,\)"):
+        checks.outputs_for(net, torch.zeros(3, 7), None)
+    with pytest.raises(SupSupError, match=r"shape \(6,\), but this model learned images of shape \(2, 3\)"):
+        checks.outputs_for(net, torch.zeros(3, 6), (2, 3))
+
+
+def test_a_pair_becomes_a_task() -> None:
+    x, y = torch.rand(5, 6), torch.tensor([0, 1, 2, 1, 0])
+    task = checks.task_to_learn((x, y), "mine", {}, None, CPU)
+    assert (task.name, task.classes) == ("mine", 3)
+    assert torch.equal(task.train.tensors()[0], x)
+    assert checks.task_to_learn(task, "other", {"mine"}, None, CPU).name == "other"
+    with pytest.raises(SupSupError, match="learned already"):
+        checks.task_to_learn(task, None, {"mine"}, None, CPU)
+    net = FrozenNet(nets.FullyConnected((6, 2)), 0, CPU)
+    with pytest.raises(SupSupError, match="labels up to 2 but the network has 2 outputs"):
+        checks.task_fits(task, net, None)

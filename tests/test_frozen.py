@@ -47,12 +47,26 @@ def test_a_convolution_counts_its_whole_window_and_biases_are_zero() -> None:
     assert not any(p.any() for name, p in net.module.named_parameters() if name.endswith("bias"))
 
 
+def tied(one: nn.Linear, other: nn.Linear | nn.Embedding) -> nn.Module:
+    other.weight = one.weight
+    return nn.Sequential(one, other)
+
+
 @pytest.mark.parametrize(
     ("net", "message"),
     [
         (nn.Sequential(nn.ReLU()), "nothing to mask"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)), "layer '1' averages its statistics"),
         (nn.ModuleDict({"a": nn.Linear(4, 4), "memory": nn.LSTM(4, 4)}), r"layer 'memory' \(LSTM\)"),
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
+            "weight '1.weight' is co",
+        ),
+        (tied(nn.Linear(4, 4), nn.Linear(4, 4)), "weight '0.weight' is shared with '1.weight'"),
+        (tied(nn.Linear(4, 4), nn.Embedding(4, 4)), "weight '0.weight' is shared with '1.weight'"),
+        (nn.Sequential(nn.LazyLinear(4)), r"layer '0' \(LazyLinear\) has no shape yet"),
+        (nn.Sequential(nn.Linear(4, 4), nn.LazyBatchNorm1d()), r"layer '1' \(LazyBatchNorm1d\) has no shape yet"),
+        (nn.Sequential(nn.Linear(4, 4, device="meta")), r"layer '0' \(Linear\) is on 'meta'"),
         (nn.ModuleDict({"up": nn.ConvTranspose2d(4, 4, 3)}), r"layer 'up' \(ConvTranspose2d\)"),
     ],
 )
@@ -65,6 +79,28 @@ def test_attention_is_masked_and_statistics_are_found() -> None:
     net = FrozenNet(nn.Sequential(nn.MultiheadAttention(8, 2), nn.BatchNorm1d(8), nn.Linear(8, 3)), 0, CPU)
     assert list(net.weights) == ["0.in_proj_weight", "0.out_proj.weight", "2.weight"]
     assert list(net.statistics) == ["1.running_mean", "1.running_var"]
+
+
+def test_attention_with_keys_of_another_size_has_its_biases_zeroed() -> None:
+    attention = nn.MultiheadAttention(8, 2, kdim=4, vdim=6)
+    nn.init.ones_(attention.in_proj_bias)
+    net = FrozenNet(attention, 0, CPU)
+    assert list(net.weights) == ["q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"]
+    assert not any(p.any() for name, p in net.module.named_parameters() if name.endswith("bias"))
+
+
+def test_half_precision_becomes_single_and_a_parallel_wrapper_is_taken_off() -> None:
+    torch.manual_seed(0)
+    given = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)).half()
+    net = FrozenNet(nn.DataParallel(given), 0, CPU, pretrained=True)
+    assert all(value.dtype == torch.float32 for value in (*net.weights.values(), *net.statistics.values()))
+    assert torch.equal(net.weights["0.weight"].half(), given.state_dict()["0.weight"])
+
+
+def test_many_images_at_once_are_run_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = FrozenNet(nn.Linear(6, 5), 0, CPU), torch.randn(20, 6)
+    monkeypatch.setattr("supsup.frozen._PIXELS", 7 * 6)
+    assert torch.allclose(net.run_many(x, net.weights), net.run(x, net.weights))
 
 
 def test_a_pretrained_network_stays_as_it_is() -> None:

@@ -1,6 +1,7 @@
 """What runs on a GPU gives the answers of the plain path; skipped where there is none."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.hop_experiment import run as run_hopfield
 from supsup.search import plain_inner
+from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import train_mask, train_masks
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -50,6 +52,26 @@ def test_accuracy_in_bfloat16_is_that_of_the_cpu(digits: Stream) -> None:
     assert abs(found[0].average_accuracy - found[1].average_accuracy) < 0.005
 
 
+@pytest.mark.parametrize("selection", [{"selection": "edge-popup", "budget": 8.0}, {}])
+def test_residual_networks_learn_as_on_the_plain_path(shared_data: Path, selection: dict[str, Any]) -> None:
+    stream = data.split(data.mnist(shared_data), 2)[:2]
+    recipe = Recipe("adam", 1e-2, steps=150, weight_decay=1e-4, schedule="cosine", **selection)
+    net = FrozenNet(nets.ResNet(2, (1, 1), (8, 16), channels=1), 0, torch.device("cuda"))
+    (fast,) = train_masks(net, stream, recipe)
+    assert len(fast.tasks) == 2
+    bank = Bank(net.shapes, "cuda", net.statistics)
+    bank.add_packed(fast.packed, fast.statistics)
+    for i, task in enumerate(stream):
+        plain = train_mask(net, task.name, task.train, recipe)
+        x, y = task.test.tensors("cuda")
+        answers = [
+            net.run(x, net.masked(found)).argmax(1) for found in (bank.subnetwork(i), plain.mask() | plain.statistics)
+        ]
+        accuracy = [float((answer == y).float().mean()) for answer in answers]
+        assert min(accuracy) > 0.8
+        assert abs(accuracy[0] - accuracy[1]) < 0.05
+
+
 def test_a_group_does_not_matter(digits: Stream) -> None:
     together, alone = model("cuda", 50), model("cuda", 50)
     together.learn_many(digits)
@@ -86,6 +108,24 @@ def test_observing_opens_the_same_masks(digits: Stream) -> None:
         x, y = digits[0].test.tensors()
         assert float((learner.predict(x).labels.cpu() == y).float().mean()) > 0.7
     assert opened[0] == opened[1]
+
+
+def test_switching_tasks() -> None:
+    """The kernel against the plain way, with bytes a stride apart and sizes that fill no program."""
+    device = torch.device("cuda")
+    net = FrozenNet(nets.gem_resnet18(), 0, device)
+    bank = Bank(net.shapes, device, net.statistics)
+    size = max(stop for _, stop in bank.spans.values())
+    for count in (1, 3, 16):
+        bank.add_packed(torch.randint(256, (size, count), dtype=torch.uint8))
+    switched, masked = SwitchedNet(net, bank.spans), torch.empty(8 * size, device=device)
+    x = torch.randn(4, 3, 32, 32, device=device)
+    for index in (0, 1, 3, 19, 4):
+        switched.switch(bank, index)
+        plain_fill(bank.column(index), switched.frozen, masked)
+        assert torch.equal(switched.masked, masked)
+        expected = net.run(x, net.masked(bank.subnetwork(index)))
+        assert torch.allclose(switched.run(bank, index, x), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_hopfield_memory_filled_on_the_gpu_gives_the_masks_back(shared_data: Path) -> None:

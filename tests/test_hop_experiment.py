@@ -9,7 +9,7 @@ from torch import Tensor
 from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Task
 from supsup.hop_experiment import Experiment, run
-from supsup.report.hop_plots import capacity_plot, recovery_plot, seeds_plot
+from supsup.report.hop_plots import capacity_plot, recovery_plot
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 
@@ -52,7 +52,6 @@ def test_the_summary_and_the_constant_memory(experiment: Experiment) -> None:
 
 def test_plots_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
     recovery_plot(tmp_path / "a.png", "recovery", experiment, "paper")
-    seeds_plot(tmp_path / "b.png", "seeds", experiment, published=97.43)
     rows = [{"stored": 2, "recovered": 1.0}, {"stored": 4, "recovered": 0.5}]
     capacity_plot(tmp_path / "c.png", "capacity", {"hebb": rows, "storkey": rows}, 512)
     assert all((tmp_path / name).stat().st_size > 10_000 for name in ("a.png", "b.png", "c.png"))

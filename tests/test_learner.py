@@ -288,3 +288,31 @@ def test_unknown_devices_are_named() -> None:
 
 def test_numpy_answers_equal_torch_answers(small: SupSup, images: Tensor) -> None:
     assert torch.equal(small.predict(images.numpy().astype(np.float64)).labels, small.predict(images).labels)
+
+
+def test_answers_follow_every_change_of_the_masks(small: SupSup, stream: Stream, images: Tensor) -> None:
+    """The mask of the last answer stays on; an answer from an old one would be wrong without a sign."""
+
+    def check() -> None:
+        for name in (*small.tasks, *small.tasks[::-1]):
+            values, labels = outputs(small, images, name).softmax(-1).max(-1)
+            answer = small.predict(images, task=name)
+            assert torch.equal(answer.labels, labels)
+            assert torch.equal(answer.confidence, values)
+
+    check()
+    held = {name: small.subnetwork(name) for name in small.tasks}
+    before = {name: {key: value.clone() for key, value in weights.items()} for name, weights in held.items()}
+    small.learn(stream[2])
+    check()
+    small.replace_mask("permutation-0", small.mask("permutation-2"))
+    check()
+    small.forget("permutation-1")
+    check()
+    small.observe(*stream[3].train.batch(torch.arange(64)))
+    check()
+    small.observe(*stream[3].train.batch(torch.arange(64, 128)))
+    check()
+    assert all(torch.equal(held[name][key], before[name][key]) for name in held for key in held[name])
+    copy = small.to("cpu")
+    assert torch.equal(copy.predict(images, "permutation-2").labels, small.predict(images, "permutation-2").labels)

@@ -39,5 +39,6 @@ def test_links_lead_somewhere() -> None:
 
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile("\n".join(blocks), "README.md", "exec"), {"__name__": "readme"})

@@ -38,7 +38,9 @@ class Bank:
         self.shapes = dict(shapes)
         self.device = torch.device(device)
         self._fresh = {name: value.to(device) for name, value in (statistics or {}).items()}
-        self._statistics = {name: value.new_empty(0, *value.shape) for name, value in self._fresh.items()}  # [k, …]
+        self._statistics = torch.empty(
+            0, sum(v.numel() for v in self._fresh.values()), device=device
+        )  # [k, end to end]
         self.spans: dict[str, tuple[int, int]] = {}  # the bytes of each weight
         start = 0
         for name, shape in self.shapes.items():
@@ -58,7 +60,7 @@ class Bank:
     @property
     def memory(self) -> int:
         """Bytes held, the running sum and statistics included."""
-        floats = [*self._sum.values(), *self._statistics.values()]
+        floats = [*self._sum.values(), self._statistics]
         return sum(b.numel() for b in self._blocks) + sum(4 * values.numel() for values in floats)
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
@@ -69,9 +71,11 @@ class Bank:
     def add_packed(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
         """More masks as bytes [bytes, tasks], each column as `packed` gives it, and their statistics [tasks, …]."""
         columns = columns.to(self.device)
+        more = [self._statistics.new_empty(columns.shape[1], 0)]
         for name, fresh in self._fresh.items():
-            more = statistics[name] if statistics else fresh.expand(columns.shape[1], *fresh.shape)
-            self._statistics[name] = torch.cat([self._statistics[name], more.to(self.device, torch.float32)])
+            given = statistics[name] if statistics else fresh.expand(columns.shape[1], *fresh.shape)
+            more.append(given.flatten(1).to(self.device, torch.float32))
+        self._statistics = torch.cat([self._statistics, torch.cat(more, 1)])
         room = sum(block.shape[1] for block in self._blocks) - self._count
         if room < columns.shape[1]:
             if len(self._blocks) == _BLOCKS:
@@ -91,22 +95,22 @@ class Bank:
 
     def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
         """Put another mask, and statistics if it has any, in the place of one."""
-        for name in self._fresh.keys() & mask.keys():
-            self._statistics[name][index] = mask[name]
-        column = self._column(index)
+        for name, value in self.statistics(index).items():
+            if name in mask:
+                value.copy_(mask[name])
+        column = self.column(index)
         self._tally(column[:, None], sign=-1)
         column.copy_(self.pack(mask))
         self._tally(column[:, None], sign=1)
 
     def remove(self, index: int) -> None:
         """Take a mask out; the later ones move up by one and its bits are overwritten."""
-        self._tally(self._column(index)[:, None], sign=-1)
+        self._tally(self.column(index)[:, None], sign=-1)
         for later in range(index, self._count - 1):
-            self._column(later).copy_(self._column(later + 1))
-        self._column(self._count - 1).zero_()
+            self.column(later).copy_(self.column(later + 1))
+        self.column(self._count - 1).zero_()
         self._count -= 1
-        for name, rows in self._statistics.items():
-            self._statistics[name] = torch.cat([rows[:index], rows[index + 1 :]])
+        self._statistics = torch.cat([self._statistics[:index], self._statistics[index + 1 :]])
         if self._count <= sum(block.shape[1] for block in self._blocks[:-1]):
             self._blocks.pop()
 
@@ -116,7 +120,17 @@ class Bank:
 
     def packed(self, index: int) -> Tensor:
         """The bytes of one mask, a copy."""
-        return self._column(index).clone()
+        return self.column(index).clone()
+
+    def column(self, index: int) -> Tensor:
+        """The bytes of one mask where they lie, a stride apart; not to be written to."""
+        if not 0 <= index < self._count:
+            raise IndexError(f"mask {index} of {self._count}")
+        for block in self._blocks:
+            if index < block.shape[1]:
+                return block[:, index]
+            index -= block.shape[1]
+        raise AssertionError("the blocks hold fewer masks than were counted")
 
     def mask(self, index: int) -> dict[str, Tensor]:
         """One mask as booleans."""
@@ -124,7 +138,11 @@ class Bank:
 
     def statistics(self, index: int) -> dict[str, Tensor]:
         """The statistics of one task."""
-        return {name: rows[index] for name, rows in self._statistics.items()}
+        return self._by_name(self.flat_statistics(index))
+
+    def flat_statistics(self, index: int) -> Tensor:
+        """The statistics of one task end to end; not to be written to."""
+        return self._statistics[index]
 
     def subnetwork(self, index: int) -> dict[str, Tensor]:
         """All that makes one task's network of the frozen one: its mask and its statistics."""
@@ -134,7 +152,7 @@ class Bank:
         """The mean of all masks, from their running sum, and of their statistics; not to be written to."""
         if self._mean is None:
             self._mean = {name: total.float() / self._count for name, total in self._sum.items()}
-            self._mean |= {name: rows.mean(0) for name, rows in self._statistics.items()}
+            self._mean |= self._by_name(self._statistics.mean(0))
         return self._mean
 
     def weighted(self, alpha: Tensor) -> dict[str, Tensor]:
@@ -146,7 +164,7 @@ class Bank:
                 for rows, bits in _pieces(block[start:stop]):
                     flat[rows] += bits.float() @ alpha[tasks]
             totals[name] = flat[: self.shapes[name].numel()].view(self.shapes[name])
-        return totals | {name: torch.tensordot(alpha, rows, 1) for name, rows in self._statistics.items()}
+        return totals | self._by_name(alpha @ self._statistics)
 
     def nearest(self, query: search.Query, coordinates: int, members: Tensor) -> Tensor:
         """For each row the member with the largest inner product, found from few coordinates of the query: [r].
@@ -234,7 +252,7 @@ class Bank:
         copy, first = Bank(self.shapes, device, self._fresh), 0
         for block in self.blocks():
             last = first + block.shape[1]
-            copy.add_packed(block, {name: rows[first:last] for name, rows in self._statistics.items()})
+            copy.add_packed(block, self._by_name(self._statistics[first:last]))
             first = last
         return copy
 
@@ -242,15 +260,18 @@ class Bank:
         """A bank of its own with these masks in this order."""
         chosen = Bank(self.shapes, self.device, self._fresh)
         for index in members:
-            chosen.add_packed(
-                self.packed(index)[:, None], {name: rows[index][None] for name, rows in self._statistics.items()}
-            )
+            chosen.add_packed(self.packed(index)[:, None], self._by_name(self.flat_statistics(index)[None]))
         return chosen
+
+    def _by_name(self, statistics: Tensor) -> dict[str, Tensor]:
+        """Statistics end to end [*, n] as one tensor [*, …] for each name, without copying."""
+        pieces = statistics.split([fresh.numel() for fresh in self._fresh.values()], -1) if self._fresh else ()
+        return {name: piece.unflatten(-1, fresh.shape) for (name, fresh), piece in zip(self._fresh.items(), pieces)}
 
     def _bits(self, index: int, name: str) -> Tensor:
         start, stop = self.spans[name]
         shape = self.shapes[name]
-        return _unpack(self._column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
+        return _unpack(self.column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
 
     def _tally(self, columns: Tensor, sign: int) -> None:
         """Add the masks in these columns to the running sum, or take them away."""
@@ -261,15 +282,6 @@ class Bank:
             for rows, bits in _pieces(columns[start:stop]):
                 part = total[rows]
                 part.add_(bits.sum(1, dtype=torch.int32)[: len(part)], alpha=sign)
-
-    def _column(self, index: int) -> Tensor:
-        if not 0 <= index < self._count:
-            raise IndexError(f"mask {index} of {self._count}")
-        for block in self._blocks:
-            if index < block.shape[1]:
-                return block[:, index]
-            index -= block.shape[1]
-        raise AssertionError("the blocks hold fewer masks than were counted")
 
     def _members(self, members: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(task indices, their bytes [bytes, tasks]) block by block; a whole block is not copied."""

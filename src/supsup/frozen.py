@@ -5,17 +5,24 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from supsup import philox
 from supsup.errors import SupSupError
 
 _MASKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NOT_MASKABLE = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, nn.modules.conv._ConvTransposeNd)
+_PIXELS = 1 << 24  # in one forward pass
+_STATISTICS = ("running_mean", "running_var")
+_SEPARATE = re.compile(r"\b[qkv]_proj_$")  # of attention whose keys or values have sizes of their own: one bias for all
 
 
 class FrozenNet:
@@ -25,28 +32,76 @@ class FrozenNet:
     own order. Every weight is +c or −c with c = sqrt(2 / fan_in), and its bias is 0; other parameters (affine
     normalisation, embeddings) stay as they were built. With `pretrained` all of them stay as they are.
     `statistics` are the running means and variances of normalisation layers as every task finds them; each task has
-    its own afterwards. The module given is copied, never changed.
+    its own afterwards. The module given is copied, never changed; the copy is in float32.
     """
 
     def __init__(self, net: nn.Module, seed: int, device: torch.device, pretrained: bool = False) -> None:
-        self.module = copy.deepcopy(net).requires_grad_(False)
+        if isinstance(net, nn.DataParallel | DistributedDataParallel):
+            net = net.module
+        _check_values(net)
+        names = _maskable_weights(net)
+        self.module = copy.deepcopy(net).requires_grad_(False).float()
         self.seed = seed
         self.device = device
         self.pretrained = pretrained
-        names = _maskable_weights(self.module)
         if not pretrained:
             _freeze(self.module, names, seed)
-        self.checksum = _checksum(dict(self.module.named_parameters()))
+        tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())
+        self._other_buffers = [name for name in buffers if name not in set(tracked)]
+        self.checksum = _checksum(
+            dict(self.module.named_parameters()) | {name: buffers[name] for name in self._other_buffers}
+        )
         self.module.to(device).eval()
-        parameters = dict(self.module.named_parameters())
+        parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self.weights: dict[str, Tensor] = {name: parameters[name].detach() for name in names}
         self.shapes: dict[str, torch.Size] = {name: weight.shape for name, weight in self.weights.items()}
-        self.statistics: dict[str, Tensor] = _running_statistics(self.module)
+        self.statistics: dict[str, Tensor] = {
+            name: buffers[name].detach().clone() for name in tracked if name.endswith(_STATISTICS)
+        }
 
     def run(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given."""
-        out: Tensor = functional_call(self.module, dict(weights), (x,))
+        out = functional_call(self.module, dict(weights), (x,))
+        if not isinstance(out, Tensor):
+            raise SupSupError(
+                f"the network must return one tensor, a vector of outputs per image; got {type(out).__name__}"
+            )
         return out
+
+    def run_many(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """The same for any number of images, as many at a time as memory surely has room for."""
+        return torch.cat([self.run(piece, weights) for piece in self.pieces(x)])
+
+    def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Images in pieces for which memory surely has room in one pass."""
+        pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // x[0].numel()))
+        return pieces
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """While it lasts, layers behave as in training: dropout drops, statistics are those of the batch."""
+        before = [self.module.get_buffer(name) for name in self._other_buffers]
+        versions = [buffer._version for buffer in before]
+        self.module.train()
+        try:
+            yield
+        except ValueError as error:
+            if isinstance(error, SupSupError):
+                raise
+            raise SupSupError(f"the network cannot be trained on this batch, is it large enough? {error}") from error
+        finally:
+            self.module.eval()
+        for name, buffer, version in zip(self._other_buffers, before, versions):
+            if self.module.get_buffer(name) is not buffer or buffer._version != version:
+                raise SupSupError(
+                    f"buffer {name!r} changes while the network is trained, so one task would change another's answers;"
+                    " only the running means and variances of torch's own normalisation layers are kept per task"
+                )
+
+    def rehearse(self, x: Tensor) -> None:
+        """An error if the network cannot be trained on this batch; nothing changes."""
+        with self.training(), torch.no_grad():
+            self.run(x, self.weights | {name: value.clone() for name, value in self.statistics.items()})
 
     def masked(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """W ⊙ M for every maskable weight, and whatever statistics are given along with the masks.
@@ -62,20 +117,32 @@ def _freeze(module: nn.Module, names: list[str], seed: int) -> None:
     parameters = dict(module.named_parameters())
     for name in names:
         parameters[name].copy_(signed_constant(seed, name, parameters[name].shape))
-        bias = parameters.get(name.removesuffix("weight") + "bias")
-        if bias is not None:
-            bias.zero_()
+        stem = _SEPARATE.sub("in_proj_", name.removesuffix("weight"))
+        if f"{stem}bias" in parameters:
+            parameters[f"{stem}bias"].zero_()
 
 
-def _running_statistics(module: nn.Module) -> dict[str, Tensor]:
-    """Running means and variances of the normalisation layers, by name."""
-    found: dict[str, Tensor] = {}
-    for name, child in module.named_modules():
+def _tracked(module: nn.Module) -> list[str]:
+    """Names of what normalisation layers keep of the batches they see, in the module's order."""
+    found = []
+    for path, child in module.named_modules():
         if isinstance(child, nn.modules.batchnorm._NormBase) and child.track_running_stats:
             if child.momentum is None:
-                raise SupSupError(f"layer {name!r} averages its statistics over all batches; give it a momentum")
-            found |= {f"{name}.{kind}": getattr(child, kind) for kind in ("running_mean", "running_var")}
-    return {name.removeprefix("."): value.detach().clone() for name, value in found.items()}
+                raise SupSupError(f"layer {path!r} averages its statistics over all batches; give it a momentum")
+            found += [f"{path}.{kind}".removeprefix(".") for kind in (*_STATISTICS, "num_batches_tracked")]
+    return found
+
+
+def _check_values(module: nn.Module) -> None:
+    """Every parameter and buffer must have values."""
+    for path, child in module.named_modules():
+        for value in (*child.parameters(recurse=False), *child.buffers(recurse=False)):
+            if is_lazy(value):
+                raise SupSupError(
+                    f"layer {path!r} ({type(child).__name__}) has no shape yet; run the network once on some images"
+                )
+            if value.is_meta:
+                raise SupSupError(f"layer {path!r} ({type(child).__name__}) is on 'meta' and has no values; build it")
 
 
 def signed_constant(seed: int, name: str, shape: torch.Size) -> Tensor:
@@ -90,7 +157,8 @@ def fan_in(shape: torch.Size) -> int:
 
 
 def _maskable_weights(module: nn.Module) -> list[str]:
-    names = []
+    names: list[str] = []
+    owners: dict[int, list[str]] = {}  # the names of each parameter
     for path, child in module.named_modules():
         if isinstance(child, _NOT_MASKABLE):
             raise SupSupError(
@@ -98,6 +166,8 @@ def _maskable_weights(module: nn.Module) -> list[str]:
                 "convolutional layers"
             )
         found = [name for name, _ in child.named_parameters(recurse=False)]
+        for name in found:
+            owners.setdefault(id(getattr(child, name)), []).append(f"{path}.{name}".removeprefix("."))
         if isinstance(child, _MASKABLE):
             names.append(f"{path}.weight")
         elif isinstance(child, nn.MultiheadAttention):
@@ -105,15 +175,19 @@ def _maskable_weights(module: nn.Module) -> list[str]:
     names = [name.removeprefix(".") for name in names]
     if not names:
         raise SupSupError("nothing to mask: the network has no linear or convolutional layer")
-    known = {name for name, _ in module.named_parameters()}
+    shared = {name: [other for other in together if other != name] for together in owners.values() for name in together}
     for name in names:
-        if name not in known:
-            raise SupSupError(f"weight {name!r} is shared with another layer or re-parametrised and cannot be masked")
+        if name not in shared:
+            raise SupSupError(
+                f"weight {name!r} is computed from other parameters (weight_norm, …) and cannot be masked"
+            )
+        if shared[name]:
+            raise SupSupError(f"weight {name!r} is shared with {shared[name][0]!r} and cannot be masked")
     return names
 
 
 def _checksum(parameters: Mapping[str, Tensor]) -> str:
-    """A digest of names, shapes and float32 bits: two networks with equal checksums give equal answers."""
+    """A digest of names, shapes and float32 bits of all that is the same for every task."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in parameters.items():
         digest.update(f"{name}{tuple(value.shape)}".encode())

@@ -17,6 +17,7 @@ from supsup import objectives
 from supsup.bank import Bank
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.nets.registry import architecture_of
 from supsup.query import Goal, query
 
 Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
@@ -116,7 +117,9 @@ def one_shot(net: FrozenNet, bank: Bank, x: Tensor, alive: Tensor | None, goal: 
         def answer(images: Tensor) -> Tensor:
             return alpha_gradient(net, bank, images, None, goal, layers).argmax(1)
 
-        if len(x) == 1 and x.is_cuda:
+        if (
+            len(x) == 1 and x.is_cuda and architecture_of(net.module) is not None
+        ):  # others may do what no graph can hold
             return replayed(bank, (tuple(x.shape), goal, *layers), answer, x)
         return answer(x)
     g = alpha_gradient(net, bank, x, alive / alive.sum(), goal, layers)
@@ -190,7 +193,7 @@ def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score:
     """Every candidate mask in turn; the one with the lowest objective."""
     values = torch.stack(
         [
-            score(net.run(x.flatten(0, 1), net.masked(bank.subnetwork(int(index))))).view(x.shape[:2]).mean(1)
+            score(net.run_many(x.flatten(0, 1), net.masked(bank.subnetwork(int(index))))).view(x.shape[:2]).mean(1)
             for index in candidates
         ]
     )

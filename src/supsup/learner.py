@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal, Self, overload
 
 import torch
@@ -24,9 +25,8 @@ from supsup.modelformat import now
 from supsup.observing import Observer
 from supsup.saving import everything, header_of, stored
 from supsup.scores import RunningMean, initial_scores, transferred
+from supsup.switching import SwitchedNet
 from supsup.training import Recipe, Trained, train_masks
-
-_ANSWERED_AT_ONCE = 16384  # images in one forward pass
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,8 @@ class SupSup:
         images = self._images(x, learning=True)
         labels = checks.labels(y, len(images), self.device)
         checks.label_range(labels, self._outputs_for(images), "observed")
+        if len(images) == 1:
+            self.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
         name = self._observer.prepare(images, batches=1)
         self._observer.bench.step(images, labels)
         self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
@@ -343,9 +345,15 @@ class SupSup:
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
         self._observer.settle()
-        weights = self.net.masked(self.bank.subnetwork(index))
-        pieces = [self.net.run(piece, weights).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
-        return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
+        run = partial(self.switched.run, self.bank, index)
+        outputs = torch.cat([run(piece) for piece in self.net.pieces(images)])
+        confidence, labels = outputs.softmax(-1).max(-1)
+        return confidence, labels
+
+    @cached_property
+    def switched(self) -> SwitchedNet:
+        """The network that answers, with the mask of the last answer still on."""
+        return SwitchedNet(self.net, self.bank.spans)
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
         self._observer.settle()
@@ -371,56 +379,20 @@ class SupSup:
         self, data: Task | tuple[Array, Array], name: str | None = None, seen: set[tuple[int, ...]] | None = None
     ) -> Task:
         """The task to learn, once everything about it has been looked at; images and labels already seen only once."""
-        if isinstance(data, Task):
-            task = data if name is None else replace(data, name=name)
-        else:
-            task = self._task_of_pair(data, name)
-        if not task.name:
-            raise SupSupError("a task needs a name that is not empty")
-        if task.name in self._classes:
-            raise SupSupError(f"task {task.name!r} has been learned already; use another name or forget it first")
-        if len(task.train) == 0:
-            raise SupSupError(f"task {task.name!r} is empty: its training part has no images")
+        task = checks.task_to_learn(data, name, self._classes, self._shape, self.device)
         key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
+        if seen is None or key not in seen:
+            checks.task_fits(task, self.net, self._shape)
         if seen is not None:
-            if key in seen:
-                return task
             seen.add(key)
-        if task.train.images.is_floating_point() and not bool(task.train.images.sum().isfinite()):
-            checks.images(task.train.tensors(self.device)[0], self.device)
-        first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
-        checks.label_range(task.train.labels, self._outputs_for(first.to(self.device)), task.name)
         return task
-
-    def _task_of_pair(self, pair: Any, name: str | None) -> Task:
-        if name is None:
-            raise SupSupError('give the task a name: learn((images, labels), task="name")')
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise SupSupError(f"learn takes a Task or a pair (images, labels), not {type(pair).__name__}")
-        images = self._images(pair[0], learning=True)
-        labels = checks.labels(pair[1], len(images), self.device)
-        part = Part(images, labels, gain=torch.ones(1, device=self.device), offset=torch.zeros(1, device=self.device))
-        return Task(name, part, part, int(labels.max()) + 1)
 
     def _images(self, x: Array, learning: bool = False) -> Tensor:
         if not learning and not self._classes:
             raise SupSupError("no task has been learned yet; call learn or observe first")
         images = checks.images(x, self.device)
-        self._check_shape(tuple(images.shape[1:]))
+        checks.same_shape(tuple(images.shape[1:]), self._shape)
         return images
 
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
-        if self._shape is not None and shape != self._shape:
-            raise SupSupError(f"images have shape {shape}, but this model learned images of shape {self._shape}")
-
     def _outputs_for(self, images: Tensor) -> int:
-        """How many outputs the network gives for such images, or an error if it does not take them."""
-        self._check_shape(tuple(images.shape[1:]))
-        try:
-            outputs = self.net.run(images[:1], self.net.weights)
-        except RuntimeError as error:
-            shape = tuple(images.shape[1:])
-            raise SupSupError(f"the network does not take images of shape {shape}: {error}") from error
-        if outputs.ndim != 2:
-            raise SupSupError(f"the network must give one vector of outputs per image; got {tuple(outputs.shape)}")
-        return outputs.shape[1]
+        return checks.outputs_for(self.net, images, self._shape)

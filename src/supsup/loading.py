@@ -100,9 +100,11 @@ def check_weights(net: FrozenNet, header: Header) -> None:
     """An error unless the frozen network is the one that the file was written with."""
     _check_shapes({name: list(shape) for name, shape in net.shapes.items()}, header)
     if net.checksum != header.weights:
+        kept = [name for name, value in net.module.named_parameters() if name not in net.weights and value.any()]
         raise SupSupError(
             "the network does not fit: its masked weights have the right shapes, but their values or those of other "
-            f"parameters (biases, normalisation) differ (checksum {net.checksum}, in the file {header.weights})"
+            f"parameters and buffers differ (checksum {net.checksum}, in the file {header.weights})"
+            + (f"; what the seed does not give must be as it was: {', '.join(kept[:5])}" if kept else "")
         )
 
 
@@ -133,13 +135,16 @@ def _fill(model: SupSup, file: ModelFile) -> None:
 
 
 def _statistics(model: SupSup, task: str, extras: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A task's own statistics among its tensors, as the network needs them."""
-    found = {}
-    for name, fresh in model.net.statistics.items():
-        value = extras.get(STATISTICS + name)
-        if value is None or value.shape != fresh.shape or value.dtype != torch.float32:
-            raise Damaged(f"task {task!r} lacks the statistics of the normalisation layer {name!r}")
-        found[name] = value
+    """A task's own statistics among its tensors: those that the network needs, no more and no less."""
+    found = {name.removeprefix(STATISTICS): value for name, value in extras.items() if name.startswith(STATISTICS)}
+    for name in found.keys() | model.net.statistics.keys():
+        here, there = model.net.statistics.get(name), found.get(name)
+        if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
+            shapes = ["missing" if value is None else list(value.shape) for value in (here, there)]
+            raise SupSupError(
+                f"the network does not fit: {name!r} of a normalisation layer is {shapes[0]}, "
+                f"but in the file, for task {task!r}, {shapes[1]}"
+            )
     return found
 
 

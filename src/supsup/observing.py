@@ -89,12 +89,13 @@ class Observer:
                 self.half_trained.popitem(last=False)
 
     def _take_up(self, name: str) -> str:
-        """Go on with a known mask: from where it was left, or from its bits if that is no longer kept."""
+        """Go on with a known mask from where it was left; if that is no longer kept, from its bits and statistics."""
         if name in self.half_trained:
             self.bench.put_on(self.half_trained.pop(name))
         else:
-            bits = self.model.mask(name)
-            self.bench.start({n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()})
+            bits, statistics = self.model.mask(name), self.model.bank.statistics(self.model.tasks.index(name))
+            scores = {n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()}
+            self.bench.start(scores, statistics)
         return name
 
     def _open(self, images: Tensor) -> str:

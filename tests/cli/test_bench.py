@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from supsup import Inference, SupSup
+from supsup import Inference, SupSup, nets
 from supsup.bench import Machine, bench_inference, inferring
+from supsup.bench.masking import with_random_masks
 from supsup.cli import app
 from supsup.cli.bench import single_images
 from supsup.data import Stream
@@ -76,6 +78,32 @@ def test_a_grader_gives_the_exact_answers(learned: SupSup, stream: Stream, monke
     assert [row["graded images"] for row in rows] == [7, 4]
     assert rows[1]["same as exact"] == 1
     assert rows[1]["task right"] == 1
+
+
+def test_masking(tmp_path: Path) -> None:
+    target = tmp_path / "masking.json"
+    output = run("masking", "--net", "gem_resnet18", "--batch", "2", "--tasks", "3", "--json", str(target))
+    assert "switching / plain forward" in output
+    (row,) = json.loads(target.read_text())["rows"]
+    assert row["weights"] == 1_091_740
+    assert row["bytes moved by a switch"] >= row["weights"] * (8 + 1 / 8)
+    assert row["precision"] == "float32"
+    for figure in ("plain forward ms", "selected task forward ms", "switching µs", "floor of a switch µs"):
+        assert row[figure] > 0
+
+
+def test_random_masks_have_the_density_asked_for() -> None:
+    model = with_random_masks(nets.lenet_300_100(10), (1, 28, 28), 2, 0.3, torch.device("cpu"))
+    first, second = model.mask("random-0"), model.mask("random-1")
+    for name, mask in first.items():
+        assert abs(float(mask.float().mean()) - 0.3) < 0.03
+        assert not torch.equal(mask, second[name])
+
+
+@pytest.mark.parametrize("wrong", [("--net", "resnet"), ("--precision", "float8"), ("--batch", "0")])
+def test_masking_asked_for_what_there_is_not(wrong: tuple[str, str]) -> None:
+    done = CliRunner().invoke(app, ["bench", "masking", "--device", "cpu", *wrong])
+    assert done.exit_code == 2
 
 
 def test_memory() -> None:

@@ -3,6 +3,7 @@
 from supsup.bench.inferring import bench_inference as bench_inference
 from supsup.bench.machine import Machine as Machine
 from supsup.bench.machine import measure_machine as measure_machine
+from supsup.bench.masking import bench_masking as bench_masking
 from supsup.bench.memory import bench_memory as bench_memory
 from supsup.bench.training import bench_training as bench_training
 from supsup.bench.training import bench_unannounced as bench_unannounced

@@ -1,4 +1,4 @@
-"""`supsup bench train|infer|memory`: ours, the plain way and the floor, as a table, a JSON and a plot."""
+"""`supsup bench train|infer|masking|memory`: ours, the plain way and the floor, as a table, a JSON and a plot."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rich.table import Table
 from torch import Tensor
 from typer import Option
 
-from supsup import data
+from supsup import data, nets
 from supsup.bench import (
     bench_inference,
+    bench_masking,
     bench_memory,
     bench_training,
     bench_unannounced,
@@ -27,6 +28,7 @@ from supsup.data import Stream
 from supsup.demo import NETS
 from supsup.devices import resolve
 from supsup.inference import Inference
+from supsup.loading import load
 from supsup.nets import FullyConnected
 from supsup.provenance import provenance
 from supsup.report import time_plot
@@ -42,6 +44,9 @@ Data = Annotated[str, Option("--data", help=f"Data set: {', '.join(data.SOURCES)
 DataDir = Annotated[Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets.")]
 Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Json = Annotated[Path | None, Option("--json", help="Write the figures to this file, and a plot beside it.")]
+JsonAlone = Annotated[Path | None, Option("--json", help="Write the figures to this file.")]
+
+_IMAGES = {"resnet50": (3, 224, 224), "gem_resnet18": (3, 32, 32), "lenet_300_100": (1, 28, 28), "fc_1024": (1, 28, 28)}
 
 
 @app.command()
@@ -86,12 +91,15 @@ def infer(
     data_dir: DataDir = None,
     device: Device = "auto",
     search_device: Annotated[str | None, Option(help="Search on another device than the one that trains.")] = None,
+    model_file: Annotated[
+        Path | None, Option("--model", help="Search in this model file (permutations of the data set, seed 0).")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Task inference from single images: exact and from few coordinates, against plain autograd and the floor.
 
     Learning the masks and grading the images are timed too. With --search-device the times of a search are that
-    device's; the exact answers, which are many, come from the device that trains.
+    device's; the exact answers, which are many, come from the device that trains. With --model nothing is learned.
     """
     learns, place = resolve(device), resolve(search_device or device)
     machine = measure_machine(place)
@@ -105,7 +113,14 @@ def infer(
         "few coordinates, all layers, H": Inference(coordinates=coordinates),
         "few coordinates, first layer, H": Inference(layers="first", coordinates=coordinates),
     }
-    for count in _numbers(tasks):
+    if model_file is not None:
+        model = load(model_file, device=place)
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.recipe.steps
+        if model.tasks != [task.name for task in stream]:
+            raise typer.BadParameter(f"{model_file} does not hold the tasks permutation-0, permutation-1, … in order")
+        x, names = single_images(stream, images)
+        rows = bench_inference(model, x.to(place), names, machine, settings, batch)
+    for count in _numbers(tasks) if model_file is None else []:
         stream = _stream(data_set, data_dir, count)
         warmed_up(_net(net, outputs), stream, recipe, learns)
         trained, taken = learned(_net(net, outputs), stream, recipe, learns)
@@ -130,6 +145,30 @@ def memory(
     """Memory of the masks, against one bit per weight and task."""
     rows = bench_memory(_net(net, outputs), _numbers(tasks), resolve(device))
     _show("memory of the masks (bytes)", rows, json_file, net=net, outputs=outputs, device=device)
+
+
+@app.command()
+def masking(
+    net: Annotated[str, Option(help=f"Network: {', '.join(_IMAGES)}.")] = "resnet50",
+    outputs: Outputs = 10,
+    batch: Annotated[int, Option(min=1, help="Images in a forward pass.")] = 32,
+    tasks: Annotated[int, Option(min=1, help="How many tasks to switch between.")] = 8,
+    density: Annotated[float, Option(min=0, max=1, help="Fraction of the weights that a mask keeps.")] = 0.5,
+    precision: Annotated[str, Option(help="Of forward passes: float32 or bfloat16.")] = "float32",
+    device: Device = "auto",
+    json_file: JsonAlone = None,
+) -> None:
+    """Answering with a task selected, and changing tasks, against a forward pass without masks; masks are random."""
+    if net not in _IMAGES:
+        raise typer.BadParameter(f"unknown network {net!r}; known: {', '.join(_IMAGES)}")
+    if precision not in ("float32", "bfloat16"):
+        raise typer.BadParameter(f"unknown precision {precision!r}; use float32 or bfloat16")
+    place = resolve(device)
+    machine = measure_machine(place)
+    row = bench_masking(
+        getattr(nets, net)(outputs), _IMAGES[net], batch, tasks, machine, place, density=density, precision=precision
+    )
+    _show("masking", [row], json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
 
 
 def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:

@@ -67,9 +67,7 @@ def reproduce(
     for entry in entries:
         console.print(comparison_table(entry, folder, scale))
     if scale == "quick":
-        console.print(
-            "Quick scale: fewer tasks and steps than the paper has, so its figures are not those of the paper."
-        )
+        console.print("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
     console.print(
         f"{outcome.written} rows written to {folder}, {outcome.skipped} were there, {outcome.seconds:.0f} s.",
         highlight=False,

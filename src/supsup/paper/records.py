@@ -54,7 +54,7 @@ class Finished:
     seconds: Mapping[str, float] = field(default_factory=dict)
     trace: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
-    at_once: int = 1  # trainings that shared the seconds of learning
+    at_once: int = 1  # rows or seeds that were learned in one go; the seconds are this one's share
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -87,7 +87,7 @@ def keep(done: Finished, at_once: int, device: torch.device) -> Path:
         "per task": {name: round(value, 3) for name, value in done.per_task.items()},
         "bytes": dict(done.bytes),
         "seconds": {name: round(value, 3) for name, value in done.seconds.items()},
-        "trainings at once": max(at_once, done.at_once),
+        "trainings at once": at_once * done.at_once,
     }
     if done.trace:
         record["trace"] = done.trace

@@ -18,7 +18,8 @@ def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
     names = list(dict.fromkeys(figure.name for _, figures in found for figure in figures))
     table = _new_table(f"{entry.name}: {entry.title} ({scale} scale)")
     table.add_column("row", min_width=20)
-    for heading in (entry.axis, *(names[:1] or ["ours"]), "published", "difference", *names[1:], "seeds"):
+    axis = [entry.axis] if entry.axis else []
+    for heading in (*axis, *(names[:1] or ["ours"]), "published", "difference", *names[1:], "seeds"):
         table.add_column(heading, justify="right")
     for row, figures in found:
         label = f"{row.label} (beyond)" if row.beyond else row.label
@@ -32,9 +33,9 @@ def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
                 cells = [_shown(main.ours), _shown(main.published), _shown(main.difference, "+")]
             seeds = str(max(figure.seeds for figure in at.values()))
             cells += ["–" if other is None else _shown(other.ours) for other in others]
-            table.add_row("" if number else label, place, *cells, seeds)
+            table.add_row("" if number else label, *([place] if axis else []), *cells, seeds)
         if not figures:
-            table.add_row(label, "", "not run")
+            table.add_row(label, *([""] if axis else []), "not run")
     return table
 
 

@@ -1,4 +1,4 @@
-"""Plots of HopSupSup: the way to a mask, accuracy by seed, and how much the memory holds."""
+"""Plots of HopSupSup: the way to a mask, and how much the memory holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from supsup.hop_experiment import Experiment
 from supsup.report.plots import new_figure
@@ -32,24 +32,6 @@ def recovery_plot(path: Path, title: str, experiment: Experiment, procedure: str
     for line in legend.get_lines():
         line.set_linewidth(2)
     figure.suptitle(title)
-    figure.savefig(path, dpi=150)
-
-
-def seeds_plot(path: Path, title: str, experiment: Experiment, published: float | None = None) -> None:
-    """Accuracy of each seed: with the masks as learned, and as each procedure recovers them."""
-    figure, axes = new_figure()
-    lines = {"masks as learned": experiment.own, **experiment.recovered}
-    for (label, outcome), style in zip(lines.items(), ("_k", "sC1", "oC0", "^C2")):
-        percent = (100 * outcome.accuracy.mean(1)).tolist()
-        mean = sum(percent) / len(percent)
-        size = 16 if label == "masks as learned" else 5
-        axes.plot(experiment.seeds, percent, style, markersize=size, label=f"{label}: mean {mean:.2f}")
-    if published is not None:
-        axes.axhline(published, linestyle=":", color="grey", label=f"published mean {published}")
-    axes.set(title=title, xlabel="seed", ylabel="accuracy over all tasks (%)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
 
 

@@ -52,13 +52,13 @@ def plots(summary: Summary) -> dict[str, str]:
 
 
 def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]] = MAIN_ROWS, results: str = "results") -> str:
-    """A picture of the first entry and the main rows in a table, each with its last published figure."""
+    """A picture of the first of them that was run, and the main rows in a table with their last published figures."""
     entries = {entry.entry.name: entry for entry in summary.entries}
-    if not any(entries[name].has_results for name, _ in main_rows):
+    run = [entries[name] for name, _ in main_rows if entries[name].has_results]
+    if not run:
         return "Not run yet: `supsup reproduce all --scale full`, then `supsup report --markdown`."
-    first = entries[main_rows[0][0]]
-    picture = next(iter(plots(Summary((first,)))), None)
-    lines = [f"![{_text(first.entry.title)}]({results}/{picture})", ""] if picture else []
+    picture = next(iter(plots(Summary((run[0],)))))
+    lines = [f"![{_text(run[0].entry.title)}]({results}/{picture})", ""]
     lines += ["| experiment | row | ours, % | paper, % | verdict |", "|---|---|---|---|---|"]
     for name, row_name in main_rows:
         entry = entries[name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from supsup import philox
 from supsup.data import Part
 from supsup.frozen import FrozenNet
 from supsup.scores import hard_mask, initial_scores, soft_mask
@@ -34,9 +36,8 @@ class MaskTrainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.done, self.steps)
         masks = {name: soft_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
-        self.net.module.train()
-        loss = cross_entropy(self.net.run(x, self.net.masked(masks | self.statistics)), y)
-        self.net.module.eval()
+        with self.net.training():
+            loss = cross_entropy(self.net.run(x, self.net.masked(masks | self.statistics)), y)
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
@@ -64,8 +65,21 @@ def train_mask(
     start = initial_scores(net.seed, task, net.shapes, net.device) if scores is None else scores
     trainer = MaskTrainer(net, start, recipe, steps)
     order = batch_positions(net.seed, task, len(part), recipe.batch_size, steps)
-    for x, y in part.on(net.device).training_batches(order, net.seed, task):
-        trainer.step(x, y)
-        if after_step is not None:
-            after_step()
+    with _randomness(net.seed, task, net.device):
+        for x, y in part.on(net.device).training_batches(order, net.seed, task):
+            trainer.step(x, y)
+            if after_step is not None:
+                after_step()
     return trainer
+
+
+@contextmanager
+def _randomness(seed: int, task: str, device: torch.device) -> Iterator[None]:
+    """Layers that draw numbers in training (dropout) draw them from the seed and the task's name alone."""
+    start = int(philox.words(seed, [f"layers/{task}"], 1))
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(start)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(start)
+        yield

@@ -23,8 +23,8 @@ _AT_ONCE = 20  # steps in one launch on a GPU
 class Workbench(Protocol):
     """What `observe` needs of an executor; a state is whatever `take_off` gives."""
 
-    def start(self, scores: Mapping[str, Tensor]) -> None:
-        """Begin a mask from these scores."""
+    def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
+        """Begin a mask from these scores, and from a task's own statistics if given."""
 
     def take_off(self) -> Any:
         """The mask being trained, with its scores and optimiser state."""
@@ -55,8 +55,9 @@ class PlainBench:
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
         self.net, self.recipe = net, recipe
 
-    def start(self, scores: Mapping[str, Tensor]) -> None:
+    def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
         self.trainer = MaskTrainer(self.net, scores, self.recipe)
+        self.trainer.statistics |= {name: value.clone() for name, value in (statistics or {}).items()}
 
     def take_off(self) -> MaskTrainer:
         return self.trainer
@@ -93,7 +94,7 @@ class DirectBench:
         self.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size)
         self._fed: _Fed | None = None
 
-    def start(self, scores: Mapping[str, Tensor]) -> None:
+    def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
         self.trainer.start(lambda name: [scores[name][None]])
 
     def take_off(self) -> list[Tensor]:

@@ -38,7 +38,7 @@ def split_cifar100(job: Job, shop: Workshop) -> Work:
             models[0].learn_many(stream)
         learning = shop.clock() - begin
         for wanted, model in zip(group, models):
-            yield _finished(wanted, job, model, stream, learning, shop)
+            yield _finished(wanted, job.seeds[0], model, stream, learning, len(group), shop)
 
 
 def recipe_of(training: Mapping[str, Any], basic: Recipe = SPLIT_CIFAR100, first: str = "") -> Recipe:
@@ -72,13 +72,14 @@ def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advan
         model.take_in(Trained([task], pack_columns(rows[0]), rows[1], rows[2]))
 
 
-def _finished(wanted: Wanted, job: Job, model: SupSup, stream: Stream, learning: float, shop: Workshop) -> Finished:
+def _finished(
+    wanted: Wanted, seed: int, model: SupSup, stream: Stream, learning: float, sharing: int, shop: Workshop
+) -> Finished:
     begin = shop.clock()
     graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
-    seconds = {"learning": learning, "grading": shop.clock() - begin}
-    file = wanted.path(job.seeds[0]).with_suffix(".supsup")
+    seconds = {"learning": learning / sharing, "grading": shop.clock() - begin}
+    file = wanted.path(seed).with_suffix(".supsup")
     file.parent.mkdir(parents=True, exist_ok=True)
     model.save(file)
-    sharing = len(job.wanted) if job.training["transfer"] != "none" else 1
     figures, each = figures_of(wanted, graded), per_task(graded)
-    return Finished(wanted, job.seeds[0], figures, each, bytes_of(file), seconds, at_once=sharing)
+    return Finished(wanted, seed, figures, each, bytes_of(file), seconds, at_once=sharing)

@@ -47,7 +47,7 @@ def finished(wanted: Wanted, seed: int, number: int, experiment: Experiment) -> 
                 for task, way in zip(tasks, outcome.traces)
             }
     each = _by_task(tasks, (100 * outcome.accuracy[number]).tolist(), 3)
-    seconds = {"learning": experiment.learning_seconds, "grading": outcome.seconds}
+    seconds = {"learning": experiment.learning_seconds / seeds, "grading": outcome.seconds / seeds}
     return Finished(
         wanted, seed, figures, each, {"Ψ and μ": experiment.memory_bytes[-1]}, seconds, trace, at_once=seeds
     )

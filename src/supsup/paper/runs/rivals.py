@@ -33,7 +33,9 @@ class Curve:
     def finished(self, wanted: Wanted, seed: int, size: int, seconds: dict[str, float]) -> Finished:
         values = self.percent[seed]
         figures = {"accuracy %": dict(zip(places(wanted, list(values)), values.values()))}
-        return Finished(wanted, seed, figures, per_task(self.last[seed]), {"paper's count": size}, seconds)
+        return Finished(
+            wanted, seed, figures, per_task(self.last[seed]), {"paper's count": size}, seconds, at_once=len(self.last)
+        )
 
 
 class Sequential:
@@ -57,8 +59,9 @@ class Sequential:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Wall time so far; the device may have been shared."""
-        return {"learning": time.perf_counter() - self._begin - self.grading, "grading": self.grading}
+        """Each seed's share of the wall time so far; the device may have been shared with other trainings."""
+        learning, seeds = time.perf_counter() - self._begin - self.grading, len(self.models)
+        return {"learning": learning / seeds, "grading": self.grading / seeds}
 
 
 def psp(job: Job, shop: Workshop) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -47,8 +47,8 @@ def train_together(
     first = jobs[0]
     steps = first.recipe.steps_for(len(first.task.train))
     for job in jobs:
-        same = replace(job.recipe, budget=first.recipe.budget, density=first.recipe.density) == first.recipe
-        if not same or job.recipe.steps_for(len(job.task.train)) != steps:
+        same_length = job.recipe.steps_for(len(job.task.train)) == steps
+        if not same_length or _but_for_budget(job.recipe) != _but_for_budget(first.recipe):
             raise SupSupError(
                 f"task {job.task.name!r} has another recipe or length than those it is to be trained with"
             )
@@ -67,6 +67,10 @@ def train_together(
             torch.cuda.synchronize()
             advance(len(jobs) * (count % _REPORTED + 1) / steps)
     return trainer
+
+
+def _but_for_budget(recipe: Recipe) -> dict[str, object]:
+    return {name: value for name, value in asdict(recipe).items() if name not in ("budget", "density")}
 
 
 def groups(net: FrozenNet, tasks: Sequence[Task], recipe: Recipe, memory: int) -> Iterator[list[Task]]:

@@ -1,0 +1,131 @@
+"""The catalogue says what the paper says: if a number here were wrong, every verdict on it would be."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from supsup import SupSupError, codec, nets
+from supsup.paper.catalogue import Entry, Row
+from supsup.paper.entries import ENTRIES, GROUPS, entries_named
+from supsup.paper.runs import RUNS
+from supsup.paper.scales import SCALES, at_scale
+from supsup.scores import weights_kept
+
+NAMES = [
+    "permuted-lenet",
+    "permuted-fc",
+    "permuted-2500",
+    "output-size",
+    "rotated",
+    "batche-inference",
+    "abatche",
+    "gamma",
+    "hopfield",
+    "cifar100-gg",
+    "transfer-speed",
+    "imagenet-gg",
+    "mask-overhead",
+]
+
+
+def row(entry: str, name: str) -> Row:
+    (found,) = [row for row in ENTRIES[entry].rows if row.name == name]
+    return found
+
+
+def test_every_table_and_figure_is_there() -> None:
+    assert list(ENTRIES) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "place", "value"),
+    [
+        ("permuted-lenet", "supsup-H-s100", "250", 93.62),
+        ("permuted-lenet", "psp", "100", 64.62),
+        ("permuted-lenet", "lower", "10", 71.67),
+        ("permuted-fc", "supsup-G-s200", "50", 96.19),
+        ("permuted-fc", "supsup-H-s500", "250", 94.91),
+        ("permuted-fc", "upper", "150", 96.66),
+        ("permuted-2500", "nns-H", "2500", 92.54),
+        ("permuted-2500", "upper", "500", 94.71),
+        ("output-size", "fc-H-s25", "250", 57.03),
+        ("output-size", "lenet-G-s25", "10", 93.83),
+        ("rotated", "supsup-binary-H", "", 96.13),
+        ("rotated", "lower", "", 48.71),
+        ("batche-inference", "batche-one-image", "200", 57.37),
+        ("batche-inference", "ewc", "10", 33.88),
+        ("gamma", "full-batch-H", "0.5", 96.13),
+        ("hopfield", "best-of", "", 97.43),
+        ("cifar100-gg", "transfer-s32", "", 91.66),
+        ("cifar100-gg", "heads-random", "", 50.00),
+        ("imagenet-gg", "supsup-s8", "", 88.68),
+    ],
+)
+def test_spot_values(entry: str, name: str, place: str, value: float) -> None:
+    assert row(entry, name).published["accuracy %"][place] == value
+
+
+def test_tolerances() -> None:
+    """What counts as reproduced was agreed before anything was run."""
+    agreed = {
+        ("permuted-lenet", "supsup-H-s100"): 0.3,
+        ("permuted-2500", "nns-H"): 0.3,
+        ("rotated", "supsup-binary-H"): 0.5,
+        ("cifar100-gg", "supsup-s8"): 1.5,
+        ("hopfield", "best-of"): 0.0,
+        ("permuted-fc", "psp"): 2.0,
+        ("batche-inference", "batche-one-image"): 3.0,
+        ("rotated", "psp"): 1.5,
+        ("cifar100-gg", "upper"): 2.5,
+    }
+    assert {key: row(*key).tolerance for key in agreed} == agreed
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
+def test_an_entry_can_be_run(entry: Entry) -> None:
+    names = [row.name for row in entry.rows]
+    assert len(set(names)) == len(names)
+    for line in entry.rows:
+        assert re.fullmatch(r"[A-Za-z0-9.-]+", line.name), line.name
+        assert line.beyond <= (line.tolerance is None)
+        assert line.tolerance is None or line.published
+        for scale in SCALES:
+            settings = at_scale(line, scale)
+            assert settings["run"] in RUNS
+            assert json.loads(json.dumps(settings)) == settings
+            stages = settings["own"].get("stages") or settings["training"].get("stages")
+            assert stages is None or stages[-1] <= settings["training"]["tasks"]
+        stages = line.settings["own"].get("stages") or line.settings["training"].get("stages")
+        if entry.axis == "tasks learned":
+            assert set(line.published.get("accuracy %", {})) <= set(map(str, stages))
+
+
+def test_quick_is_smaller() -> None:
+    line = row("permuted-2500", "supsup-H")
+    assert at_scale(line, "quick")["training"]["tasks"] == 10
+    assert at_scale(line, "quick")["own"]["stages"] == [10]
+    assert at_scale(line, "full") == line.settings
+    assert line.settings["training"]["tasks"] == 2500
+    with pytest.raises(SupSupError, match="quick or full"):
+        at_scale(line, "huge")
+
+
+def test_bytes_of_split_imagenet_give_its_budgets() -> None:
+    """The paper prints bytes and no s; by its own count they belong together."""
+    net = nets.resnet50(10)
+    layers = [m for m in net.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)]
+    channels = sum(m.num_features for m in net.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    shapes = [layer.weight.shape for layer in layers]
+    for line in ENTRIES["imagenet-gg"].rows:
+        kept = [weights_kept(shape, line.settings["own"]["budget"], None) for shape in shapes]
+        counted = 100 * codec.paper_bytes(kept, shapes, channels)
+        assert counted == pytest.approx(line.published["bytes"][""], rel=3e-4)
+
+
+def test_names_that_are_not_there_are_told_from_those_that_are() -> None:
+    with pytest.raises(SupSupError, match="no 'permuted-lent'; it has permuted-lenet, permuted-fc"):
+        entries_named(["permuted-fc", "permuted-lent"])
+    assert [entry.name for entry in entries_named(["gamma", "all-mnist", "gamma"])][:2] == ["gamma", "permuted-lenet"]
+    assert set(GROUPS["all"]) == set(ENTRIES)

@@ -27,7 +27,7 @@ STYLE = """
 .plot .tick{fill:var(--faint);font-size:10px}.plot .grid{stroke:var(--rule);stroke-width:.6}
 .plot .line{fill:none;stroke-width:1.5}.plot .published{stroke-width:1;stroke-dasharray:1 2.5;fill:none}
 .plot .bar{opacity:.85}.plot .heading{font-weight:600}
-@media(min-width:720px){.plot text{font-size:8px}.plot .tick{font-size:7.5px}}
+@media(min-width:720px){.plot text{font-size:8.5px}.plot .tick{font-size:8px}}
 """.strip()
 
 

@@ -55,7 +55,18 @@ def test_what_missed_is_said_with_what_is_known(catalogue: dict[str, Entry], res
 def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
     (row,) = origin_grid(entry_of(catalogue, results, "cifar")).rows
     shown = [cell.text for cell in row.cells]
-    assert shown == ["1", "6.3 min", "2 s", "2.5 h", "380,000", "408,432", "a GPU", "0123456789", "2026-01-02"]
+    assert shown == [
+        "1",
+        "6.3 min",
+        "2 s",
+        "2.5 h",
+        "380,000",
+        "408,432",
+        "a GPU",
+        "0123456789",
+        "2026-01-02",
+        "supsup reproduce",
+    ]
 
 
 def test_the_headline_counts_rows(catalogue: dict[str, Entry], results: Path) -> None:

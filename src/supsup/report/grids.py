@@ -60,7 +60,7 @@ def figure_grids(summary: EntrySummary) -> list[Grid]:
 
 def origin_grid(summary: EntrySummary) -> Grid:
     """Cost and origin of each row that has results."""
-    headings = ("seeds", *TIMES, "bytes, ours", "bytes, paper's count", "device", "commit", "date")
+    headings = ("seeds", *TIMES, "bytes, ours", "bytes, paper's count", "device", "commit", "date", "command")
     rows = [GridRow(row.row.label, row.row.beyond, _origin(row)) for row in summary.rows if row.results]
     return Grid("Cost (means over seeds) and origin of each row", headings, tuple(rows))
 
@@ -172,6 +172,7 @@ def _origin(row: RowSummary) -> tuple[Cell, ...]:
         Cell(", ".join(row.made_with("device")) or DASH),
         Cell(commits or DASH),
         Cell(", ".join(row.made_with("date")) or DASH),
+        Cell("; ".join(row.made_with("command")) or DASH),
     )
 
 

@@ -68,8 +68,8 @@ def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]] = MAIN_R
         lines.append(f"| {title} | {_text(row.row.label)} | {ours} | {published} | {row.status} |")
     lines += [
         "",
-        "Made by `supsup reproduce all --scale full`, which runs every table and figure of the paper, and "
-        f"`supsup report --markdown`. All rows are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}",
+        "`supsup reproduce all --scale full` runs every table and figure of the paper, `supsup report --markdown` "
+        f"writes them down. All rows, each with its command, are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}",
     ]
     return "\n".join(lines)
 

@@ -24,7 +24,8 @@ a{color:var(--c0)}code{font-size:.9em}
 nav ol{columns:20rem;column-gap:2.5rem;padding-left:1.6rem;margin:.4rem 0 1rem}nav li{break-inside:avoid}
 .pair{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
 section{border-top:1px solid var(--rule);padding:1.4rem 0 1rem}
-figure{flex:1 1 30rem;min-width:min(100%,30rem);margin:0 0 1rem;max-width:36rem}.plot{display:block;width:100%;height:auto}
+figure{flex:1 1 30rem;min-width:min(100%,30rem);margin:0 0 1rem;max-width:36rem}
+.plot{display:block;width:100%;height:auto}
 .scroll{overflow-x:auto;max-width:100%;margin:0 0 1rem}.scroll:focus-visible{outline:2px solid var(--c0)}
 table{border-collapse:collapse;font-size:.88rem;line-height:1.3;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:.2rem 0 .4rem;white-space:nowrap}

@@ -69,7 +69,8 @@ def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]] = MAIN_R
     lines += [
         "",
         "`supsup reproduce all --scale full` runs every table and figure of the paper, `supsup report --markdown` "
-        f"writes them down. All rows, each with its command, are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}",
+        "writes them down. All rows, each with its command, are in [REPRODUCTION.md](REPRODUCTION.md): "
+        f"{headline(summary)}",
     ]
     return "\n".join(lines)
 

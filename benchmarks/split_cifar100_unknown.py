@@ -1,6 +1,6 @@
-"""SplitCIFAR100 when nobody says which task an image belongs to: a model of benchmarks/split_cifar100.py, every method.
+"""SplitCIFAR100 when nobody says which task an image belongs to: a model of `supsup reproduce`, every method.
 
-    python benchmarks/split_cifar100_unknown.py --model results/cifar100/s16-random-seed0.supsup --json unknown.json
+    python benchmarks/split_cifar100_unknown.py --model results/cifar100-gg/supsup-s16-seed0.supsup --json unknown.json
 
 "task right": the share of test images whose task was inferred right. "class right": the share whose label is right too,
 which is accuracy among all classes at once (GNu). The outputs of every mask for every test image are computed once; all
@@ -60,7 +60,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="a model file of benchmarks/split_cifar100.py")
+    parser.add_argument("--model", type=Path, required=True, help="a model file of `supsup reproduce cifar100-gg`")
     parser.add_argument("--json", type=Path, required=True, help="where the figures go")
     parser.add_argument("--data-dir", type=Path, help="folder that holds cifar100 (default: $SUPSUP_DATA)")
     parser.add_argument("--device", default="auto")
@@ -80,7 +80,9 @@ def known_tasks(model: SupSup, data_dir: Path | None) -> list[Task]:
     stream = {task.name: task for task in data.split(data.cifar100(data_dir), 5, seed=model.seed)}
     missing = [name for name in model.tasks if name not in stream]
     if missing or not model.tasks:
-        raise SupSupError(f"the model was not made by split_cifar100.py with seed {model.seed}: {missing[:1]}")
+        raise SupSupError(
+            f"the model was not made by `supsup reproduce cifar100-gg` with seed {model.seed}: {missing[:1]}"
+        )
     return [stream[name] for name in model.tasks]
 
 

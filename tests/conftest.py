@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from supsup import HopSupSup, Recipe, SupSup, UnitRecipe, data, nets
 from supsup.data import Stream, Task
 from supsup.hop_learner import learn_together
+from supsup.paper.workshop import Workshop
 
 
 @pytest.fixture(scope="session")
@@ -91,3 +92,16 @@ def hop() -> tuple[HopSupSup, list[Task], list[list[torch.Tensor]]]:
     recipe = UnitRecipe(epochs=10, batch_size=64)
     model = HopSupSup(nets.HopMLP((784, 512, 512, 10)), seed=3, recipe=recipe, device="cpu")
     return model, tasks, [learn_together([model], task) for task in tasks]
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """For the paper's experiments, small: its MNIST are some of 5,000 digits, its CIFAR-100 ten classes of noise."""
+    digits, some = data.digits(), torch.arange(500)
+    x, y = digits.train_images[some].view(-1, 28, 28), digits.train_labels[some]
+    small = data.arrays(x, y, x[:100], y[:100])
+    noise = torch.randint(0, 256, (40, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    labels = torch.arange(40) % 10
+    sources = {"mnist": small, "cifar100": data.arrays(noise, labels, noise, labels)}
+    monkeypatch.setattr(data, "named", lambda name, data_dir=None: sources[name])
+    return Workshop(torch.device("cpu"))

@@ -54,4 +54,4 @@ def test_plots_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
     recovery_plot(tmp_path / "a.png", "recovery", experiment, "paper")
     rows = [{"stored": 2, "recovered": 1.0}, {"stored": 4, "recovered": 0.5}]
     capacity_plot(tmp_path / "c.png", "capacity", {"hebb": rows, "storkey": rows}, 512)
-    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("a.png", "b.png", "c.png"))
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("a.png", "c.png"))

@@ -316,3 +316,17 @@ def test_answers_follow_every_change_of_the_masks(small: SupSup, stream: Stream,
     assert all(torch.equal(held[name][key], before[name][key]) for name in held for key in held[name])
     copy = small.to("cpu")
     assert torch.equal(copy.predict(images, "permutation-2").labels, small.predict(images, "permutation-2").labels)
+
+
+@pytest.mark.parametrize("method", ["one-shot", "binary", "gamma", "exhaustive"])
+def test_many_batches_are_decided_as_each_on_its_own(learned: SupSup, stream: Stream, method: str) -> None:
+    """Grading asks for all batches of a task at once, which must change nothing but the time it takes."""
+    x = torch.stack([stream[i].test.batch(torch.arange(start, start + 6))[0] for i in (0, 2, 3) for start in (0, 50)])
+    before, among = learned.inference, learned.tasks[1:]
+    learned.inference = Inference(method, gamma=0.3)  # type: ignore[arg-type]
+    try:
+        assert learned.infer_batches(x, among=among) == [
+            learned.infer_task(batch, per="batch", among=among) for batch in x
+        ]
+    finally:
+        learned.inference = before

@@ -193,6 +193,10 @@ class SupSup:
         inferred = [names[i] for i in self._infer(decisions, among, settings).tolist()]
         return inferred if per == "image" else inferred[0]
 
+    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]:
+        """The task of each of r batches [r, b, …], from all images of a batch together."""
+        return [self.tasks[i] for i in self._infer(x.to(self.device), among, self.inference).tolist()]
+
     def observe(self, x: Array, y: Array) -> str:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
 

@@ -13,10 +13,21 @@ from supsup.paper.runs import RUNS
 from supsup.paper.scales import SCALES, at_scale
 from supsup.scores import weights_kept
 
-NAMES = (
-    "permuted-lenet permuted-fc permuted-2500 output-size rotated batche-inference abatche gamma hopfield cifar100-gg "
-    "transfer-speed imagenet-gg mask-overhead"
-).split()
+NAMES = [
+    "permuted-lenet",
+    "permuted-fc",
+    "permuted-2500",
+    "output-size",
+    "rotated",
+    "batche-inference",
+    "abatche",
+    "gamma",
+    "hopfield",
+    "cifar100-gg",
+    "transfer-speed",
+    "imagenet-gg",
+    "mask-overhead",
+]
 
 
 def row(entry: str, name: str) -> Row:

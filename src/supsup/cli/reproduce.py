@@ -12,7 +12,7 @@ from typer import Argument, Option
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.paper.entries import ENTRIES, GROUPS, entries_named
-from supsup.paper.reproduce import reproduce as run_entries
+from supsup.paper.reproduction import reproduce as run_entries
 from supsup.paper.scales import SCALES
 from supsup.paper.sizes import add_bytes
 from supsup.paper.workshop import Workshop

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from supsup.paper.catalogue import Entry
-from supsup.paper.reproduce import Figure, figures_of, wanted_rows
+from supsup.paper.reproduction import Figure, figures_of, wanted_rows
 
 
 def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:

@@ -40,5 +40,9 @@ def split_imagenet(job: Job, shop: Workshop) -> Work:
             begin = shop.clock()
             graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
             seconds = {"learning": learning, "grading": shop.clock() - begin}
-        note = "" if len(stream) == 100 else f"{len(stream)} tasks: {source.name} has {source.classes} classes"
+        note = (
+            ""
+            if len(stream) == 100
+            else f"made from {len(stream)} of 100 tasks; {source.name} has {source.classes} classes"
+        )
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note)

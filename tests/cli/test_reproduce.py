@@ -1,0 +1,51 @@
+"""`supsup reproduce` as a user types it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from supsup import SupSupError
+from supsup.cli import app
+from supsup.paper.entries import ENTRIES
+from supsup.paper.workshop import Workshop
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["reproduce", *arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+def test_list_names_everything() -> None:
+    output = run("--list")
+    for name in (*ENTRIES, "all-mnist"):
+        assert name in output
+
+
+def test_mistakes_are_answered_with_what_there_is() -> None:
+    with pytest.raises(SupSupError, match="permuted-lenet, permuted-fc"):
+        run("permuted-lent")
+    with pytest.raises(SupSupError, match="say what to reproduce: permuted-lenet"):
+        run()
+    with pytest.raises(SupSupError, match="quick or full"):
+        run("gamma", "--scale", "huge")
+    with pytest.raises(SupSupError, match="1 or more"):
+        run("gamma", "--seeds", "0")
+
+
+def test_quick_prints_ours_beside_the_published_and_keeps_apart(
+    tmp_path: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick figure among full ones would be taken for a reproduction."""
+    from supsup.paper import scales
+
+    monkeypatch.setitem(scales._QUICK, "hopfield", {"units": 48, "starts": 2})
+    output = run("hopfield", "--scale", "quick", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path))
+    assert "97.43" in output
+    assert "fewer tasks and steps" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["quick"]
+    assert len(list((tmp_path / "quick" / "hopfield").glob("*.json"))) == 3
+    assert "3 of 3 rows and seeds are there already" in run("hopfield", "--seeds", "1", "--out", str(tmp_path))
+    assert run("hopfield", "--bytes", "--out", str(tmp_path)) == ""

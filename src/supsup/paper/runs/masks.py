@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from supsup import nets
 from supsup.data import Stream
-from supsup.errors import SupSupError
 from supsup.evaluate import evaluate, follow
 from supsup.inference import Inference
 from supsup.learner import SupSup
-from supsup.loading import load
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
+from supsup.paper.runs.resuming import living_in, not_learned
 from supsup.paper.workshop import Workshop, net_of
 from supsup.training import Recipe
 
@@ -31,8 +29,8 @@ def supsup(job: Job, shop: Workshop) -> Work:
     with _model(job, shop) as model:
         _compile(model, stream)
         begin = shop.clock()
-        known = set(model.tasks)
-        waiting = [task for task in stream if task.name not in known]
+        waiting = not_learned(model, stream)
+        known = len(stream) - len(waiting)
         if waiting:
             model.learn_many(waiting)
         learning = shop.clock() - begin
@@ -41,7 +39,7 @@ def supsup(job: Job, shop: Workshop) -> Work:
             begin = shop.clock()
             figures, each = _graded(wanted, model, stream)
             seconds = {"learning": learning, "grading": shop.clock() - begin}
-            trace = {"tasks learned before an interruption": len(known)} if known else {}
+            trace = {"tasks learned before an interruption": known} if known else {}
             yield Finished(wanted, seed, figures, each, size, seconds, trace)
 
 
@@ -91,23 +89,9 @@ def _model(job: Job, shop: Workshop) -> Iterator[SupSup]:
         return
     model.notes = {"training": {key: value for key, value in job.training.items() if key != "tasks"}}
     file = job.wanted[0].path(job.seeds[0]).with_suffix(".supsup")
-    if not _holds(file, model):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        model.save(file)
-    with load(file, in_place=True, device=shop.device) as kept:
+    with living_in(file, model) as kept:
         yield kept
     file.unlink()
-
-
-def _holds(file: Path, model: SupSup) -> bool:
-    """Whether an interrupted job of the same training left this file."""
-    if not file.exists():
-        return False
-    try:
-        there = load(file, device="cpu")
-    except SupSupError:
-        return False
-    return (there.seed, there.notes, there.recipe) == (model.seed, model.notes, model.recipe)
 
 
 def _compile(model: SupSup, stream: Stream) -> None:

@@ -71,12 +71,14 @@ def capacity() -> str:
                 f"{'≥ ' if all_held else ''}{record['holds'][key]}" + (f" (warned at {warned})" if warned else "")
             )
         lines.append(f"| {label} | {record['overlap'][label]:.2f} | {' | '.join(cells)} |".replace("-0.0", "0.0"))
-    if "holds from images" in record:
-        found = record["holds from images"]
-        lines.append(
-            f"| learned masks, both layers, found from test images alone | | {found['hebb']} | {found['storkey']} |"
-        )
     lines += ["", "Up to that many, at least 95 % of those asked for came back at every stage."]
+    for rule, rows in record.get("from images", {}).items():
+        last = rows[-1]
+        right = round(last["best-of"] * last["asked"])
+        lines.append(
+            f"From test images alone, with {last['stored']} learned masks stored by {rule.capitalize()}'s rule, "
+            f"{right} of {last['asked']} were found."
+        )
     return "\n".join(lines)
 
 

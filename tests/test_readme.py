@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from supsup.paper.entries import ENTRIES
+from supsup.report import markdown
+from supsup.report.summary import summarise
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -16,6 +20,16 @@ def test_the_tables_are_those_of_the_results(page: str) -> None:
     with_table = runpy.run_path(str(ROOT / "benchmarks" / "readme_table.py"))["with_table"]
     text = (ROOT / page).read_text()
     assert with_table(page, text) == text
+
+
+def test_the_reproduction_is_that_of_the_results() -> None:
+    """`supsup report --markdown` puts README.md, REPRODUCTION.md and its pictures right."""
+    summary = summarise(ENTRIES, ROOT / "results")
+    assert markdown.reproduction(summary) == (ROOT / "REPRODUCTION.md").read_text()
+    assert markdown.with_block(README, markdown.readme_block(summary)) == README
+    assert all(mark in README for mark in markdown.README_MARKS)
+    for path, plot in markdown.plots(summary).items():
+        assert (ROOT / "results" / path).read_text() == plot, path
 
 
 def test_links_lead_somewhere() -> None:

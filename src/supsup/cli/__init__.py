@@ -13,6 +13,7 @@ from typer import Option
 import supsup
 from supsup.cli import bench, model
 from supsup.cli.demo import demo
+from supsup.cli.report import report
 from supsup.cli.reproduce import reproduce
 from supsup.errors import SupSupError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(reproduce)
+app.command()(report)
 for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.compact, model.export):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

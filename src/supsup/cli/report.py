@@ -1,0 +1,80 @@
+"""`supsup report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer import Option
+
+from supsup.errors import SupSupError
+from supsup.paper.entries import ENTRIES
+from supsup.report.grids import headline
+from supsup.report.markdown import plots, readme_block, reproduction, with_block, write
+from supsup.report.page import page
+from supsup.report.summary import STATUSES, Summary, summarise
+
+
+def report(
+    results: Annotated[Path, Option(help="Folder that `supsup reproduce` wrote.")] = Path("results"),
+    out: Annotated[Path, Option(help="The HTML page to write.")] = Path("report.html"),
+    markdown: Annotated[
+        bool,
+        Option(
+            "--markdown",
+            help="Also write REPRODUCTION.md beside the folder of results, the plots it shows into that folder, and "
+            "the table of the README.md that stands beside it.",
+        ),
+    ] = False,
+) -> None:
+    """Set the results beside the paper's numbers: one HTML page that needs no network, and Markdown tables.
+
+    Each table and figure of the paper has a table (ours ± deviation over seeds, published, difference, verdict) and a
+    plot. Rows without results say "not run"; files that cannot be read are named and do not stop the others.
+    The same results give the same bytes.
+    """
+    if not results.is_dir():
+        raise SupSupError(
+            f"there is no folder {results}; run `supsup reproduce` first, or name the folder by --results"
+        )
+    summary = summarise(ENTRIES, results)
+    written = [out]
+    write(out, page(summary))
+    if markdown:
+        written += write_markdown(summary, results)
+    console = Console()
+    console.print(_closing_table(summary))
+    console.print(headline(summary), highlight=False)
+    for line in summary.damaged:
+        console.print(f"[bold red]not used[/] {escape(str(results))}/{escape(line)}", highlight=False, soft_wrap=True)
+    console.print(f"written: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
+
+
+def write_markdown(summary: Summary, results: Path) -> list[Path]:
+    """REPRODUCTION.md, the plots it shows and the block of README.md; the paths of the pages."""
+    for name, plot in plots(summary).items():
+        write(results / name, plot)
+    beside = results.resolve().parent
+    pages = {beside / "REPRODUCTION.md": reproduction(summary, results.name)}
+    readme = beside / "README.md"
+    if readme.exists():
+        pages[readme] = with_block(readme.read_text(encoding="utf-8"), readme_block(summary, results=results.name))
+    for path, text in pages.items():
+        write(path, text)
+    return list(pages)
+
+
+def _closing_table(summary: Summary) -> Table:
+    """How many rows of each entry have which verdict."""
+    shown = [status for status in STATUSES if summary.counts[status]]
+    table = Table(title="the paper's tables and figures", title_justify="left")
+    table.add_column("rows", no_wrap=True)
+    for status in shown:
+        table.add_column(status, justify="right")
+    for entry in summary.entries:
+        statuses = [row.status for row in entry.rows]
+        table.add_row(entry.entry.name, *(str(statuses.count(status) or "") for status in shown))
+    return table

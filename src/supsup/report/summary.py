@@ -1,0 +1,290 @@
+"""Results read back and set beside what was published: each row's mean, deviation over seeds, and verdict.
+
+Pure functions of the catalogue and a folder; the HTML page and the Markdown tables only show what they return.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supsup.paper.catalogue import Entry, Row
+
+REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
+    "reproduced",
+    "missed",
+    "partly run",
+    "quick run",
+    "measured",
+    "not run",
+)
+STATUSES = (REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN)
+PAPERS_COUNT, STATISTICS, PLAIN_WAY, BYTES, AVERAGE = "paper's count", "statistics", "plain way", "bytes", "avg"
+
+WALL_TIME = "wall-time.json"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One file of results/: a row's figures for one seed; `at_once` trainings shared its seconds of learning."""
+
+    file: str
+    entry: str
+    row: str
+    seed: int
+    scale: str
+    at_once: int
+    figures: Mapping[str, Mapping[str, float]]
+    bytes: Mapping[str, float]
+    seconds: Mapping[str, float]
+    trace: Mapping[str, Any]
+    note: str
+    made_by: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample deviation over seeds; a deviation of one seed is not known."""
+
+    mean: float
+    deviation: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class RowSummary:
+    """A row of the catalogue with what was measured for it, over all its seeds."""
+
+    row: Row
+    status: str
+    results: tuple[Result, ...] = ()
+    figures: Mapping[str, Mapping[str, Spread]] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is known about why the row differs, each remark once."""
+        return tuple(dict.fromkeys(result.note for result in self.results if result.note))
+
+    def mean_of(self, kind: str, name: str) -> float | None:
+        """Mean over seeds of one of the "seconds" or "bytes", None where no file has it."""
+        values = [getattr(result, kind)[name] for result in self.results if name in getattr(result, kind)]
+        return sum(values) / len(values) if values else None
+
+    @property
+    def own_bytes(self) -> float | None:
+        """What ours stores, mean over seeds: everything but the paper's count; None where masks were not measured."""
+        counted = [r.bytes for r in self.results if not r.bytes.keys() <= {PAPERS_COUNT, STATISTICS}]
+        sums = [sum(size for name, size in sizes.items() if name != PAPERS_COUNT) for sizes in counted]
+        return sum(sums) / len(sums) if sums else None
+
+    def made_with(self, name: str) -> tuple[str, ...]:
+        """The different devices, commits, dates or commands of its files."""
+        return tuple(dict.fromkeys(str(r.made_by[name]) for r in self.results if r.made_by.get(name)))
+
+
+@dataclass(frozen=True)
+class EntrySummary:
+    """A table or figure of the paper with all its rows."""
+
+    entry: Entry
+    rows: tuple[RowSummary, ...]
+
+    @property
+    def has_results(self) -> bool:
+        return any(row.results for row in self.rows)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of all figures: those published first, in the catalogue's order, then those only measured."""
+        published = [name for row in self.rows for name in row.row.published]
+        measured = [name for row in self.rows for name in row.figures]
+        return tuple(dict.fromkeys([*published, *measured]))
+
+    def places(self, figure: str) -> tuple[str, ...]:
+        """Where on the axis the figure is known: names as they come, then numbers in order, then "avg"."""
+        known = dict.fromkeys(
+            place
+            for row in self.rows
+            for place in (*row.row.published.get(figure, {}), *row.figures.get(figure, {}))
+        )  # fmt: skip
+        numbers = sorted((place for place in known if as_number(place) is not None), key=float)
+        names = [place for place in known if as_number(place) is None and place != AVERAGE]
+        return (*names, *numbers, *(place for place in known if place == AVERAGE))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything the page says."""
+
+    entries: tuple[EntrySummary, ...]
+    damaged: tuple[str, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows have each status."""
+        statuses = [row.status for entry in self.entries for row in entry.rows]
+        return {status: statuses.count(status) for status in STATUSES}
+
+
+def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
+    """The catalogue beside the results in a folder; files that cannot be used are named in `damaged`."""
+    results, damaged = read_results(entries, folder)
+    seconds, more_damaged = read_wall_time(folder)
+    by_row: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        by_row.setdefault((result.entry, result.row), []).append(result)
+    return Summary(
+        tuple(
+            EntrySummary(entry, tuple(summarise_row(row, by_row.get((name, row.name), [])) for row in entry.rows))
+            for name, entry in entries.items()
+        ),
+        (*damaged, *more_damaged),
+        seconds,
+    )
+
+
+def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Result], list[str]]:
+    """All files ENTRY/ROW-seedN.json of the catalogue, and a line on each that cannot be used."""
+    results, damaged = [], []
+    for name, entry in entries.items():
+        rows = {row.name for row in entry.rows}
+        found = [(_seed(path), path) for path in (folder / name).glob("*-seed*.json")]
+        for _, path in sorted((seed, path) for seed, path in found if seed is not None):
+            shown = path.relative_to(folder).as_posix()
+            try:
+                result = read_result(path, shown)
+            except _UNREADABLE as error:
+                damaged.append(
+                    f"{shown}: damaged ({_reason(error)}); delete it and run `supsup reproduce {name}` again"
+                )
+                continue
+            if (result.entry, result.row, result.seed) != (name, path.stem.rpartition("-seed")[0], _seed(path)):
+                damaged.append(
+                    f"{shown}: says it is {result.entry}/{result.row}, seed {result.seed}; rename or delete it"
+                )
+            elif result.row not in rows:
+                damaged.append(f"{shown}: {name} has no row {result.row!r}; delete it if the row was renamed")
+            else:
+                results.append(result)
+    return results, damaged
+
+
+def read_result(path: Path, shown: str) -> Result:
+    """One file; anything missing or of the wrong kind is an exception."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return Result(
+        file=shown,
+        entry=str(record["entry"]),
+        row=str(record["row"]),
+        seed=int(record["seed"]),
+        scale=str(record["scale"]),
+        at_once=int(record.get("trainings at once", 1)),
+        figures={str(figure): _numbers(places) for figure, places in record["figures"].items()},
+        bytes=_numbers(record.get("bytes", {})),
+        seconds=_numbers(record.get("seconds", {})),
+        trace=dict(record.get("trace") or {}),
+        note=str(record.get("note") or ""),
+        made_by=dict(record["made by"]),
+    )
+
+
+def summarise_row(row: Row, results: Iterable[Result]) -> RowSummary:
+    """Means over seeds and a verdict; runs at full scale are never mixed with quick ones.
+
+    Published bytes are held against ours by the paper's way of counting.
+    """
+    found = tuple(results)
+    full = tuple(result for result in found if result.scale == "full")
+    used = full or found
+    figures: dict[str, dict[str, list[float]]] = {}
+    for result in used:
+        for figure, places in result.figures.items():
+            for place, value in places.items():
+                figures.setdefault(figure, {}).setdefault(place, []).append(value)
+        if BYTES in row.published and BYTES not in result.figures and PAPERS_COUNT in result.bytes:
+            figures.setdefault(BYTES, {}).setdefault("", []).append(result.bytes[PAPERS_COUNT])
+    means = {figure: {place: spread(values) for place, values in places.items()} for figure, places in figures.items()}
+    return RowSummary(row, status_of(row, means, bool(used), bool(full)), used, means)
+
+
+def spread(values: list[float]) -> Spread:
+    """Mean and sample deviation."""
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Spread(mean, None, 1)
+    return Spread(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), len(values))
+
+
+def status_of(row: Row, figures: Mapping[str, Mapping[str, Spread]], run: bool, full: bool) -> str:
+    """The verdict on a row; a difference of exactly the tolerance, as both are printed, is still reproduced."""
+    if not run:
+        return NOT_RUN
+    if not full:
+        return QUICK
+    gaps = shortfalls(row, figures)
+    if any(gap > 0 for gap in gaps.values() if gap is not None):
+        return MISSED
+    if None in gaps.values():
+        return PARTLY
+    return REPRODUCED if gaps else MEASURED
+
+
+def shortfalls(row: Row, figures: Mapping[str, Mapping[str, Spread]]) -> dict[tuple[str, str], float | None]:
+    """By figure and place, how far a row is below its published percentage less the tolerance, never under 0.
+
+    None where it has not been measured. Only percentages have a verdict: a tolerance is in points.
+    """
+    if row.tolerance is None:
+        return {}
+    gaps: dict[tuple[str, str], float | None] = {}
+    for figure, places in row.published.items():
+        for place, published in places.items():
+            if "%" in figure:
+                ours = figures.get(figure, {}).get(place)
+                gap = None if ours is None else round(published - row.tolerance - round(ours.mean, 2), 6)
+                gaps[figure, place] = gap if gap is None else max(0.0, gap)
+    return gaps
+
+
+def read_wall_time(folder: Path) -> tuple[float | None, list[str]]:
+    """Seconds of all calls of `supsup reproduce` into a folder, None where they were not noted; and what is damaged."""
+    path = folder / WALL_TIME
+    if not path.exists():
+        return None, []
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return math.fsum(float(call["seconds"]) for call in record["calls"]), []
+    except _UNREADABLE as error:
+        return None, [f"{WALL_TIME}: damaged ({_reason(error)}); delete it, and the total time is left out"]
+
+
+def as_number(place: str) -> float | None:
+    """A place on an axis as a number, None where it is a name."""
+    try:
+        return float(place)
+    except ValueError:
+        return None
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    numbers = {str(name): float(value) for name, value in record.items()}
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name or 'a figure'} is {value}")
+    return numbers
+
+
+def _seed(path: Path) -> int | None:
+    found = re.fullmatch(r".+-seed(\d+)", path.stem)
+    return int(found[1]) if found else None
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,61 @@
+"""Each kind of entry gets the plot of the paper's figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supsup.paper import Entry, Row
+from supsup.report.charts import byte_tick, entry_charts, family
+from supsup.report.summary import EntrySummary, summarise
+
+
+def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySummary:
+    return next(entry for entry in summarise(catalogue, results).entries if entry.entry.name == name)
+
+
+def test_curves_have_a_line_for_each_row(catalogue: dict[str, Entry], results: Path) -> None:
+    (chart,) = entry_charts(entry_of(catalogue, results, "permuted"))
+    assert chart.count('class="line" points') == 3 + 3  # three rows were run: in the plot and in the legend
+    assert chart.count('class="published" points') == 4 + 2
+    assert "tasks learned" in chart
+    assert all(f">{place}<" in chart for place in ("10", "50", "100", "250"))
+
+
+def test_rows_that_differ_in_their_budget_are_one_line_over_bytes(catalogue: dict[str, Entry], results: Path) -> None:
+    (chart,) = entry_charts(entry_of(catalogue, results, "cifar"))
+    assert ">SupSup<" in chart
+    assert "s = 4" not in chart
+    assert "500 kB" in chart
+
+
+def test_families() -> None:
+    assert family("SupSup + Transfer, s = 32") == "SupSup + Transfer"
+    assert family("SupSup, s = 23.82") == "SupSup"
+    assert family("Upper Bound") == "Upper Bound"
+
+
+def test_bytes_on_an_axis() -> None:
+    assert [byte_tick(value) for value in (500.0, 3e5, 2e6, 1e9)] == ["500", "300 kB", "2 MB", "1 GB"]
+
+
+def test_distances_have_a_plot_for_each_task_and_one_of_the_seeds(catalogue: dict[str, Entry], results: Path) -> None:
+    charts = entry_charts(entry_of(catalogue, results, "hop"))
+    assert len(charts) == 3
+    assert "images of 0-1" in charts[0]
+    assert "mask of 2-3" in charts[0]
+    assert ">seed<" in charts[2]
+
+
+def test_labels_that_begin_alike_are_plots_of_their_own(tmp_path: Path) -> None:
+    figures = {"accuracy %": {"10": 90.0, "50": 91.0}}
+    rows = [Row(f"{net}-{b}", f"{net}: b = {b}", published=figures) for net in ("LeNet", "FC") for b in (1, 4)]
+    entry = Entry("e", "ABatchE", "", tuple(rows), axis="tasks learned")
+    charts = entry_charts(entry_of({"e": entry}, tmp_path, "e"))
+    assert len(charts) == 2
+    assert ">LeNet<" in charts[0]
+    assert ">b = 1<" in charts[1]
+
+
+def test_nothing_known_is_no_plot(tmp_path: Path) -> None:
+    entry = Entry("e", "e", "", (Row("r", "r"),))
+    assert entry_charts(entry_of({"e": entry}, tmp_path, "e")) == []

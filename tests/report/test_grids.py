@@ -1,0 +1,82 @@
+"""Tables show ours, the published number and the difference as printed, and say what missed and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supsup.paper import Entry, Row
+from supsup.report.grids import Cell, figure_grids, headline, number, origin_grid, remarks, shown_time
+from supsup.report.summary import EntrySummary, summarise
+
+
+def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySummary:
+    return next(entry for entry in summarise(catalogue, results).entries if entry.entry.name == name)
+
+
+def test_cells_have_ours_published_and_difference(catalogue: dict[str, Entry], results: Path) -> None:
+    accuracy, right = figure_grids(entry_of(catalogue, results, "permuted"))
+    ours, not_run, missed, _, beyond = accuracy.rows
+    assert accuracy.headings == ("10", "50", "100", "250")
+    assert ours.cells[0] == Cell("93.70 ± 0.10", "93.65", "+0.05")
+    assert not_run.cells[0] == Cell("–", "93.69")
+    assert missed.cells[0] == Cell("93.70", "94.80", "−1.10", missed=True)
+    assert (beyond.beyond, beyond.cells[0]) == (True, Cell("93.70"))
+    assert [row.label for row in right.rows] == ["SupSup GNu H, s=100"]
+
+
+def test_a_single_number_has_columns_of_its_own(catalogue: dict[str, Entry], results: Path) -> None:
+    accuracy, size = figure_grids(entry_of(catalogue, results, "cifar"))
+    assert accuracy.headings == size.headings == ("ours", "published", "difference")
+    assert [cell.text for cell in accuracy.rows[0].cells] == ["78.00", "77.56", "+0.44"]
+    assert [cell.text for cell in size.rows[0].cells] == ["408,432", "408,432", "+0"]
+
+
+def test_a_quick_run_is_not_held_against_the_paper(catalogue: dict[str, Entry], results: Path) -> None:
+    summary = entry_of(catalogue, results, "rotated")
+    assert [cell.text for cell in figure_grids(summary)[0].rows[0].cells] == ["40.00", "96.13", "–"]
+    assert "Only a quick run" in remarks(summary)[0][1]
+
+
+def test_an_entry_of_which_nothing_is_known_lists_its_rows(tmp_path: Path) -> None:
+    (grid,) = figure_grids(entry_of({"e": Entry("e", "e", "", (Row("r", "the row"),))}, tmp_path, "e"))
+    assert [(row.label, row.status) for row in grid.rows] == [("the row", "not run")]
+
+
+def test_what_missed_is_said_with_what_is_known(catalogue: dict[str, Entry], results: Path) -> None:
+    ((label, said),) = remarks(entry_of(catalogue, results, "permuted"))
+    assert label == "PSP GG"
+    assert "published 64.62" in said
+    assert said.endswith("Rotations are drawn <anew> in each layer.")
+    path = results / "permuted" / "psp-seed0.json"
+    path.write_text(path.read_text().replace("Rotations are drawn <anew> in each layer.", ""))
+    assert remarks(entry_of(catalogue, results, "permuted"))[0][1].endswith("Why is not known yet.")
+
+
+def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
+    (row,) = origin_grid(entry_of(catalogue, results, "cifar")).rows
+    shown = [cell.text for cell in row.cells]
+    assert shown == [
+        "1",
+        "6.3 min",
+        "2 s",
+        "2.5 h",
+        "380,000",
+        "408,432",
+        "a GPU",
+        "0123456789",
+        "2026-01-02",
+        "supsup reproduce",
+    ]
+
+
+def test_the_headline_counts_rows(catalogue: dict[str, Entry], results: Path) -> None:
+    assert headline(summarise(catalogue, results)).startswith("3 reproduced, 1 missed, 1 quick run, 2 measured, ")
+    (results / "wall-time.json").write_text('{"calls": [{"seconds": 7200}]}')
+    assert headline(summarise(catalogue, results)).endswith("; 2.0 h of wall time in all.")
+
+
+def test_numbers_read_well() -> None:
+    assert number("accuracy %", 93.456) == "93.46"
+    assert number("bytes", 408432.0) == "408,432"
+    assert number("ms", 1.23456) == "1.235"
+    assert [shown_time(value) for value in (None, 1.234, 130.0, 7300.0)] == ["–", "1.23 s", "2.2 min", "2.0 h"]

@@ -1,0 +1,145 @@
+"""Verdicts are the report's word of honour: means, deviations, tolerances, and files that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supsup.paper import Entry, Row
+from supsup.report.summary import (
+    MEASURED,
+    MISSED,
+    NOT_RUN,
+    PARTLY,
+    QUICK,
+    REPRODUCED,
+    RowSummary,
+    Summary,
+    read_results,
+    spread,
+    summarise,
+)
+
+
+def row_of(summary: Summary, entry: str, name: str) -> RowSummary:
+    (found,) = [r for e in summary.entries if e.entry.name == entry for r in e.rows if r.row.name == name]
+    return found
+
+
+def test_mean_and_deviation_are_those_of_the_seeds() -> None:
+    found = spread([1.0, 2.0, 6.0])
+    assert found.mean == 3.0
+    assert found.deviation == pytest.approx(7**0.5)
+    assert spread([5.0]).deviation is None
+
+
+def test_every_row_has_its_verdict(catalogue: dict[str, Entry], results: Path) -> None:
+    summary = summarise(catalogue, results)
+    verdicts = {
+        ("permuted", "h"): REPRODUCED,
+        ("permuted", "g"): NOT_RUN,
+        ("permuted", "psp"): MISSED,
+        ("permuted", "first"): MEASURED,
+        ("rotated", "supsup"): QUICK,
+        ("gamma", "gamma"): MEASURED,
+    }
+    assert {key: row_of(summary, *key).status for key in verdicts} == verdicts
+    assert sum(summary.counts.values()) == sum(len(entry.rows) for entry in catalogue.values())
+    assert summary.damaged == ()
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [(96.0, REPRODUCED), (95.7, REPRODUCED), (95.6951, REPRODUCED), (95.69, MISSED), (99.0, REPRODUCED)],
+)
+def test_the_tolerance_counts_as_printed(ours: float, verdict: str, tmp_path: Path, write: Any) -> None:
+    """96.00 less 0.30 is 95.70: what prints as 95.70 is reproduced, 95.69 is not."""
+    row = Row("r", "r", published={"accuracy %": {"": 96.0}}, tolerance=0.3)
+    write(tmp_path, "e", "r", 0, {"accuracy %": {"": ours}})
+    assert row_of(summarise({"e": Entry("e", "e", "", (row,))}, tmp_path), "e", "r").status == verdict
+
+
+def test_a_place_that_was_not_measured_leaves_a_row_partly_run(tmp_path: Path, write: Any) -> None:
+    row = Row("r", "r", published={"accuracy %": {"10": 96.0, "250": 96.0}}, tolerance=0.3)
+    entries = {"e": Entry("e", "e", "", (row,), axis="tasks")}
+    write(tmp_path, "e", "r", 0, {"accuracy %": {"10": 96.0}})
+    assert row_of(summarise(entries, tmp_path), "e", "r").status == PARTLY
+
+
+def test_full_runs_are_not_mixed_with_quick_ones(tmp_path: Path, write: Any) -> None:
+    row = Row("r", "r", published={"accuracy %": {"": 96.0}}, tolerance=0.3)
+    write(tmp_path, "e", "r", 0, {"accuracy %": {"": 96.0}})
+    write(tmp_path, "e", "r", 1, {"accuracy %": {"": 10.0}}, scale="quick")
+    found = row_of(summarise({"e": Entry("e", "e", "", (row,))}, tmp_path), "e", "r")
+    assert (found.status, found.figures["accuracy %"][""].seeds) == (REPRODUCED, 1)
+
+
+def test_only_percentages_have_a_verdict(tmp_path: Path, write: Any) -> None:
+    """Fewer bytes than published are no miss; they are held against the paper's way of counting."""
+    published = {"accuracy %": {"": 80.0}, "bytes": {"": 1000.0}}
+    entries = {"e": Entry("e", "e", "", (Row("r", "r", published=published, tolerance=1.0),))}
+    size = {"masks": 700, "statistics": 100, "paper's count": 900}
+    write(tmp_path, "e", "r", 0, {"accuracy %": {"": 80.0}}, bytes=size)
+    found = row_of(summarise(entries, tmp_path), "e", "r")
+    assert found.status == REPRODUCED
+    assert found.figures["bytes"][""].mean == 900
+    assert found.own_bytes == 800
+
+
+def test_bytes_without_the_masks_are_not_called_ours(tmp_path: Path, write: Any) -> None:
+    entries = {"e": Entry("e", "e", "", (Row("r", "r"),))}
+    write(tmp_path, "e", "r", 0, {}, bytes={"statistics": 100, "paper's count": 900})
+    assert row_of(summarise(entries, tmp_path), "e", "r").own_bytes is None
+
+
+def test_places_stand_in_order(tmp_path: Path, write: Any) -> None:
+    row = Row("r", "r", published={"accuracy %": {"250": 1.0, "avg": 1.0, "10": 1.0}})
+    write(tmp_path, "e", "r", 0, {"accuracy %": {"1/k": 1.0, "50": 1.0}})
+    (entry,) = summarise({"e": Entry("e", "e", "", (row,), axis="tasks")}, tmp_path).entries
+    assert entry.places("accuracy %") == ("1/k", "10", "50", "250", "avg")
+
+
+@pytest.mark.parametrize(
+    ("content", "word"), [("{", "damaged"), ("[]", "damaged"), ('{"entry": "permuted"}', "damaged (no 'row')")]
+)
+def test_a_damaged_file_is_named_and_stops_no_other(
+    content: str, word: str, catalogue: dict[str, Entry], results: Path
+) -> None:
+    before = len(read_results(catalogue, results)[0])
+    (results / "permuted" / "g-seed0.json").write_text(content)
+    found, (line,) = read_results(catalogue, results)
+    assert len(found) == before
+    assert line.startswith("permuted/g-seed0.json: ")
+    assert word in line
+
+
+def test_files_that_say_something_else_are_named(catalogue: dict[str, Entry], results: Path, write: Any) -> None:
+    """Not a number, another seed than the name's, a row the catalogue does not have."""
+    write(results, "permuted", "g", 0, {"accuracy %": {"10": float("nan")}})
+    write(results, "permuted", "g", 1, {}).rename(results / "permuted" / "g-seed2.json")
+    write(results, "permuted", "unknown", 0, {})
+    _, damaged = read_results(catalogue, results)
+    said = " ".join(damaged)
+    assert len(damaged) == 3
+    assert "10 is nan" in said
+    assert "g-seed2.json: says it is permuted/g, seed 1" in said
+    assert "has no row 'unknown'" in said
+
+
+def test_other_files_in_the_folder_are_left_alone(catalogue: dict[str, Entry], results: Path) -> None:
+    (results / "permuted" / "plot-1.svg").write_text("")
+    (results / "permuted" / "notes.json").write_text("{}")
+    assert read_results(catalogue, results)[1] == []
+
+
+def test_the_time_of_all_calls_is_added_up(catalogue: dict[str, Entry], results: Path) -> None:
+    assert summarise(catalogue, results).seconds is None
+    (results / "wall-time.json").write_text(json.dumps({"calls": [{"seconds": 100.5}, {"seconds": 20}]}))
+    assert summarise(catalogue, results).seconds == 120.5
+    (results / "wall-time.json").write_text("{}")
+    summary = summarise(catalogue, results)
+    assert summary.seconds is None
+    assert summary.damaged[0].startswith("wall-time.json: damaged")

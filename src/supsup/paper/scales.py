@@ -13,11 +13,11 @@ SCALES = ("quick", "full")
 _SEEDS = {"full": {"hopfield": 20}, "quick": {"hopfield": 2}}  # where nobody says how many; else 1
 _BRIEF_IMAGES = {"tasks": 2, "epochs": None, "steps": 4, "batch size": 32}
 _QUICK: dict[str, dict[str, Any]] = {
-    "supsup": {"tasks": 10, "steps": 100},
+    "supsup": {"tasks": 10, "steps": 200},
     "unannounced": {"tasks": 5, "steps": 300},  # a new task is looked for every 100 batches
-    "psp": {"tasks": 10, "steps": 100},
-    "bounds": {"tasks": 10, "steps": 100},
-    "batche": {"tasks": 10, "steps": 100},
+    "psp": {"tasks": 10, "steps": 200},
+    "bounds": {"tasks": 10, "steps": 200},
+    "batche": {"tasks": 10, "steps": 200},
     "consolidation": {"steps": 100},
     "hopfield": {"units": 512},
     "split-cifar100": _BRIEF_IMAGES,

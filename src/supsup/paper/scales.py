@@ -27,6 +27,8 @@ _QUICK: dict[str, dict[str, Any]] = {
     "mask-overhead": {"image": [3, 64, 64]},
 }
 _QUICK_STRICT = 2  # tasks: every one of their images is asked for on its own
+_QUICK_ROTATED = {"tasks": 3, "steps": 100}  # whole batches decide, round after round
+_QUICK_GAMMAS = ["1/k", 0.5]
 _QUICK_FC = {"tasks": 10, "steps": 40}  # a step of FC 1024-1024 takes several times longer
 
 
@@ -48,7 +50,11 @@ def at_scale(row: Row, scale: str) -> dict[str, Any]:
     smaller = _QUICK[settings["run"]]
     if training.get("net") == "fc_1024":
         smaller = smaller | _QUICK_FC
+    if training.get("stream") == "rotated":
+        smaller = smaller | _QUICK_ROTATED
     training |= {key: _smaller(training, key, value) for key, value in smaller.items()}
+    if "gammas" in own:
+        own["gammas"] = _QUICK_GAMMAS
     if own.get("protocol") == "strict":
         own["stages"] = [_QUICK_STRICT]
     for part in (training, own):

@@ -8,7 +8,7 @@ import torch
 
 from supsup import SupSupError, codec, nets
 from supsup.paper.catalogue import Entry, Row
-from supsup.paper.entries import ENTRIES, GROUPS, entries_named
+from supsup.paper.entries import ENTRIES, GROUPS, entries_named, only_rows
 from supsup.paper.runs import RUNS
 from supsup.paper.scales import SCALES, at_scale
 from supsup.scores import weights_kept
@@ -129,3 +129,14 @@ def test_names_that_are_not_there_are_told_from_those_that_are() -> None:
         entries_named(["permuted-fc", "permuted-lent"])
     assert [entry.name for entry in entries_named(["gamma", "all-mnist", "gamma"])][:2] == ["gamma", "permuted-lenet"]
     assert set(GROUPS["all"]) == set(ENTRIES)
+
+
+def test_some_rows_only() -> None:
+    entries = entries_named(["permuted-lenet", "gamma", "rotated"])
+    chosen = only_rows(entries, ["psp", "upper"])
+    assert [(entry.name, [row.name for row in entry.rows]) for entry in chosen] == [
+        ("permuted-lenet", ["psp", "upper"]),
+        ("rotated", ["psp", "upper"]),
+    ]
+    with pytest.raises(SupSupError, match="no row 'psq'; the rows are supsup-H-s100"):
+        only_rows(entries, ["psq"])

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.paper.entries import ENTRIES, GROUPS, entries_named
+from supsup.paper.entries import ENTRIES, GROUPS, entries_named, only_rows
 from supsup.paper.reproduction import reproduce as run_entries
 from supsup.paper.scales import SCALES
 from supsup.paper.sizes import add_bytes
@@ -24,6 +24,7 @@ def reproduce(
         list[str] | None, Argument(help="Tables and figures (see --list), or all-mnist or all.", metavar="NAME…")
     ] = None,
     show_list: Annotated[bool, Option("--list", help="Say what there is and stop.")] = False,
+    row: Annotated[list[str] | None, Option(help="Only these rows; may be given several times.")] = None,
     scale: Annotated[
         str, Option(help="quick: fewer tasks and steps, minutes on 2 cores. full: as the paper has it.")
     ] = "quick",
@@ -56,6 +57,8 @@ def reproduce(
     if scale not in SCALES:
         raise SupSupError(f"unknown scale {scale!r}; use {' or '.join(SCALES)}")
     entries = entries_named(names)
+    if row:
+        entries = only_rows(entries, row)
     folder = (out or Path("results")) if scale == "full" else (out or Path("runs")) / "quick"
     if count_bytes:
         for entry in entries:

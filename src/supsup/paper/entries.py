@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from supsup.errors import SupSupError
 from supsup.paper import image_entries, mnist_entries
@@ -25,3 +26,13 @@ def entries_named(names: Sequence[str]) -> list[Entry]:
         )
     chosen = [entry for name in names for entry in GROUPS.get(name, (name,))]
     return [ENTRIES[name] for name in dict.fromkeys(chosen)]
+
+
+def only_rows(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
+    """The entries with the rows of these names alone; those that have none of them are left out."""
+    known = {row.name: None for entry in entries for row in entry.rows}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SupSupError(f"there is no row {', '.join(map(repr, unknown))}; the rows are {', '.join(known)}")
+    chosen = [replace(entry, rows=tuple(row for row in entry.rows if row.name in names)) for entry in entries]
+    return [entry for entry in chosen if entry.rows]

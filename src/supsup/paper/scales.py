@@ -26,6 +26,7 @@ _QUICK: dict[str, dict[str, Any]] = {
     "split-imagenet": _BRIEF_IMAGES | {"batch size": 8, "size": 64, "steps": 2},
     "mask-overhead": {"image": [3, 64, 64]},
 }
+_QUICK_STRICT = 2  # tasks: every one of their images is asked for on its own
 _QUICK_FC = {"tasks": 10, "steps": 40}  # a step of FC 1024-1024 takes several times longer
 
 
@@ -48,9 +49,12 @@ def at_scale(row: Row, scale: str) -> dict[str, Any]:
     if training.get("net") == "fc_1024":
         smaller = smaller | _QUICK_FC
     training |= {key: _smaller(training, key, value) for key, value in smaller.items()}
+    if own.get("protocol") == "strict":
+        own["stages"] = [_QUICK_STRICT]
     for part in (training, own):
         if "stages" in part:
-            part["stages"] = sorted({n for n in part["stages"] if n < training["tasks"]} | {training["tasks"]})
+            last = min(training["tasks"], part["stages"][-1])
+            part["stages"] = sorted({n for n in part["stages"] if n < last} | {last})
     return settings
 
 

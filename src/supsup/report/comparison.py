@@ -16,10 +16,12 @@ def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
     """What lies in the folder for an entry: ours, the published figure and the difference, then what else was found."""
     found = [(row, figures_of(row, wanted)) for row, wanted in zip(entry.rows, wanted_rows(entry, folder, scale))]
     names = list(dict.fromkeys(figure.name for _, figures in found for figure in figures))
-    table = _new_table(f"{entry.name}: {entry.title} ({scale} scale)")
-    table.add_column("row", min_width=20)
+    seeds = sorted({figure.seeds for _, figures in found for figure in figures})
+    of = f", {'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} seeds, {names[0]}" if seeds else ""
+    table = _new_table(f"{entry.name}: {entry.title} ({scale} scale{of})")
+    table.add_column("row", min_width=18, max_width=34)
     axis = [entry.axis] if entry.axis else []
-    for heading in (*axis, *(names[:1] or ["ours"]), "published", "difference", *names[1:], "seeds"):
+    for heading in (*axis, "ours", "published", "difference", *names[1:]):
         table.add_column(heading, justify="right")
     for row, figures in found:
         label = f"{row.label} (beyond)" if row.beyond else row.label
@@ -31,16 +33,15 @@ def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
             cells = ["–"] * 3
             if main is not None:
                 cells = [_shown(main.ours), _shown(main.published), _shown(main.difference, "+")]
-            seeds = str(max(figure.seeds for figure in at.values()))
             cells += ["–" if other is None else _shown(other.ours) for other in others]
-            table.add_row("" if number else label, *([place] if axis else []), *cells, seeds)
+            table.add_row("" if number else label, *([place] if axis else []), *cells)
         if not figures:
             table.add_row(label, *([""] if axis else []), "not run")
     return table
 
 
 def _new_table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def _shown(value: float | None, sign: str = "") -> str:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from supsup import data, nets
 from supsup.evaluate import evaluate
 from supsup.learner import SupSup
-from supsup.loading import load
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished
 from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.runs.graded import figures_of, per_task
+from supsup.paper.runs.resuming import living_in, not_learned
 from supsup.paper.sizes import bytes_of
 from supsup.paper.workshop import Workshop
 from supsup.training import SPLIT_IMAGENET
@@ -25,24 +25,17 @@ def split_imagenet(job: Job, shop: Workshop) -> Work:
     stream = data.split(source, training["classes per task"], seed=seed, tasks=min(groups, training["tasks"]))
     for wanted in job.wanted:
         file = wanted.path(seed).with_suffix(".supsup")
-        file.parent.mkdir(parents=True, exist_ok=True)
         recipe = replace(recipe_of(training, SPLIT_IMAGENET), budget=wanted.own["budget"])
-        if not file.exists():
-            net = nets.resnet50(training["classes per task"])
-            SupSup(net, seed, recipe=recipe, device=shop.device).save(file)
-        with load(file, in_place=True, device=shop.device) as model:
+        fresh = SupSup(nets.resnet50(training["classes per task"]), seed, recipe=recipe, device=shop.device)
+        fresh.notes = {"data": source.name, "size": training["size"]}
+        with living_in(file, fresh) as model:
             begin = shop.clock()
-            known = set(model.tasks)
-            waiting = [task for task in stream if task.name not in known]
-            if waiting:
+            if waiting := not_learned(model, stream):
                 model.learn_many(waiting)
             learning = shop.clock() - begin
             begin = shop.clock()
             graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
             seconds = {"learning": learning, "grading": shop.clock() - begin}
-        note = (
-            ""
-            if len(stream) == 100
-            else f"made from {len(stream)} of 100 tasks; {source.name} has {source.classes} classes"
-        )
+        fewer = f"made from {len(stream)} of 100 tasks; {source.name} has {source.classes} classes"
+        note = "" if len(stream) == 100 else fewer
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note)

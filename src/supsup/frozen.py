@@ -161,8 +161,9 @@ def _maskable_weights(module: nn.Module) -> list[str]:
     owners: dict[int, list[str]] = {}  # the names of each parameter
     for path, child in module.named_modules():
         if isinstance(child, _NOT_MASKABLE):
+            what = f"layer {path!r}" if path else "the network"
             raise SupSupError(
-                f"layer {path!r} ({type(child).__name__}) has weights that cannot be masked; build it from linear or "
+                f"{what} ({type(child).__name__}) has weights that cannot be masked; build it from linear or "
                 "convolutional layers"
             )
         found = [name for name, _ in child.named_parameters(recurse=False)]

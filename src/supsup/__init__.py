@@ -10,9 +10,9 @@ from supsup.evaluate import follow as follow
 from supsup.exporting import export as export
 from supsup.hop_learner import HopSupSup as HopSupSup
 from supsup.inference import Inference as Inference
-from supsup.learner import Prediction as Prediction
 from supsup.learner import SupSup as SupSup
 from supsup.loading import load as load
+from supsup.prediction import Prediction as Prediction
 from supsup.recovery import Recovery as Recovery
 from supsup.scenario import Scenario as Scenario
 from supsup.training import Recipe as Recipe

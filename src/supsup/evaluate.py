@@ -22,7 +22,8 @@ from torch import Tensor
 from supsup import philox, progress
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.learner import Prediction, SupSup
+from supsup.learner import SupSup
+from supsup.prediction import Prediction
 from supsup.scenario import Scenario, scenario_named
 from supsup.training.order import many_positions
 

@@ -21,10 +21,10 @@ from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
-from supsup.learner import Prediction
 from supsup.modelfile import AnyPath
 from supsup.modelformat import now
 from supsup.nets.hop_mlp import HopMLP, many_outputs
+from supsup.prediction import Prediction
 from supsup.recovery import Memory, Recovered, Recovery, recover
 from supsup.training.units import UnitRecipe, train_units
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal, Self, overload
 
@@ -23,19 +23,11 @@ from supsup.inference import Inference, infer
 from supsup.modelfile import AnyPath, ModelFile, write_new
 from supsup.modelformat import now
 from supsup.observing import Observer
+from supsup.prediction import Prediction
 from supsup.saving import everything, header_of, stored
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.switching import SwitchedNet
 from supsup.training import Recipe, Trained, train_masks
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One answer per image: the label, the task whose mask gave it, and the probability of the label under it."""
-
-    labels: Tensor
-    tasks: list[str]
-    confidence: Tensor
 
 
 class SupSup:

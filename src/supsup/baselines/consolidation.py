@@ -18,7 +18,7 @@ from supsup.baselines.side_by_side import State
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.learner import Prediction
+from supsup.prediction import Prediction
 from supsup.training import Recipe
 
 Labels = Literal["shared", "unshared"]

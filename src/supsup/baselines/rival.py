@@ -23,8 +23,8 @@ from supsup.checks import Array
 from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.learner import Prediction
 from supsup.nets import FullyConnected
+from supsup.prediction import Prediction
 from supsup.training import Recipe
 
 _ANSWERED_AT_ONCE = 16384  # images in one forward pass

@@ -21,7 +21,7 @@ from torch import Tensor
 from supsup import SupSup, SupSupError, data, load
 from supsup.data import Task
 from supsup.devices import resolve
-from supsup.evaluate import order_of_test
+from supsup.grading import order_of_test
 from supsup.objectives import LEVELS
 from supsup.progress import bar
 from supsup.provenance import provenance

@@ -1,70 +1,13 @@
-"""Grading: what counts as right under each scenario and protocol."""
+"""How good a learner is on a stream, now and at earlier stages."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
-import torch
-from torch import Tensor
 
-from supsup import Allocation, Prediction, Recipe, SupSup, SupSupError, evaluate, follow, nets
+from supsup import Allocation, Recipe, SupSup, SupSupError, evaluate, follow, nets
 from supsup.baselines import LowerBound
-from supsup.data import Stream, Task
-from supsup.evaluate import order_of_test
-
-
-class Oracle:
-    """Knows every answer by heart, but takes the batch at `wrong_at` for another task's."""
-
-    def __init__(self, stream: Stream, wrong_at: int | None = None) -> None:
-        self.tasks = [task.name for task in stream]
-        self.known: dict[bytes, tuple[str, int, Tensor]] = {}  # image → task, place, label
-        for task in stream:
-            for place, (image, label) in enumerate(zip(*task.test.tensors())):
-                self.known[image.numpy().tobytes()] = (task.name, place, label)
-        self.wrong_at = wrong_at
-
-    def learn(self, data: Task, /) -> str:
-        return data.name
-
-    def predict(self, x: Tensor, task: str | None = None) -> Prediction:
-        names = self.infer_task(x) if task is None else [task] * len(x)
-        labels = torch.stack([self.known[image.numpy().tobytes()][2] for image in x])
-        return Prediction(labels, list(names), torch.ones(len(x)))
-
-    def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str:
-        if per == "batch":
-            return self.name_of(x[-1])
-        return [self.name_of(image) for image in x]
-
-    def name_of(self, image: Tensor) -> str:
-        name, place, _ = self.known[image.numpy().tobytes()]
-        return "nonsense" if place == self.wrong_at else name
-
-
-def test_one_image_decides_for_its_batch_and_a_wrong_task_is_wrong(stream: Stream) -> None:
-    """1,000 test images make 8 batches of 128; the 4th one's first image (384th in order) is mistaken."""
-    order = order_of_test(stream[0])
-    right = Oracle(stream[:1])
-    assert evaluate(right, stream[:1], "GNu").average_accuracy == 1
-    for wrong_at, lost in ((384, 128), (385, 0), (896, 104)):
-        oracle = Oracle(stream[:1], int(order[wrong_at]))
-        graded = evaluate(oracle, stream[:1], "GNu")
-        assert graded.average_accuracy == pytest.approx(1 - lost / 1000)
-        assert graded.task_accuracy == pytest.approx(1 - lost / 1000)
-        assert evaluate(oracle, stream[:1], "GNs").average_accuracy == 1, "with shared labels the label counts"
-        assert evaluate(oracle, stream[:1], "GG").average_accuracy == 1
-
-
-def test_the_strict_protocol_mixes_tasks_and_loses_only_the_image_itself(stream: Stream) -> None:
-    oracle = Oracle(stream[:2], wrong_at=384)
-    graded = evaluate(oracle, stream[:2], "GNu", protocol="strict")
-    assert graded.per_task == pytest.approx({"permutation-0": 0.999, "permutation-1": 0.999})
-
-
-def test_the_full_batch_decides_together(stream: Stream) -> None:
-    oracle = Oracle(stream[:1], wrong_at=int(order_of_test(stream[0])[127]))
-    assert evaluate(oracle, stream[:1], "GNu", protocol="paper-full-batch").average_accuracy == pytest.approx(0.872)
+from supsup.data import Stream
 
 
 def test_a_learner_is_graded_on_what_it_knows(learned: SupSup, stream: Stream) -> None:

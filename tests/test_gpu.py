@@ -1,5 +1,6 @@
 """What runs on a GPU gives the answers of the plain path; skipped where there is none."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from supsup.bank import Bank
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.hop_experiment import run as run_hopfield
+from supsup.paper.catalogue import Entry, Row, settings_of
+from supsup.paper.reproduction import reproduce
+from supsup.paper.workshop import Workshop
 from supsup.search import plain_inner
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import train_mask, train_masks
@@ -134,3 +138,26 @@ def test_a_hopfield_memory_filled_on_the_gpu_gives_the_masks_back(shared_data: P
     found = run_hopfield(models, stream[:3], ["best-of"])
     assert found.own.accuracy.min() > 0.95
     assert found.recovered["best-of"].right.all()
+
+
+def test_trainings_side_by_side_do_not_disturb_each_other(shared_data: Path, tmp_path: Path) -> None:
+    """Each on a stream of its own, in turns: as good as alone."""
+    training: dict[str, Any] = {"stream": "permuted", "net": "784-100", "outputs": 20, "tasks": 3, "steps": 200}
+    training |= {"stages": [3]}
+    kinds: dict[str, dict[str, Any]] = {"psp": {}, "bounds": {"keep": "upper"}, "unannounced": {}}
+    rows = [Row(name, "", settings_of(name, training, own)) for name, own in kinds.items()]
+    shop, figures = Workshop(torch.device("cuda"), shared_data), {}
+    for way, groups in (("together", [rows]), ("alone", [[row] for row in rows])):
+        for group in groups:
+            said: list[str] = []
+            done = reproduce([Entry("tiny", "", "", tuple(group))], tmp_path / way, "full", 2, shop, said.append)
+            assert done.failed == 0, "\n".join(said)
+        for row in rows:
+            for seed in range(2):
+                record = json.loads((tmp_path / way / "tiny" / f"{row.name}-seed{seed}.json").read_text())
+                figures[way, row.name, seed] = record["figures"]["accuracy %"]
+    for row in rows:
+        for seed in range(2):
+            together, alone = figures["together", row.name, seed], figures["alone", row.name, seed]
+            assert together == pytest.approx(alone, abs=1.0), (row.name, seed)
+            assert min(alone.values()) > 60, (row.name, seed)

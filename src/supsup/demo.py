@@ -12,7 +12,8 @@ from supsup import data, nets
 from supsup.baselines import LowerBound
 from supsup.data import Stream
 from supsup.errors import SupSupError
-from supsup.evaluate import Evaluation, Grading, evaluate, follow
+from supsup.evaluate import Evaluation, evaluate, follow
+from supsup.grading import Grading
 from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.loading import load

@@ -1,13 +1,14 @@
 """Trainings to do for the rows asked for: which rows one training makes, in what order, and which go side by side.
 
 The work of a job is a generator. It yields each row as soon as it is graded, so that an interruption loses none, and
-None after each task of a sequential training. On a GPU such trainings go side by side, each on a stream of its own:
-small networks leave most of the machine idle.
+between the pieces of a sequential training the number of tasks that have been finished since. On a GPU such trainings
+go side by side, each on a stream of its own: small networks leave most of the machine idle.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,9 +22,10 @@ from supsup.errors import SupSupError
 from supsup.paper.records import Finished, Wanted, keep
 from supsup.paper.workshop import Workshop
 
-Work = Iterator[Finished | None]
+Work = Iterator[Finished | int]
 Say = Callable[[str], None]
-_AT_ONCE = 12  # sequential trainings side by side on a GPU
+_AT_ONCE = 16  # sequential trainings side by side on a GPU
+_SHORTLY = 1e-4  # seconds to wait where all of them are busy
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Run:
 
     work        trains and grades a job
     in_step     several seeds are trained together
-    sequential  yields after each task, and may go side by side with others
+    sequential  yields between small pieces of work, and may go side by side with others
     rival       float32 products may be taken in TensorFloat-32 on a GPU
     """
 
@@ -84,50 +86,69 @@ def run_jobs(jobs: Sequence[Job], runs: dict[str, Run], shop: Workshop, say: Say
     failed = 0
     for number, job in enumerate(alone, 1):
         say(f"[{number} of {len(alone)}{f' + {len(sequential)}' if sequential else ''}] {job.title}")
-        with _products(runs[job.run], shop.device):
-            failed += _side_by_side([job], runs, shop, say, lambda _: None)
+        failed += _side_by_side([job], runs, shop, say, lambda _: None)
     size = _AT_ONCE if shop.device.type == "cuda" else 1
     tasks = sum(job.training["tasks"] for job in sequential)
     for start in range(0, len(sequential), size):
         for job in sequential[start : start + size]:
             say(f"[sequential, {len(sequential)}] {job.title}")
-    with progress.bar("sequential rivals", tasks) as advance:
+    with progress.bar("task after task", tasks) as advance:
         for start in range(0, len(sequential), size):
-            group = sequential[start : start + size]
-            with _products(runs[group[0].run], shop.device):
-                failed += _side_by_side(group, runs, shop, say, advance)
+            failed += _side_by_side(sequential[start : start + size], runs, shop, say, advance)
     return failed
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A job under way, on a stream of its own where several share a GPU."""
+
+    job: Job
+    run: Run
+    work: Work
+    stream: torch.cuda.Stream | None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the device is still at what the job asked for last."""
+        return self.stream is not None and not self.stream.query()
+
+    def next(self, device: torch.device) -> Finished | int:
+        """The next piece of work, or the row that it completes."""
+        lane: AbstractContextManager[Any] = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        with lane, _products(self.run, device):
+            return next(self.work)
 
 
 def _side_by_side(
     group: Sequence[Job], runs: dict[str, Run], shop: Workshop, say: Say, advance: progress.Advance
 ) -> int:
+    """Jobs in turn, whichever the device is not busy with. Returns how many failed."""
     lanes, failed = [], 0
     for job in group:
         stream = torch.cuda.Stream() if shop.device.type == "cuda" and len(group) > 1 else None
-        lanes.append((job, runs[job.run].work(job, shop), stream))
+        lanes.append(Lane(job, runs[job.run], runs[job.run].work(job, shop), stream))
     while lanes:
-        for lane in list(lanes):
-            job, work, stream = lane
-            lane_of: AbstractContextManager[Any] = nullcontext() if stream is None else torch.cuda.stream(stream)
+        ready = [lane for lane in lanes if not lane.busy]
+        if not ready:
+            time.sleep(_SHORTLY)
+        for lane in ready:
             try:
-                with lane_of:
-                    done = next(work)
+                done = lane.next(shop.device)
             except StopIteration:
                 lanes.remove(lane)
             except SupSupError as error:
                 lanes.remove(lane)
                 failed += 1
-                say(f"{job.title}: {error}")
+                say(f"{lane.job.title}: {error}")
             except Exception:
                 lanes.remove(lane)
                 failed += 1
-                say(f"{job.title} failed:\n{traceback.format_exc()}")
+                say(f"{lane.job.title} failed:\n{traceback.format_exc()}")
             else:
-                if done is None:
-                    advance(1)
-                else:
+                if isinstance(done, Finished):
                     say(f"  {keep(done, len(group), shop.device)}")
+                else:
+                    advance(done)
     return failed
 
 

@@ -12,7 +12,7 @@ from supsup.paper.runs.transfer import transfer_speed
 
 RUNS: dict[str, Run] = {
     "supsup": Run(supsup),
-    "unannounced": Run(unannounced),
+    "unannounced": Run(unannounced, sequential=True),
     "psp": Run(psp, in_step=True, sequential=True, rival=True),
     "bounds": Run(bounds, in_step=True, sequential=True, rival=True),
     "consolidation": Run(consolidation, in_step=True, sequential=True, rival=True),

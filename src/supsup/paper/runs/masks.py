@@ -11,7 +11,7 @@ import torch
 
 from supsup import nets
 from supsup.data import Stream
-from supsup.evaluate import evaluate, follow
+from supsup.evaluate import evaluate, following
 from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.paper.jobs import Job, Work
@@ -49,7 +49,7 @@ def unannounced(job: Job, shop: Workshop) -> Work:
     stream = shop.mnist_stream(job.training, seed)
     model = _new_model(job, shop)
     begin = shop.clock()
-    graded = follow(model, stream, "NNs", stages=job.training["stages"], description="unannounced")
+    graded = yield from following(model, stream, "NNs", stages=job.training["stages"])
     seconds = {"learning": shop.clock() - begin}
     for wanted in job.wanted:
         figures = figures_of(wanted, graded) | {"masks opened": {str(len(stream)): float(graded.masks)}}

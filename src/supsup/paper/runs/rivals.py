@@ -46,7 +46,7 @@ class Sequential:
         self.grading = 0.0
         self._begin = time.perf_counter()
 
-    def run(self, grade: Callable[[int, int, Method, Stream], None]) -> Iterator[None]:
+    def run(self, grade: Callable[[int, int, Method, Stream], None]) -> Iterator[int]:
         """grade(number of the model, tasks learned, model, tasks it knows)"""
         for count, tasks in enumerate(zip(*self.streams), 1):
             learn_side_by_side(self.models, tasks)
@@ -55,7 +55,7 @@ class Sequential:
                 for number, (model, stream) in enumerate(zip(self.models, self.streams)):
                     grade(number, count, model, stream[:count])
                 self.grading += time.perf_counter() - begin
-            yield
+            yield 1
 
     @property
     def seconds(self) -> dict[str, float]:

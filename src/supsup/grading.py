@@ -1,0 +1,212 @@
+"""Which answers of a learner count as right, under each scenario and protocol.
+
+Protocols, for scenarios where the task is not given at test:
+  paper             one image of each test batch of 128 decides the task of the whole batch (batches in a fixed random
+                    order: in that of the file, a batch of MNIST is the hand of a few writers)
+  paper-full-batch  all 128 images decide together
+  strict            every image decides for itself, in batches that mix the tasks
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+from supsup.data import Task
+from supsup.errors import SupSupError
+from supsup.learner import SupSup
+from supsup.prediction import Prediction
+from supsup.scenario import Scenario
+
+Grading = Literal["paper", "paper-full-batch", "strict"]
+_ASKED_TOGETHER = 32  # tasks whose deciding images are handed in at once
+_MIXED = 16  # tasks whose images share batches under the strict protocol …
+_STRICT = 4096  # … of so many images
+
+
+class Learner(Protocol):
+    """What is needed of anything that is graded."""
+
+    @property
+    def tasks(self) -> list[str]: ...
+
+    def learn(self, data: Task, /) -> str: ...
+
+    def predict(self, x: Tensor, task: str | None = None) -> Prediction: ...
+
+
+@runtime_checkable
+class LooksBack(Protocol):
+    """A learner that can answer as if it knew some of its tasks only, so that earlier stages can be graded later."""
+
+    def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str: ...
+
+
+@runtime_checkable
+class InfersBatches(Protocol):
+    """A learner that can decide on many batches [r, b, …] in one call."""
+
+    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Grade:
+    """Fractions of one task's test images: the right answer, and the right task."""
+
+    accuracy: float
+    inferred: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a learner said of one task's test images: is the label right, and which task was each batch taken for?"""
+
+    right: Tensor  # booleans, one per image
+    used: list[str]  # one per batch
+    batch: int
+
+    def per_image(self, batches: Sequence[bool]) -> Tensor:
+        """What holds for each batch, for each image."""
+        values = torch.tensor(batches, device=self.right.device)
+        return values.repeat_interleave(self.batch)[: len(self.right)]
+
+
+class Grader:
+    """Grades a learner that does not learn meanwhile: answers given once for a task are kept for later stages."""
+
+    def __init__(self, model: Learner, scenario: Scenario, protocol: Grading, batch_size: int) -> None:
+        if protocol not in get_args(Grading):
+            raise SupSupError(f"unknown protocol {protocol!r}; known: {', '.join(get_args(Grading))}")
+        self.model, self.scenario, self.protocol, self.batch_size = model, scenario, protocol, batch_size
+        self._right: dict[str, Tensor] = {}  # by task: is the label right if the task is known?
+
+    def grades(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Grade]:
+        """Grades of these tasks, with inference among the named ones (all by default)."""
+        scenario = self.scenario
+        answers: dict[str, Answers] = {}
+        if not scenario.given_at_test and self.protocol == "strict":
+            for start in range(0, len(tasks), _MIXED):
+                answers |= self._mixed(tasks[start : start + _MIXED], among)
+        else:
+            leading: dict[str, list[str]] = {}
+            if not scenario.given_at_test and self.protocol == "paper" and isinstance(self.model, LooksBack):
+                leading = self._decided_by_one_image(self.model, tasks, among)
+            for task in tasks:
+                answers[task.name] = self._answers(task, leading.get(task.name), among)
+        owner = _owners(answers) if not scenario.given_in_training else {}
+        grades = {}
+        for name, answer in answers.items():
+            right = answer.right
+            hit = answer.per_image([owner.get(task, task) == name for task in answer.used])
+            counted = right if scenario.shared_labels else right & hit
+            grades[name] = Grade(float(counted.double().mean()), float(hit.double().mean()))
+        return grades
+
+    def _answers(self, task: Task, deciding: list[str] | None, among: Sequence[str] | None) -> Answers:
+        """The answers to one task's test images.
+
+        deciding: the task of each batch where one image has decided it; else all images of a batch decide.
+        """
+        if self.scenario.given_at_test:
+            return Answers(self._with_the_task_known(task), [task.name], len(task.test))
+        if not isinstance(self.model, LooksBack):
+            x, y = self._test(task)
+            prediction = self.model.predict(x)
+            return Answers(prediction.labels == y, prediction.tasks, 1)
+        if deciding is None:
+            deciding = self._decided_by_batches(self.model, self._test(task)[0], among)
+        if set(deciding) == {task.name}:
+            return Answers(self._with_the_task_known(task), deciding, self.batch_size)
+        x, y = self._test(task)
+        answers = Answers(torch.zeros_like(y, dtype=torch.bool), deciding, self.batch_size)
+        for name in set(deciding):
+            rows = answers.per_image([used == name for used in deciding])
+            if name == task.name:
+                answers.right[rows] = self._with_the_task_known(task)[rows]
+            else:
+                answers.right[rows] = self.model.predict(x[rows], task=name).labels == y[rows]
+        return answers
+
+    def _with_the_task_known(self, task: Task) -> Tensor:
+        if task.name not in self._right:
+            x, y = self._test(task)
+            self._right[task.name] = self.model.predict(x, task=task.name).labels == y
+        return self._right[task.name]
+
+    def _test(self, task: Task) -> tuple[Tensor, Tensor]:
+        """A task's test images, in the order in which they make batches."""
+        return task.test.batch(order_of_test(task), self._device)
+
+    @property
+    def _device(self) -> torch.device | str:
+        device: torch.device | str = getattr(self.model, "device", "cpu")
+        return device
+
+    def _decided_by_one_image(
+        self, model: LooksBack, tasks: Sequence[Task], among: Sequence[str] | None
+    ) -> dict[str, list[str]]:
+        """For each task the task that the first image of each of its test batches seems to belong to."""
+        decided: dict[str, list[str]] = {}
+        for start in range(0, len(tasks), _ASKED_TOGETHER):
+            asked = tasks[start : start + _ASKED_TOGETHER]
+            leads = [task.test.batch(order_of_test(task)[:: self.batch_size])[0] for task in asked]
+            names = iter(model.infer_task(torch.cat(leads), among=among))
+            decided |= {task.name: [next(names) for _ in lead] for task, lead in zip(asked, leads)}
+        return decided
+
+    def _decided_by_batches(self, model: LooksBack, x: Tensor, among: Sequence[str] | None) -> list[str]:
+        """The task that each batch seems to belong to."""
+        batches = list(x.split(self.batch_size))
+        decided: list[str] = []
+        whole = len(x) // self.batch_size
+        if whole and isinstance(model, InfersBatches):
+            decided = model.infer_batches(torch.stack(batches[:whole]), among=among)
+        return decided + [str(model.infer_task(batch, per="batch", among=among)) for batch in batches[len(decided) :]]
+
+    def _mixed(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Answers]:
+        """Each image on its own, in batches of all these tasks' images in a random order."""
+        model = self.model
+        parts = [task.test.tensors(self._device) for task in tasks]
+        x, y = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        order = philox.permutations(0, ["mixture"], len(y))[0].to(y.device)
+        right = torch.zeros_like(y, dtype=torch.bool)
+        used = [""] * len(y)
+        predict: Callable[[Tensor], Prediction] = model.predict
+        if isinstance(model, SupSup):
+            predict = lambda batch: model.predict(batch, among=among)  # noqa: E731
+        for rows in order.split(_STRICT):
+            prediction = predict(x[rows])
+            right[rows] = prediction.labels == y[rows]
+            for row, name in zip(rows.tolist(), prediction.tasks):
+                used[row] = name
+        bounds = [0]
+        for part in parts:
+            bounds.append(bounds[-1] + len(part[1]))
+        return {task.name: Answers(right[a:b], used[a:b], 1) for task, (a, b) in zip(tasks, pairwise(bounds))}
+
+
+def order_of_test(task: Task) -> Tensor:
+    """The order in which test images are put into batches: random, but always the same for so many images."""
+    return _order(len(task.test))
+
+
+@cache
+def _order(images: int) -> Tensor:
+    return philox.permutations(0, ["test"], images)[0]
+
+
+def _owners(answers: dict[str, Answers]) -> dict[str, str]:
+    """Where masks were opened unannounced: the task that each is used for most, so that inference can be graded."""
+    votes: dict[str, Counter[str]] = {}
+    for name, answer in answers.items():
+        for mask, count in Counter(answer.used).items():
+            votes.setdefault(mask, Counter())[name] += count
+    return {mask: counter.most_common(1)[0][0] for mask, counter in votes.items()}

@@ -171,16 +171,14 @@ def following(
     return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))
 
 
-def _observe(model: Learner, task: Task) -> Iterator[None]:
-    """The task's batches, without a word about where they come from, decision after decision."""
+def _observe(model: Learner, task: Task) -> Iterator[tuple[str, int]]:
+    """The task's batches, without a word about where they come from, from decision to decision."""
     if not isinstance(model, SupSup):
         raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs)")
     recipe = model.recipe
     drawn = recipe.steps * recipe.batch_size
     order = many_positions(model.seed, [task.name], len(task.train), drawn, model.device)[0]
-    for batches in order.view(recipe.steps, recipe.batch_size).split(model.allocation.every):
-        model.observe_batches(task.train, batches)
-        yield
+    return model.observing(task.train, order.view(recipe.steps, recipe.batch_size))
 
 
 def _up_to(model: Learner, task: Task) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal, Self, overload
@@ -210,19 +210,26 @@ class SupSup:
 
         Returns the name of the mask that each batch went to.
         """
+        return [name for name, batches in self.observing(part, positions) for _ in range(batches)]
+
+    def observing(self, part: Part, positions: Tensor) -> Iterator[tuple[str, int]]:
+        """`observe_batches` from decision to decision: the name of a mask, and how many batches have gone to it.
+
+        On a GPU those batches may still be under way.
+        """
         part = part.on(self.device)
         positions = positions.to(self.device)
         if len(part) == 0 or positions.ndim != 2 or int(positions.min()) < 0 or int(positions.max()) >= len(part):
             raise SupSupError(f"positions must be [batches, images] within the part's {len(part)} images")
         checks.label_range(part.labels, self._outputs_for(part.batch(positions[0, :1])[0]), "observed")
-        names: list[str] = []
-        while len(names) < len(positions):
-            batches = positions[len(names) : len(names) + self._observer.until_check()]
+        done = 0
+        while done < len(positions):
+            batches = positions[done : done + self._observer.until_check()]
             name = self._observer.prepare(part.batch(batches[0])[0], len(batches))
             self._classes[name] = max(self._classes[name], int(part.labels[batches].max()) + 1)
-            self._observer.bench.run(part, batches)  # last: on a GPU nothing here waits for it
-            names += [name] * len(batches)
-        return names
+            self._observer.bench.run(part, batches)  # last: nothing here waits for it
+            done += len(batches)
+            yield name, len(batches)
 
     def forget(self, task: str) -> None:
         """Remove a task for good; every other answer stays as it is."""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from supsup.paper.entries import ENTRIES
+
 
 def supsup(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     code = "from supsup.cli import main; main()"
@@ -19,7 +21,7 @@ def test_a_page_and_markdown_are_written_from_what_can_be_read(tmp_path: Path) -
         "row": "supsup-binary-H",
         "seed": 0,
         "scale": "full",
-        "settings": {},
+        "settings": dict(ENTRIES["rotated"].rows[0].settings),
         "figures": {"accuracy %": {"": 96.2}},
         "made by": {"device": "a GPU"},
     }

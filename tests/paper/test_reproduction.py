@@ -10,7 +10,7 @@ import supsup
 from supsup import SupSup, SupSupError
 from supsup.paper.catalogue import Entry, Row, settings_of
 from supsup.paper.jobs import plan
-from supsup.paper.reproduction import figures_of, reproduce, wanted_rows
+from supsup.paper.reproduction import reproduce, wanted_rows
 from supsup.paper.runs import RUNS, masks
 from supsup.paper.workshop import Workshop
 
@@ -112,17 +112,3 @@ def test_rows_of_one_training_are_one_job(tmp_path: Path) -> None:
         ("supsup", 4, (1,)),
         ("bounds", 2, (0, 1)),
     ]
-
-
-def test_figures_are_means_over_seeds(tmp_path: Path, shop: Workshop) -> None:
-    entry = Entry("tiny", "", "", TINY.rows[:1], "tasks")
-    call(entry, tmp_path, shop, seeds=2)
-    values = [
-        json.loads((tmp_path / "tiny" / f"H-seed{seed}.json").read_text())["figures"]["accuracy %"]["2"]
-        for seed in (0, 1)
-    ]
-    (wanted,) = wanted_rows(entry, tmp_path, "full")
-    (figure,) = [f for f in figures_of(entry.rows[0], wanted) if (f.name, f.place) == ("accuracy %", "2")]
-    assert figure.ours == pytest.approx(sum(values) / 2)
-    assert (figure.seeds, figure.published) == (2, 50.0)
-    assert figure.difference == pytest.approx(figure.ours - 50)

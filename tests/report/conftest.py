@@ -15,13 +15,16 @@ from typing import Any, Protocol
 import pytest
 
 from supsup.paper import Entry, Row
+from supsup.paper.catalogue import settings_of
+from supsup.paper.scales import at_scale
 
 STAGES = ("10", "50", "100", "250")
+SETTINGS = settings_of("supsup", {"tasks": 250, "steps": 1000}, {})
 
 
 def row(name: str, label: str, values: tuple[float, ...] = (), **more: Any) -> Row:
     published = {"accuracy %": dict(zip(STAGES if len(values) > 1 else ("",), values))} if values else {}
-    return Row(name, label, published=published, tolerance=0.3 if values else None, **more)
+    return Row(name, label, SETTINGS, published=published, tolerance=0.3 if values else None, **more)
 
 
 CATALOGUE = {
@@ -47,6 +50,7 @@ CATALOGUE = {
                 Row(
                     f"supsup-s{s}",
                     f"SupSup, s = {s}",
+                    SETTINGS,
                     published={"accuracy %": {"": accuracy}, "bytes": {"": float(size)}},
                     tolerance=1.0,
                 )
@@ -89,7 +93,7 @@ def write_result(folder: Path, entry: str, row: str, seed: int, figures: Mapping
         "row": row,
         "seed": seed,
         "scale": "full",
-        "settings": {},
+        "settings": at_scale(Row("", "", SETTINGS), more.get("scale", "full")),
         "figures": figures,
         "per task": {},
         "bytes": {},

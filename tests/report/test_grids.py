@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from supsup.paper import Entry, Row
@@ -71,8 +72,11 @@ def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
 
 def test_the_headline_counts_rows(catalogue: dict[str, Entry], results: Path) -> None:
     assert headline(summarise(catalogue, results)).startswith("3 reproduced, 1 missed, 1 quick run, 2 measured, ")
-    (results / "wall-time.json").write_text('{"calls": [{"seconds": 7200}]}')
-    assert headline(summarise(catalogue, results)).endswith("; 2.0 h of wall time in all.")
+    calls = [{"entries": ["gamma", "rotated"], "seconds": 90}, {"entries": ["cifar100-gg"], "seconds": 7200}]
+    (results / "wall-time.json").write_text(json.dumps({"calls": calls}))
+    assert headline(summarise(catalogue, results)).endswith(
+        "; wall time of all seeds 90 s for the MNIST half, 2.0 h in all."
+    )
 
 
 def test_numbers_read_well() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from supsup.paper import Entry, Row
+from supsup.paper.catalogue import settings_of
 from supsup.report.summary import (
     MEASURED,
     MISSED,
@@ -18,10 +19,13 @@ from supsup.report.summary import (
     REPRODUCED,
     RowSummary,
     Summary,
+    WallTime,
     read_results,
     spread,
     summarise,
 )
+
+SETTINGS = settings_of("supsup", {"tasks": 250, "steps": 1000}, {})  # what the fixture writes
 
 
 def row_of(summary: Summary, entry: str, name: str) -> RowSummary:
@@ -57,20 +61,20 @@ def test_every_row_has_its_verdict(catalogue: dict[str, Entry], results: Path) -
 )
 def test_the_tolerance_counts_as_printed(ours: float, verdict: str, tmp_path: Path, write: Any) -> None:
     """96.00 less 0.30 is 95.70: what prints as 95.70 is reproduced, 95.69 is not."""
-    row = Row("r", "r", published={"accuracy %": {"": 96.0}}, tolerance=0.3)
+    row = Row("r", "r", SETTINGS, published={"accuracy %": {"": 96.0}}, tolerance=0.3)
     write(tmp_path, "e", "r", 0, {"accuracy %": {"": ours}})
     assert row_of(summarise({"e": Entry("e", "e", "", (row,))}, tmp_path), "e", "r").status == verdict
 
 
 def test_a_place_that_was_not_measured_leaves_a_row_partly_run(tmp_path: Path, write: Any) -> None:
-    row = Row("r", "r", published={"accuracy %": {"10": 96.0, "250": 96.0}}, tolerance=0.3)
+    row = Row("r", "r", SETTINGS, published={"accuracy %": {"10": 96.0, "250": 96.0}}, tolerance=0.3)
     entries = {"e": Entry("e", "e", "", (row,), axis="tasks")}
     write(tmp_path, "e", "r", 0, {"accuracy %": {"10": 96.0}})
     assert row_of(summarise(entries, tmp_path), "e", "r").status == PARTLY
 
 
 def test_full_runs_are_not_mixed_with_quick_ones(tmp_path: Path, write: Any) -> None:
-    row = Row("r", "r", published={"accuracy %": {"": 96.0}}, tolerance=0.3)
+    row = Row("r", "r", SETTINGS, published={"accuracy %": {"": 96.0}}, tolerance=0.3)
     write(tmp_path, "e", "r", 0, {"accuracy %": {"": 96.0}})
     write(tmp_path, "e", "r", 1, {"accuracy %": {"": 10.0}}, scale="quick")
     found = row_of(summarise({"e": Entry("e", "e", "", (row,))}, tmp_path), "e", "r")
@@ -80,7 +84,7 @@ def test_full_runs_are_not_mixed_with_quick_ones(tmp_path: Path, write: Any) -> 
 def test_only_percentages_have_a_verdict(tmp_path: Path, write: Any) -> None:
     """Fewer bytes than published are no miss; they are held against the paper's way of counting."""
     published = {"accuracy %": {"": 80.0}, "bytes": {"": 1000.0}}
-    entries = {"e": Entry("e", "e", "", (Row("r", "r", published=published, tolerance=1.0),))}
+    entries = {"e": Entry("e", "e", "", (Row("r", "r", SETTINGS, published=published, tolerance=1.0),))}
     size = {"masks": 700, "statistics": 100, "paper's count": 900}
     write(tmp_path, "e", "r", 0, {"accuracy %": {"": 80.0}}, bytes=size)
     found = row_of(summarise(entries, tmp_path), "e", "r")
@@ -90,13 +94,13 @@ def test_only_percentages_have_a_verdict(tmp_path: Path, write: Any) -> None:
 
 
 def test_bytes_without_the_masks_are_not_called_ours(tmp_path: Path, write: Any) -> None:
-    entries = {"e": Entry("e", "e", "", (Row("r", "r"),))}
+    entries = {"e": Entry("e", "e", "", (Row("r", "r", SETTINGS),))}
     write(tmp_path, "e", "r", 0, {}, bytes={"statistics": 100, "paper's count": 900})
     assert row_of(summarise(entries, tmp_path), "e", "r").own_bytes is None
 
 
 def test_places_stand_in_order(tmp_path: Path, write: Any) -> None:
-    row = Row("r", "r", published={"accuracy %": {"250": 1.0, "avg": 1.0, "10": 1.0}})
+    row = Row("r", "r", SETTINGS, published={"accuracy %": {"250": 1.0, "avg": 1.0, "10": 1.0}})
     write(tmp_path, "e", "r", 0, {"accuracy %": {"1/k": 1.0, "50": 1.0}})
     (entry,) = summarise({"e": Entry("e", "e", "", (row,), axis="tasks")}, tmp_path).entries
     assert entry.places("accuracy %") == ("1/k", "10", "50", "250", "avg")
@@ -129,16 +133,27 @@ def test_files_that_say_something_else_are_named(catalogue: dict[str, Entry], re
     assert "has no row 'unknown'" in said
 
 
+def test_results_of_other_settings_are_not_shown_as_the_rows(tmp_path: Path, write: Any) -> None:
+    entries = {"e": Entry("e", "e", "", (Row("r", "r", SETTINGS),))}
+    write(tmp_path, "e", "r", 0, {"accuracy %": {"": 96.0}}, settings=SETTINGS | {"own": {"objective": "G"}})
+    summary = summarise(entries, tmp_path)
+    assert row_of(summary, "e", "r").status == NOT_RUN
+    assert "other settings" in summary.damaged[0]
+
+
 def test_other_files_in_the_folder_are_left_alone(catalogue: dict[str, Entry], results: Path) -> None:
     (results / "permuted" / "plot-1.svg").write_text("")
     (results / "permuted" / "notes.json").write_text("{}")
     assert read_results(catalogue, results)[1] == []
 
 
+CALLS = [{"entries": ["gamma"], "seconds": 100.5}, {"entries": ["gamma", "cifar100-gg"], "seconds": 20}]
+
+
 def test_the_time_of_all_calls_is_added_up(catalogue: dict[str, Entry], results: Path) -> None:
     assert summarise(catalogue, results).seconds is None
-    (results / "wall-time.json").write_text(json.dumps({"calls": [{"seconds": 100.5}, {"seconds": 20}]}))
-    assert summarise(catalogue, results).seconds == 120.5
+    (results / "wall-time.json").write_text(json.dumps({"calls": CALLS}))
+    assert summarise(catalogue, results).seconds == WallTime(total=120.5, mnist=100.5)
     (results / "wall-time.json").write_text("{}")
     summary = summarise(catalogue, results)
     assert summary.seconds is None

@@ -17,6 +17,7 @@ from supsup.paper.scales import SCALES
 from supsup.paper.sizes import add_bytes
 from supsup.paper.workshop import Workshop
 from supsup.report.comparison import comparison_table, entries_table
+from supsup.report.summary import summarise
 
 
 def reproduce(
@@ -67,8 +68,11 @@ def reproduce(
         return
     shop = Workshop(resolve(device), data_dir)
     outcome = run_entries(entries, folder, scale, seeds, shop, lambda line: _say(console, line))
-    for entry in entries:
-        console.print(comparison_table(entry, folder, scale))
+    found = summarise({entry.name: entry for entry in entries}, folder)
+    for line in found.damaged:
+        _say(console, line)
+    for summary in found.entries:
+        console.print(comparison_table(summary, scale))
     if scale == "quick":
         console.print("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
     console.print(

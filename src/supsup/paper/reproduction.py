@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from supsup.paper import records
-from supsup.paper.catalogue import Entry, Row
+from supsup.paper.catalogue import Entry
 from supsup.paper.jobs import Say, plan, run_jobs
 from supsup.paper.records import Wanted
 from supsup.paper.runs import RUNS
@@ -27,21 +26,6 @@ class Outcome:
     skipped: int
     failed: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One number of a row, over all its seeds, beside the published one."""
-
-    name: str
-    place: str
-    ours: float
-    seeds: int
-    published: float | None
-
-    @property
-    def difference(self) -> float | None:
-        return None if self.published is None else self.ours - self.published
 
 
 def reproduce(
@@ -69,22 +53,6 @@ def reproduce(
 def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted]:
     """The rows of an entry at a scale."""
     return [Wanted(entry.name, row.name, entry.axis, scale, at_scale(row, scale), folder) for row in entry.rows]
-
-
-def figures_of(row: Row, wanted: Wanted) -> list[Figure]:
-    """What lies in the folder for a row, at each place: the mean over seeds with the settings asked for."""
-    found = []
-    for path in sorted(wanted.path(0).parent.glob(f"{row.name}-seed*.json")):
-        record = records.read(path)
-        if record is not None and record.get("settings") == wanted.settings:
-            found.append(record["figures"])
-    figures = []
-    for name in dict.fromkeys(name for record in found for name in record):
-        for place in dict.fromkeys(place for record in found for place in record.get(name, {})):
-            values = [record[name][place] for record in found if place in record.get(name, {})]
-            published = row.published.get(name, {}).get(place)
-            figures.append(Figure(name, place, fmean(values), len(values), published))
-    return figures
 
 
 def _note_time(folder: Path, entries: list[str], scale: str, outcome: Outcome, shop: Workshop) -> None:

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from supsup.paper.catalogue import Entry
-from supsup.paper.reproduction import Figure, figures_of, wanted_rows
+from supsup.report.summary import EntrySummary, Spread
 
 
-def comparison_table(entry: Entry, folder: Path, scale: str) -> Table:
-    """What lies in the folder for an entry: ours, the published figure and the difference, then what else was found."""
-    found = [(row, figures_of(row, wanted)) for row, wanted in zip(entry.rows, wanted_rows(entry, folder, scale))]
-    names = list(dict.fromkeys(figure.name for _, figures in found for figure in figures))
-    seeds = sorted({figure.seeds for _, figures in found for figure in figures})
+def comparison_table(found: EntrySummary, scale: str) -> Table:
+    """What was found for an entry: ours, the published figure and the difference, then what else was measured."""
+    entry, names = found.entry, list(dict.fromkeys(name for row in found.rows for name in row.figures))
+    spreads = [spread for row in found.rows for places in row.figures.values() for spread in places.values()]
+    seeds = sorted({spread.seeds for spread in spreads})
     of = f", {'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} seeds, {names[0]}" if seeds else ""
     table = _new_table(f"{entry.name}: {entry.title} ({scale} scale{of})")
     table.add_column("row", min_width=18, max_width=34)
     axis = [entry.axis] if entry.axis else []
     for heading in (*axis, "ours", "published", "difference", *names[1:]):
         table.add_column(heading, justify="right")
-    for row, figures in found:
-        label = f"{row.label} (beyond)" if row.beyond else row.label
-        by_place: dict[str, dict[str, Figure]] = {}
-        for figure in figures:
-            by_place.setdefault(figure.place, {})[figure.name] = figure
-        for number, (place, at) in enumerate(by_place.items()):
-            main, others = at.get(names[0]), [at.get(name) for name in names[1:]]
-            cells = ["–"] * 3
-            if main is not None:
-                cells = [_shown(main.ours), _shown(main.published), _shown(main.difference, "+")]
-            cells += ["–" if other is None else _shown(other.ours) for other in others]
-            table.add_row("" if number else label, *([place] if axis else []), *cells)
-        if not figures:
+    for row in found.rows:
+        label = f"{row.row.label} (beyond)" if row.row.beyond else row.row.label
+        places = list(dict.fromkeys(place for values in row.figures.values() for place in values))
+        for number, place in enumerate(places):
+            ours = [row.figures.get(name, {}).get(place) for name in names]
+            published = row.row.published.get(names[0], {}).get(place)
+            main = [_shown(ours[0]), "–" if published is None else f"{published:,.2f}", "–"]
+            if ours[0] is not None and published is not None:
+                main[2] = f"{ours[0].mean - published:+,.2f}"
+            table.add_row("" if number else label, *([place] if axis else []), *main, *map(_shown, ours[1:]))
+        if not places:
             table.add_row(label, *([""] if axis else []), "not run")
     return table
 
@@ -44,8 +41,8 @@ def _new_table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
-def _shown(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{value:{sign},.2f}"
+def _shown(value: Spread | None) -> str:
+    return "–" if value is None else f"{value.mean:,.2f}"
 
 
 def entries_table(entries: Iterable[Entry], groups: Mapping[str, Sequence[str]]) -> Table:

@@ -95,8 +95,10 @@ def missed_by(row: RowSummary, axis: str) -> str:
 def headline(summary: Summary) -> str:
     """How many rows have which verdict, and the time they took."""
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
-    time = "" if summary.seconds is None else f"; {shown_time(summary.seconds)} of wall time in all"
-    return f"{counts}{time}."
+    if summary.seconds is None:
+        return f"{counts}."
+    mnist, total = shown_time(summary.seconds.mnist), shown_time(summary.seconds.total)
+    return f"{counts}; wall time of all seeds {mnist} for the MNIST half, {total} in all."
 
 
 def number(figure: str, value: float) -> str:

@@ -81,7 +81,8 @@ def _counts(summary: Summary) -> str:
         if count or status in always
     ]
     if summary.seconds is not None:
-        tiles.append(f"<li><b>{shown_time(summary.seconds)}</b>wall time in all</li>")
+        tiles.append(f"<li><b>{shown_time(summary.seconds.mnist)}</b>wall time, MNIST half</li>")
+        tiles.append(f"<li><b>{shown_time(summary.seconds.total)}</b>wall time in all</li>")
     return f'<ul class="counts" aria-label="Summary">{"".join(tiles)}</ul>'
 
 

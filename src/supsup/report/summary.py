@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from supsup.paper.catalogue import Entry, Row
+from supsup.paper.entries import GROUPS
+from supsup.paper.scales import at_scale
 
 REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
     "reproduced",
@@ -39,6 +41,7 @@ class Result:
     row: str
     seed: int
     scale: str
+    settings: Mapping[str, Any]
     at_once: int
     figures: Mapping[str, Mapping[str, float]]
     bytes: Mapping[str, float]
@@ -119,12 +122,20 @@ class EntrySummary:
 
 
 @dataclass(frozen=True)
+class WallTime:
+    """Seconds of all calls of `supsup reproduce`, with all their seeds, and of those for the MNIST half."""
+
+    total: float
+    mnist: float
+
+
+@dataclass(frozen=True)
 class Summary:
     """Everything the page says."""
 
     entries: tuple[EntrySummary, ...]
     damaged: tuple[str, ...] = ()
-    seconds: float | None = None
+    seconds: WallTime | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -154,7 +165,7 @@ def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Resul
     """All files ENTRY/ROW-seedN.json of the catalogue, and a line on each that cannot be used."""
     results, damaged = [], []
     for name, entry in entries.items():
-        rows = {row.name for row in entry.rows}
+        rows = {row.name: row for row in entry.rows}
         found = [(_seed(path), path) for path in (folder / name).glob("*-seed*.json")]
         for _, path in sorted((seed, path) for seed, path in found if seed is not None):
             shown = path.relative_to(folder).as_posix()
@@ -171,6 +182,8 @@ def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Resul
                 )
             elif result.row not in rows:
                 damaged.append(f"{shown}: {name} has no row {result.row!r}; delete it if the row was renamed")
+            elif result.settings != at_scale(rows[result.row], result.scale):
+                damaged.append(f"{shown}: made with other settings than the catalogue has; run it again")
             else:
                 results.append(result)
     return results, damaged
@@ -185,6 +198,7 @@ def read_result(path: Path, shown: str) -> Result:
         row=str(record["row"]),
         seed=int(record["seed"]),
         scale=str(record["scale"]),
+        settings=dict(record["settings"]),
         at_once=int(record.get("trainings at once", 1)),
         figures={str(figure): _numbers(places) for figure, places in record["figures"].items()},
         bytes=_numbers(record.get("bytes", {})),
@@ -253,16 +267,18 @@ def shortfalls(row: Row, figures: Mapping[str, Mapping[str, Spread]]) -> dict[tu
     return gaps
 
 
-def read_wall_time(folder: Path) -> tuple[float | None, list[str]]:
-    """Seconds of all calls of `supsup reproduce` into a folder, None where they were not noted; and what is damaged."""
+def read_wall_time(folder: Path) -> tuple[WallTime | None, list[str]]:
+    """The time of the calls into a folder, None where none was noted; and what is damaged."""
     path = folder / WALL_TIME
     if not path.exists():
         return None, []
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return math.fsum(float(call["seconds"]) for call in record["calls"]), []
+        calls = json.loads(path.read_text(encoding="utf-8"))["calls"]
+        total = math.fsum(float(call["seconds"]) for call in calls)
+        mnist = math.fsum(float(call["seconds"]) for call in calls if {*call["entries"]} <= {*GROUPS["all-mnist"]})
     except _UNREADABLE as error:
         return None, [f"{WALL_TIME}: damaged ({_reason(error)}); delete it, and the total time is left out"]
+    return WallTime(total, mnist), []
 
 
 def as_number(place: str) -> float | None:

@@ -1,0 +1,39 @@
+"""The table that `supsup reproduce` prints."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from supsup.paper import Entry
+from supsup.report.comparison import comparison_table
+from supsup.report.summary import summarise
+
+
+@pytest.fixture
+def printed(catalogue: dict[str, Entry], results: Path) -> str:
+    """The table of an entry with rows of three seeds, of one, and of none."""
+    (entry,) = summarise({"permuted": catalogue["permuted"]}, results).entries
+    console = Console(file=StringIO(), width=150)
+    console.print(comparison_table(entry, "full"))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def line_of(printed: str, label: str) -> list[str]:
+    (line,) = [line for line in printed.splitlines() if label in line]
+    return line.split()
+
+
+def test_ours_stands_beside_the_published_figure(printed: str) -> None:
+    """93.6, 93.7 and 93.8 make 93.70, published 93.65."""
+    assert line_of(printed, "SupSup GNu H")[-5:] == ["10", "93.70", "93.65", "+0.05", "99.90"]
+    assert "1–3 seeds, accuracy %" in printed
+
+
+def test_what_was_not_run_or_not_published_says_so(printed: str) -> None:
+    assert line_of(printed, "BatchE")[-2:] == ["not", "run"]
+    assert line_of(printed, "SupSup, first")[-5:] == ["10", "93.70", "–", "–", "–"]

@@ -46,7 +46,7 @@ def test_rows_are_written_as_agreed_and_not_made_again(tmp_path: Path, shop: Wor
     assert 0 < record["figures"]["accuracy %"]["2"] < 100
     assert list(record["per task"]) == ["permutation-0", "permutation-1"]
     assert record["bytes"]["masks"] == 2 * (784 * 24 + 24 * 20) // 8
-    assert record["seconds"]["learning"] > 0
+    assert min(record["seconds"][name] for name in ("learning", "grading", "plain way")) > 0
     assert record["made by"]["device"]
     assert not list(tmp_path.rglob("*.supsup"))
     assert call(TINY, tmp_path, shop) == (0, 3, 0)

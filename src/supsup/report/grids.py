@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supsup.paper.records import PLAIN_WAY
 from supsup.report.summary import (
     MISSED,
     PAPERS_COUNT,
-    PLAIN_WAY,
     QUICK,
     EntrySummary,
     RowSummary,

@@ -26,7 +26,7 @@ REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
     "not run",
 )
 STATUSES = (REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN)
-PAPERS_COUNT, STATISTICS, PLAIN_WAY, BYTES, AVERAGE = "paper's count", "statistics", "plain way", "bytes", "avg"
+PAPERS_COUNT, STATISTICS, BYTES, AVERAGE = "paper's count", "statistics", "bytes", "avg"
 
 WALL_TIME = "wall-time.json"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)

@@ -16,8 +16,9 @@ from supsup.data import Stream, Task
 from supsup.evaluate import evaluate
 from supsup.learner import SupSup
 from supsup.paper.jobs import Job, Work
-from supsup.paper.records import Finished, Wanted
+from supsup.paper.records import PLAIN_WAY, Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
+from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.sizes import bytes_of
 from supsup.paper.workshop import Workshop
 from supsup.training import SPLIT_CIFAR100, Recipe, Trained
@@ -36,9 +37,9 @@ def split_cifar100(job: Job, shop: Workshop) -> Work:
                     learn_together(models, task, advance)
         else:
             models[0].learn_many(stream)
-        learning = shop.clock() - begin
+        seconds = {"learning": (shop.clock() - begin) / len(group), PLAIN_WAY: plain_way(models[0], stream, shop)}
         for wanted, model in zip(group, models):
-            yield _finished(wanted, job.seeds[0], model, stream, learning, len(group), shop)
+            yield _finished(wanted, job.seeds[0], model, stream, seconds, len(group), shop)
 
 
 def recipe_of(training: Mapping[str, Any], basic: Recipe = SPLIT_CIFAR100, first: str = "") -> Recipe:
@@ -73,11 +74,11 @@ def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advan
 
 
 def _finished(
-    wanted: Wanted, seed: int, model: SupSup, stream: Stream, learning: float, sharing: int, shop: Workshop
+    wanted: Wanted, seed: int, model: SupSup, stream: Stream, learning: dict[str, float], sharing: int, shop: Workshop
 ) -> Finished:
     begin = shop.clock()
     graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
-    seconds = {"learning": learning / sharing, "grading": shop.clock() - begin}
+    seconds = learning | {"grading": shop.clock() - begin}
     file = wanted.path(seed).with_suffix(".supsup")
     file.parent.mkdir(parents=True, exist_ok=True)
     model.save(file)

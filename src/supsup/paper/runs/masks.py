@@ -15,8 +15,9 @@ from supsup.evaluate import evaluate, following
 from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.paper.jobs import Job, Work
-from supsup.paper.records import Finished, Wanted
+from supsup.paper.records import PLAIN_WAY, Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
+from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.runs.resuming import living_in, not_learned
 from supsup.paper.workshop import Workshop, net_of
 from supsup.training import Recipe
@@ -33,12 +34,12 @@ def supsup(job: Job, shop: Workshop) -> Work:
         known = len(stream) - len(waiting)
         if waiting:
             model.learn_many(waiting)
-        learning = shop.clock() - begin
+        learning, plain = shop.clock() - begin, plain_way(model, stream, shop)
         size = {"masks": sum(-(-shape.numel() // 8) for shape in model.net.shapes.values()) * len(stream)}
         for wanted in job.wanted:
             begin = shop.clock()
             figures, each = _graded(wanted, model, stream)
-            seconds = {"learning": learning, "grading": shop.clock() - begin}
+            seconds = {"learning": learning, "grading": shop.clock() - begin, PLAIN_WAY: plain}
             trace = {"tasks learned before an interruption": known} if known else {}
             yield Finished(wanted, seed, figures, each, size, seconds, trace)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
 from supsup.baselines.rival import Method
 from supsup.data import Stream
 from supsup.evaluate import Evaluation, evaluate
+from supsup.nets import FullyConnected
 from supsup.paper.jobs import Job, Work
-from supsup.paper.records import Finished, Wanted
+from supsup.paper.records import PLAIN_WAY, Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task, places
+from supsup.paper.runs.plain_way import plain_rival
 from supsup.paper.workshop import Workshop, net_of
 from supsup.training import Recipe
 
@@ -123,17 +126,24 @@ def batche(job: Job, shop: Workshop) -> Work:
     """BatchE with the task given, or inferred by One-Shot or ABatchE."""
     training, seed = job.training, job.seeds[0]
     stream = shop.mnist_stream(training, seed)
-    how: dict[str, Any] = {"base": training.get("base", "trained"), "filling": "kaiming_normal", "device": shop.device}
-    how["recipe"] = Recipe("adam", 1e-2, steps=training["steps"], weight_decay=1e-4)
-    model = BatchE(net_of(training), seed, **how)
+    recipe = Recipe("adam", 1e-2, steps=training["steps"], weight_decay=1e-4)
+    how: dict[str, Any] = {"filling": "kaiming_normal", "device": shop.device}
+    model = BatchE(net_of(training), seed, base=training.get("base", "trained"), recipe=recipe, **how)
     begin = shop.clock()
     model.learn_many(stream)
     learning = shop.clock() - begin
+    later = partial(_later_tasks, net_of(training), how)
+    plain = plain_rival(later, recipe, stream, shop)
     for wanted in job.wanted:
         own, begin = wanted.own, shop.clock()
         if own["scenario"] != "GG":
             model.inference = TaskInference(own["method"], own["objective"], own.get("images"))
         graded = evaluate(model, stream, own["scenario"], protocol=own.get("protocol", "paper"), stages=own["stages"])
-        seconds = {"learning": learning, "grading": shop.clock() - begin}
+        seconds = {"learning": learning, "grading": shop.clock() - begin, PLAIN_WAY: plain}
         size = {"paper's count": model.bytes}
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), size, seconds)
+
+
+def _later_tasks(net: FullyConnected, how: dict[str, Any], recipe: Recipe) -> BatchE:
+    """BatchE as it trains all tasks but the first: vectors only."""
+    return BatchE(net, base="random", recipe=recipe, **how)

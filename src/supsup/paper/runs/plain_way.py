@@ -1,0 +1,42 @@
+"""What a training would take the plain way, one task at a time by eager autograd: a few steps, timed and multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from supsup.baselines.any_module import learn_plain
+from supsup.baselines.rival import Method
+from supsup.data import Stream
+from supsup.learner import SupSup
+from supsup.paper.workshop import Workshop
+from supsup.training import Recipe, train_mask
+
+_WARM_UP, _TIMED = 2, 10  # steps
+
+
+def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> float:
+    """Seconds for all masks of a stream."""
+    task, recipe = stream[0], model.recipe
+
+    def train(steps: int) -> None:
+        train_mask(model.net, task.name, task.train, replace(recipe, epochs=None, steps=steps))
+
+    return _multiplied(train, recipe, stream, shop)
+
+
+def plain_rival(make: Callable[[Recipe], Method], recipe: Recipe, stream: Stream, shop: Workshop) -> float:
+    """Seconds for all tasks of a rival that is made with a recipe."""
+
+    def train(steps: int) -> None:
+        learn_plain(make(replace(recipe, epochs=None, steps=steps)), stream[0])
+
+    return _multiplied(train, recipe, stream, shop)
+
+
+def _multiplied(train: Callable[[int], None], recipe: Recipe, stream: Stream, shop: Workshop) -> float:
+    train(_WARM_UP)
+    begin = shop.clock()
+    train(_TIMED)
+    each = (shop.clock() - begin) / _TIMED
+    return each * sum(recipe.steps_for(len(task.train)) for task in stream)

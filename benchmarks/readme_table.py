@@ -39,20 +39,21 @@ def speed() -> str:
     exact, few = searches("bench/bench-infer-h200"), searches(two_cores())
     cores = read("bench/bench-train-lenet-2-cores")["rows"][-1]
     (learning, asking, _), unannounced = twenty_thousand("H"), read("bench/bench-unannounced-h200")["rows"][0]
+    asked = 1e-6 * 10_000 * searches(TWENTY_THOUSAND)["exact, first layer, H"]["floor in batches µs"]
     rows = [
         training("H200, LeNet 300-100 with 500 outputs, 2,500 tasks × 1,000 batches", lenet),
         training("H200, FC 1024-1024 with 200 outputs, 250 tasks × 1,000 batches", fc),
         (
             "H200, 20,000 tasks, then 10,000 single images over all of them",
             f"{learning:.1f} s + {asking:.2f} s",
-            "",
-            "",
+            f"{all_steps(lenet, 20_000, 'plain µs per task-step'):,.0f} s + …",
+            f"{all_steps(lenet, 20_000, 'floor µs'):.1f} s + {asked:.2f} s",
         ),
         (
             "H200, 2,500 tasks × 1,000 batches, unannounced, graded 5 times on the way",
             f"{unannounced['seconds']:.0f} s",
-            "",
-            "",
+            f"{all_steps(lenet, unannounced['tasks'], 'plain µs per task-step'):,.0f} s + …",
+            f"{all_steps(lenet, unannounced['tasks'], 'floor µs'):.1f} s",
         ),
         *inferring("H200", exact["exact, all layers, H"]),
         *inferring("H200", exact["exact, first layer, H"]),
@@ -120,9 +121,13 @@ def searches(name: str) -> dict[str, Any]:
 
 def training(what: str, row: dict[str, Any]) -> tuple[str, str, str, str]:
     """A line on training."""
-    steps = 1e-6 * row["tasks"] * row["steps"]
-    plain, floor = steps * row["plain µs per task-step"], steps * row["floor µs"]
+    plain, floor = (all_steps(row, row["tasks"], name) for name in ("plain µs per task-step", "floor µs"))
     return what, f"{row['seconds']:.1f} s", f"{plain:,.0f} s", f"{floor:.1f} s"
+
+
+def all_steps(row: dict[str, Any], tasks: int, name: str) -> float:
+    """Seconds of so many tasks' steps, from those of one."""
+    return 1e-6 * tasks * float(row["steps"]) * float(row[name])
 
 
 def inferring(where: str, row: dict[str, Any]) -> list[tuple[str, str, str, str]]:

@@ -63,17 +63,20 @@ def learned(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device
 
 
 def bench_unannounced(
-    net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device, stages: Sequence[int]
+    net: nn.Module, stream: Stream, recipe: Recipe, machine: Machine, device: torch.device, stages: Sequence[int]
 ) -> tuple[Row, SupSup]:
-    """Learning a stream of which nobody says where a task begins, graded at the given stages."""
+    """Learning a stream of which nobody says where a task begins, graded at the given stages; the floor is of steps."""
     model = SupSup(net, recipe=recipe, device=device)
     graded: list[Any] = []
     taken = once(lambda: graded.append(follow(model, stream, "NNs", stages=stages)), device)
+    each, floor = taken / (len(stream) * recipe.steps), machine.floor(*work_per_step(model.net, recipe.batch_size))
     row = {
         "tasks": len(stream),
         "steps": recipe.steps,
         "seconds": taken,
-        "µs per step": 1e6 * taken / (len(stream) * recipe.steps),
+        "µs per step": 1e6 * each,
+        "floor µs": 1e6 * floor,
+        "times the floor": each / floor,
         "masks": len(model.tasks),
         "accuracy": dict(zip(graded[0].stages, graded[0].curve)),
     }

@@ -64,13 +64,20 @@ def train(
     """Training: seconds for all tasks with data included, per task and step, against plain autograd and the floor."""
     place, counts = resolve(device), _numbers(tasks)
     stream = _stream(data_set, data_dir, max(counts))
-    recipe = Recipe(steps=steps)
+    recipe, machine = Recipe(steps=steps), measure_machine(place)
     if unannounced:
         stages = sorted({max(1, round(max(counts) * part / 5)) for part in range(1, 6)})
-        row, _ = bench_unannounced(_net(net, outputs), stream, recipe, place, stages)
-        _show("training, tasks unannounced", [row], json_file, net=net, outputs=outputs, device=device)
+        row, _ = bench_unannounced(_net(net, outputs), stream, recipe, machine, place, stages)
+        _show(
+            "training, tasks unannounced",
+            [row],
+            json_file,
+            net=net,
+            outputs=outputs,
+            device=device,
+            machine=vars(machine),
+        )
         return
-    machine = measure_machine(place)
     rows = bench_training(_net(net, outputs), stream, counts, recipe, machine, place)
     _show("training", rows, json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
     if json_file is not None:

@@ -17,8 +17,9 @@ RECIPE = Recipe(learning_rate=1e-2, steps=40)
 
 
 def test_the_lower_bound_forgets_and_the_upper_does_not(stream: Stream) -> None:
-    lower = follow(LowerBound(net(), recipe=RECIPE, device="cpu"), stream[:3], "GG")
-    upper = follow(UpperBound(net(), recipe=RECIPE, device="cpu"), stream[:3], "GG")
+    longer = Recipe(learning_rate=1e-2, steps=120)
+    lower = follow(LowerBound(net(), recipe=longer, device="cpu"), stream[:3], "GG")
+    upper = follow(UpperBound(net(), recipe=longer, device="cpu"), stream[:3], "GG")
     assert lower.forgetting > 0.05
     assert upper.forgetting == 0
     assert upper.fresh.keys() == lower.fresh.keys()
@@ -59,3 +60,13 @@ def test_one_head_for_all_needs_no_task(stream: Stream, images: torch.Tensor) ->
     assert model.bytes == 4 * (784 * 30 + 30 * 10)
     with pytest.raises(SupSupError, match="'multi' or 'single'"):
         LowerBound(net(), heads="three", device="cpu")  # type: ignore[arg-type]
+
+
+def test_heads_are_filled_as_in_the_released_scripts() -> None:
+    """Every task's head begins with the same small numbers; one head for all is filled like the other layers."""
+    multi, single = LowerBound(net(), device="cpu"), LowerBound(net(), heads="single", device="cpu")
+    bound = 30**-0.5
+    for model in (multi, UpperBound(net(), device="cpu")):
+        assert 0.9 * bound < model.shared[model.head].abs().max() <= bound
+    assert single.shared[single.head].abs().max() > bound
+    assert torch.equal(multi.shared["layers.0.weight"], single.shared["layers.0.weight"])

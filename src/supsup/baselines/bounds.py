@@ -11,12 +11,14 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from supsup.baselines import storage
+from supsup.baselines.initial import Filling
 from supsup.baselines.rival import Method
 from supsup.baselines.side_by_side import State
 from supsup.data import Task
 from supsup.errors import SupSupError
 
 Heads = Literal["multi", "single"]
+_HEAD: Filling = "kaiming_uniform"  # of each task's own head, as in the released scripts
 
 
 class LowerBound(Method):
@@ -28,6 +30,7 @@ class LowerBound(Method):
     def __init__(self, net: nn.Module, seed: int = 0, *, heads: Heads = "multi", **settings: Any) -> None:
         if heads not in get_args(Heads):
             raise SupSupError(f"unknown heads={heads!r}; use 'multi' or 'single'")
+        self.head_filling = _HEAD if heads == "multi" else None
         super().__init__(net, seed, **settings)
         self.heads = heads
         self.needs_task = heads == "multi"
@@ -51,13 +54,16 @@ class LowerBound(Method):
 class UpperBound(Method):
     """A whole network for each task."""
 
+    head_filling = _HEAD
+
     def finish(self, task: Task, state: State) -> None:
         self.own[task.name] = dict(state)
         self.shared = {name: value if name != self.head else self.shared[name] for name, value in state.items()}
 
     def lower_bound(self) -> LowerBound:
         """What is left if only the newest trunk is kept beside the heads: a Lower Bound of the same training."""
-        lower = LowerBound(self.net, self.seed, recipe=self.recipe, first=self.first, device=self.device)
+        how: dict[str, Any] = {"recipe": self.recipe, "first": self.first, "filling": self.filling}
+        lower = LowerBound(self.net, self.seed, device=self.device, **how)
         lower.shared = dict(self.shared)
         lower.own = {task: {self.head: state[self.head]} for task, state in self.own.items()}
         return lower

@@ -21,11 +21,17 @@ def layer_names(net: nn.Module) -> list[str]:
     return [f"{name}.weight" if name else "weight" for name, m in net.named_modules() if isinstance(m, _LAYERS)]
 
 
-def weights(net: nn.Module, seed: int, filling: Filling, device: torch.device) -> dict[str, Tensor]:
-    """Every parameter of the network: layers filled from the seed, biases 0, anything else as it was built."""
-    filled = {name: value.detach().clone() for name, value in net.named_parameters()}
-    for name in layer_names(net):
-        filled[name] = FILLINGS[filling](seed, f"initial/{name}", filled[name].shape)
+def weights(
+    net: nn.Module, seed: int, filling: Filling, device: torch.device, head: Filling | None = None
+) -> dict[str, Tensor]:
+    """Every parameter of the network: layers filled from the seed, biases 0, anything else as it was built.
+
+    head  the filling of the last layer, where it differs
+    """
+    filled, names = {name: value.detach().clone() for name, value in net.named_parameters()}, layer_names(net)
+    for name in names:
+        how = head if head is not None and name == names[-1] else filling
+        filled[name] = FILLINGS[how](seed, f"initial/{name}", filled[name].shape)
         bias = name.removesuffix("weight") + "bias"
         if bias in filled:
             filled[bias].zero_()

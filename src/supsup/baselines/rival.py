@@ -53,10 +53,11 @@ class Method:
     net      any module; copied, its layers filled from `seed`
     recipe   how a task is trained
     first    how the first task is trained, where that differs
-    filling  how the layers are filled, where not as the paper has it for this method
+    filling  how the layers are filled, where not as the paper has it for this method; heads of tasks may have their own
     """
 
     filling: initial.Filling = "kaiming_normal"
+    head_filling: initial.Filling | None = None  # of the last layer, where it differs
     needs_task = True  # an answer depends on the task, which must be given or inferred
     independent = False  # a task does not depend on those before it …
     first_matters = True  # … except for the first
@@ -83,7 +84,8 @@ class Method:
         if not self.layers:
             raise SupSupError("nothing to train: the network has no linear or convolutional layer")
         self.statistics = {n for n, _ in net.named_buffers() if n.endswith(("running_mean", "running_var"))}
-        self.shared: State = initial.weights(net, seed, self.filling, self.device) | self.fresh_statistics()
+        filled = initial.weights(net, seed, self.filling, self.device, self.head_filling)
+        self.shared: State = filled | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
         self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
         self.benches: list[Bench] = []  # the same on another network on a GPU

@@ -45,6 +45,7 @@ def model_of(training: Mapping[str, Any], seed: int, device: torch.device) -> Me
     slow = recipe_of(training, _BASIC)
     fast, fastest = replace(slow, learning_rate=1e-2), replace(slow, learning_rate=0.1)
     common: dict[str, Any] = {"net": nets.gem_resnet18(outputs=5), "seed": seed, "device": device}
+    common["filling"] = "kaiming_uniform"  # as in the released configurations
     kinds: dict[str, Callable[[], Method]] = {
         "batche": lambda: BatchE(last="head", recipe=fast, first=slow, **common),
         "batche-random": lambda: BatchE(base="random", last="head", recipe=fastest, **common),

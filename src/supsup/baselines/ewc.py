@@ -21,7 +21,7 @@ _BY_AUTOGRAD = 16  # images in one pass with a gradient of every weight for each
 class OnlineEWC(Consolidation):
     """One spring per weight, its strength the sum of all tasks' Fisher information.
 
-    strength  λ of λ/2 · F · (w − w*)²; 100 is what van de Ven and Tolias use on permutations
+    strength  λ of λ/2 · F · (w − w*)²; van de Ven and Tolias use 5 on permutations with unshared labels, else 1000
     decay     γ: how much of the earlier tasks' information is kept at each new one
     images    so many training images to estimate it from (None: all)
     """

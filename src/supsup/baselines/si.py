@@ -15,7 +15,7 @@ from supsup.data import Task
 class SI(Consolidation):
     """Each weight's path is followed: Σ −gradient · movement, over the square of how far it went.
 
-    strength  c of c · Ω · (w − w*)²; 5 is what van de Ven and Tolias use on permutations with unshared labels
+    strength  c of c · Ω · (w − w*)²; on permutations van de Ven and Tolias use 0.1 with unshared labels, 5 with shared
     damping   ξ, which keeps Ω finite where a weight did not move
     """
 

@@ -274,8 +274,8 @@ ENTRIES = (
                 "trained-full-batch", "BatchE, W trained (full batch)", "trained", "paper-full-batch", ()
             ),
             _batche_inferring("trained-one-image", "BatchE, W trained (one image)", "trained", "paper", ()),
-            _consolidation("ewc", "Online EWC (class-incremental, cited)", 100.0, 33.88),
-            _consolidation("si", "SI (class-incremental, cited)", 5.0, 29.31),
+            _consolidation("ewc", "Online EWC (class-incremental, cited)", 5.0, 33.88),
+            _consolidation("si", "SI (class-incremental, cited)", 0.1, 29.31),
         ),
         "tasks learned",
         note="BatchE's W is random here; docs/rivals.md says why it cannot have been trained.",

@@ -48,4 +48,7 @@ def test_quick_prints_ours_beside_the_published_and_keeps_apart(
     assert [path.name for path in tmp_path.iterdir()] == ["quick"]
     assert len(list((tmp_path / "quick" / "hopfield").glob("*.json"))) == 3
     assert "3 of 3 rows and seeds are there already" in run("hopfield", "--seeds", "1", "--out", str(tmp_path))
+    one_row = run("hopfield", "--row", "own", "--seeds", "1", "--out", str(tmp_path))
+    assert "masks as learned" in one_row
+    assert "descent" not in one_row, "rows that were not asked for are neither shown nor called wrong"
     assert run("hopfield", "--bytes", "--out", str(tmp_path)) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -57,9 +58,8 @@ def reproduce(
         raise SupSupError(f"say what to reproduce: {', '.join([*ENTRIES, *GROUPS])}")
     if scale not in SCALES:
         raise SupSupError(f"unknown scale {scale!r}; use {' or '.join(SCALES)}")
-    entries = entries_named(names)
-    if row:
-        entries = only_rows(entries, row)
+    whole = entries_named(names)
+    entries = only_rows(whole, row) if row else whole
     folder = (out or Path("results")) if scale == "full" else (out or Path("runs")) / "quick"
     if count_bytes:
         for entry in entries:
@@ -68,11 +68,14 @@ def reproduce(
         return
     shop = Workshop(resolve(device), data_dir)
     outcome = run_entries(entries, folder, scale, seeds, shop, lambda line: _say(console, line))
-    found = summarise({entry.name: entry for entry in entries}, folder)
+    found = summarise({entry.name: entry for entry in whole}, folder)
     for line in found.damaged:
         _say(console, line)
+    asked = {entry.name: {row.name for row in entry.rows} for entry in entries}
     for summary in found.entries:
-        console.print(comparison_table(summary, scale))
+        rows = tuple(found_row for found_row in summary.rows if found_row.row.name in asked.get(summary.entry.name, ()))
+        if rows:
+            console.print(comparison_table(replace(summary, rows=rows), scale))
     if scale == "quick":
         console.print("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
     console.print(

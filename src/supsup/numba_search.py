@@ -7,11 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from supsup.numba_threads import thread_count
+
 
 def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
     """out [r, tasks] += query [r, bits] · masks, given as bytes [bits / 8, tasks]."""
     bytes_, values = block.numpy(), query.contiguous().numpy()
-    threads = numba.get_num_threads()
+    threads = thread_count()
     for row in range(len(values)):
         partial = np.zeros((threads, bytes_.shape[1]), dtype=np.float32)
         _add_sums(values[row], bytes_, partial)
@@ -21,14 +23,14 @@ def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
 def add_inner_at(query: Tensor, coordinates: Tensor, block: Tensor, out: Tensor) -> None:
     """out [tasks] += the same over some coordinates of one query [bits] alone."""
     bytes_ = block.numpy()
-    partial = np.zeros((numba.get_num_threads(), bytes_.shape[1]), dtype=np.float32)
+    partial = np.zeros((thread_count(), bytes_.shape[1]), dtype=np.float32)
     _add_at(query.numpy(), coordinates.numpy(), bytes_, partial)
     out += torch.from_numpy(partial.sum(0))
 
 
 def inner_columns(query: Tensor, block: Tensor, columns: Tensor) -> Tensor:
     """The inner products of one query [bits] with some of the masks: [columns]."""
-    partial = np.zeros((numba.get_num_threads(), len(columns)), dtype=np.float32)
+    partial = np.zeros((thread_count(), len(columns)), dtype=np.float32)
     _columns(query.numpy(), block.numpy(), columns.numpy(), partial)
     return torch.from_numpy(partial.sum(0))
 

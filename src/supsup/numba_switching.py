@@ -6,10 +6,12 @@ import numba
 import numpy as np
 from torch import Tensor
 
+from supsup.numba_threads import thread_count
+
 
 def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
     """Each thread takes a share of the bytes, which may lie any stride apart."""
-    _fill(packed.numpy(), frozen.numpy(), masked.numpy(), numba.get_num_threads())
+    _fill(packed.numpy(), frozen.numpy(), masked.numpy(), thread_count())
 
 
 @numba.njit(parallel=True, cache=True)

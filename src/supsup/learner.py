@@ -219,16 +219,18 @@ class SupSup:
         """
         part = part.on(self.device)
         positions = positions.to(self.device)
-        if len(part) == 0 or positions.ndim != 2 or int(positions.min()) < 0 or int(positions.max()) >= len(part):
+        if (
+            positions.ndim != 2
+            or not positions.numel()
+            or not 0 <= int(positions.min()) <= int(positions.max()) < len(part)
+        ):
             raise SupSupError(f"positions must be [batches, images] within the part's {len(part)} images")
         checks.label_range(part.labels, self._outputs_for(part.batch(positions[0, :1])[0]), "observed")
-        done = 0
-        while done < len(positions):
-            batches = positions[done : done + self._observer.until_check()]
+        while len(positions):
+            batches, positions = positions.tensor_split([self._observer.until_check()])
             name = self._observer.prepare(part.batch(batches[0])[0], len(batches))
             self._classes[name] = max(self._classes[name], int(part.labels[batches].max()) + 1)
             self._observer.bench.run(part, batches)  # last: nothing here waits for it
-            done += len(batches)
             yield name, len(batches)
 
     def forget(self, task: str) -> None:

@@ -330,3 +330,11 @@ def test_many_batches_are_decided_as_each_on_its_own(learned: SupSup, stream: St
         ]
     finally:
         learned.inference = before
+
+
+@pytest.mark.parametrize("positions", [torch.zeros(0, 8), torch.zeros(8), torch.full((2, 8), 10**6), -torch.ones(2, 8)])
+def test_positions_outside_a_part_are_a_mistake(stream: Stream, positions: torch.Tensor) -> None:
+    model = SupSup(nets.FullyConnected((784, 20)), recipe=Recipe(steps=1), device="cpu")
+    with pytest.raises(SupSupError, match="positions must be"):
+        model.observe_batches(stream[0].train, positions.long())
+    assert model.tasks == []

@@ -113,8 +113,9 @@ def test_interrupting_the_program_ends_it_and_its_processes(tmp_path: Path, path
     """Ctrl-C while batches are under way: one KeyboardInterrupt, no word from the workers, nobody left."""
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys\n"
+        "import signal, sys\n"
         "from supsup.data.decoders import Decoders\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit that it is ignored\n"
         "decoders = Decoders(2)\n"
         "images = [(path, None) for path in sys.argv[1:]] * 20\n"
         "decoders.start(images, 8).result()\n"

@@ -43,6 +43,13 @@ def labels(y: Array, count: int, device: torch.device) -> Tensor:
     return tensor.to(device, torch.int64)
 
 
+def positions(places: Tensor, count: int) -> None:
+    """An error unless these are positions [batches, images] among so many images."""
+    shaped = places.ndim == 2 and places.numel() > 0
+    if not shaped or not 0 <= int(places.min()) <= int(places.max()) < count:
+        raise SupSupError(f"positions must be [batches, images] within the part's {count} images")
+
+
 def label_range(y: Tensor, outputs: int, task: str) -> None:
     """Every label must have an output of its own."""
     low, high = int(y.min()), int(y.max())

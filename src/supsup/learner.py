@@ -219,12 +219,7 @@ class SupSup:
         """
         part = part.on(self.device)
         positions = positions.to(self.device)
-        if (
-            positions.ndim != 2
-            or not positions.numel()
-            or not 0 <= int(positions.min()) <= int(positions.max()) < len(part)
-        ):
-            raise SupSupError(f"positions must be [batches, images] within the part's {len(part)} images")
+        checks.positions(positions, len(part))
         checks.label_range(part.labels, self._outputs_for(part.batch(positions[0, :1])[0]), "observed")
         while len(positions):
             batches, positions = positions.tensor_split([self._observer.until_check()])

@@ -1,5 +1,6 @@
 """One call makes every row asked for, once: an interruption or a failure loses nothing that was finished."""
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def test_rows_are_written_as_agreed_and_not_made_again(tmp_path: Path, shop: Wor
     assert path.stat().st_mtime_ns == before
     (calls,) = json.loads((tmp_path / "wall-time.json").read_text()).values()
     assert [made["files written"] for made in calls] == [3]
+    assert datetime.datetime.fromisoformat(calls[0]["began"]) < datetime.datetime.now(datetime.UTC)
 
 
 def test_another_seed_or_setting_is_another_row(tmp_path: Path, shop: Workshop) -> None:

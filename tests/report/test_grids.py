@@ -72,7 +72,10 @@ def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
 
 def test_the_headline_counts_rows(catalogue: dict[str, Entry], results: Path) -> None:
     assert headline(summarise(catalogue, results)).startswith("3 reproduced, 1 missed, 1 quick run, 2 measured, ")
-    calls = [{"entries": ["gamma", "rotated"], "seconds": 90}, {"entries": ["cifar100-gg"], "seconds": 7200}]
+    calls = [
+        {"entries": ["gamma", "rotated"], "began": "2026-01-02T10:00:00+00:00", "seconds": 90},
+        {"entries": ["cifar100-gg"], "began": "2026-01-02T11:00:00+00:00", "seconds": 7200},
+    ]
     (results / "wall-time.json").write_text(json.dumps({"calls": calls}))
     assert headline(summarise(catalogue, results)).endswith(
         "; wall time of all seeds 90 s for the MNIST half, 2.0 h in all."

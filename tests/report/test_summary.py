@@ -147,13 +147,18 @@ def test_other_files_in_the_folder_are_left_alone(catalogue: dict[str, Entry], r
     assert read_results(catalogue, results)[1] == []
 
 
-CALLS = [{"entries": ["gamma"], "seconds": 100.5}, {"entries": ["gamma", "cifar100-gg"], "seconds": 20}]
+CALLS = [
+    {"entries": ["gamma"], "began": "2026-01-02T10:00:00.000+00:00", "seconds": 100.5},
+    {"entries": ["gamma", "cifar100-gg"], "began": "2026-01-02T10:01:30.000+00:00", "seconds": 20},
+    {"entries": ["rotated"], "began": "2026-01-02T10:00:30.000+00:00", "seconds": 5},
+    {"entries": ["gamma"], "began": "2026-01-01T10:00:00.000+00:00", "seconds": 1},
+]
 
 
-def test_the_time_of_all_calls_is_added_up(catalogue: dict[str, Entry], results: Path) -> None:
+def test_calls_side_by_side_count_once_in_the_wall_time(catalogue: dict[str, Entry], results: Path) -> None:
     assert summarise(catalogue, results).seconds is None
     (results / "wall-time.json").write_text(json.dumps({"calls": CALLS}))
-    assert summarise(catalogue, results).seconds == WallTime(total=120.5, mnist=100.5)
+    assert summarise(catalogue, results).seconds == WallTime(total=111, mnist=101.5)
     (results / "wall-time.json").write_text("{}")
     summary = summarise(catalogue, results)
     assert summary.seconds is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ def reproduce(
     entries: Sequence[Entry], folder: Path, scale: str, seeds: int | None, shop: Workshop, say: Say
 ) -> Outcome:
     """Run every row of these entries that is not in the folder yet, and note the wall time there."""
-    begin = time.perf_counter()
+    begin, began = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     asked = [
         (wanted, seed)
         for entry in entries
@@ -46,7 +47,7 @@ def reproduce(
     written = sum(wanted.finished(seed) for wanted, seed in waiting)
     outcome = Outcome(written, len(asked) - len(waiting), failed, time.perf_counter() - begin)
     if written:
-        _note_time(folder, [entry.name for entry in entries], scale, outcome, shop)
+        _note_time(folder, [entry.name for entry in entries], scale, began, outcome, shop)
     return outcome
 
 
@@ -55,7 +56,9 @@ def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted]:
     return [Wanted(entry.name, row.name, entry.axis, scale, at_scale(row, scale), folder) for row in entry.rows]
 
 
-def _note_time(folder: Path, entries: list[str], scale: str, outcome: Outcome, shop: Workshop) -> None:
+def _note_time(
+    folder: Path, entries: list[str], scale: str, began: datetime.datetime, outcome: Outcome, shop: Workshop
+) -> None:
     path = folder / "wall-time.json"
     earlier: list[Any] = (records.read(path) or {}).get("calls", [])
     call = {
@@ -63,6 +66,7 @@ def _note_time(folder: Path, entries: list[str], scale: str, outcome: Outcome, s
         "scale": scale,
         "files written": outcome.written,
         "jobs failed": outcome.failed,
+        "began": began.isoformat(timespec="milliseconds"),
         "seconds": round(outcome.seconds, 1),
         "made by": provenance(shop.device),
     }

@@ -5,6 +5,7 @@ Pure functions of the catalogue and a folder; the HTML page and the Markdown tab
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import re
@@ -123,7 +124,7 @@ class EntrySummary:
 
 @dataclass(frozen=True)
 class WallTime:
-    """Seconds of all calls of `supsup reproduce`, with all their seeds, and of those for the MNIST half."""
+    """Seconds that calls of `supsup reproduce` took, with all their seeds: all, and those of the MNIST half alone."""
 
     total: float
     mnist: float
@@ -274,11 +275,22 @@ def read_wall_time(folder: Path) -> tuple[WallTime | None, list[str]]:
         return None, []
     try:
         calls = json.loads(path.read_text(encoding="utf-8"))["calls"]
-        total = math.fsum(float(call["seconds"]) for call in calls)
-        mnist = math.fsum(float(call["seconds"]) for call in calls if {*call["entries"]} <= {*GROUPS["all-mnist"]})
+        total = elapsed(calls)
+        mnist = elapsed(call for call in calls if {*call["entries"]} <= {*GROUPS["all-mnist"]})
     except _UNREADABLE as error:
         return None, [f"{WALL_TIME}: damaged ({_reason(error)}); delete it, and the total time is left out"]
     return WallTime(total, mnist), []
+
+
+def elapsed(calls: Iterable[Mapping[str, Any]]) -> float:
+    """Seconds during which at least one of the calls ran: those side by side are counted once."""
+    seconds, end = 0.0, -math.inf
+    for call in sorted(calls, key=lambda call: str(call["began"])):
+        begin = datetime.datetime.fromisoformat(call["began"]).timestamp()
+        stop = begin + float(call["seconds"])
+        seconds += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return seconds
 
 
 def as_number(place: str) -> float | None:

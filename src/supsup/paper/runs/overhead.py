@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 from supsup import nets
 from supsup.bench import measure_machine
-from supsup.errors import SupSupError
+from supsup.bench.masking import bench_masking
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished
 from supsup.paper.workshop import Workshop
@@ -14,13 +12,9 @@ from supsup.paper.workshop import Workshop
 
 def mask_overhead(job: Job, shop: Workshop) -> Work:
     """Times of a plain pass, of one with a task selected, and of selecting another."""
-    try:
-        bench = importlib.import_module("supsup.bench.masking").bench_masking
-    except ImportError as error:
-        raise SupSupError("this version has no supsup.bench.masking, which measures the cost of a mask") from error
     training = job.training
     begin = shop.clock()
-    row = bench(
+    row = bench_masking(
         nets.resnet50(10),
         tuple(training["image"]),
         training["batch"],

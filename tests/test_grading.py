@@ -8,7 +8,8 @@ from torch import Tensor
 
 from supsup import Prediction, evaluate
 from supsup.data import Stream, Task
-from supsup.grading import order_of_test
+from supsup.errors import SupSupError
+from supsup.grading import Known, order_of_test
 
 
 class Oracle:
@@ -76,3 +77,28 @@ def test_answers_with_the_task_known_are_asked_for_once(stream: Stream) -> None:
     oracle.asked.clear()
     assert evaluate(oracle, stream[:3], "GG", stages=[2, 3]).curve == [1, 1]
     assert oracle.asked == ["permutation-0", "permutation-1", "permutation-2"]
+
+
+def test_answers_are_kept_from_one_grading_to_another(stream: Stream) -> None:
+    oracle, known = Oracle(stream[:2]), Known()
+    first = evaluate(oracle, stream[:2], "GNu", known=known)
+    oracle.asked.clear()
+    assert evaluate(oracle, stream[:2], "GG", known=known).per_task == first.per_task
+    assert oracle.asked == []
+    with pytest.raises(SupSupError, match="batches of 128"):
+        evaluate(oracle, stream[:2], "GG", known=known, batch_size=64)
+
+
+def test_a_wrong_task_is_asked_for_labels_only_where_these_count(stream: Stream) -> None:
+    oracle = Oracle(stream[:1], int(order_of_test(stream[0])[0]))
+    evaluate(oracle, stream[:1], "GNu")
+    assert {*oracle.asked} == {"permutation-0"}
+    evaluate(oracle, stream[:1], "GNs")
+    assert {*oracle.asked[1:]} == {"nonsense", "permutation-0"}
+
+
+def test_other_images_decide_for_another_task(stream: Stream) -> None:
+    orders = [order_of_test(task) for task in stream[:2]]
+    assert not torch.equal(*orders)
+    assert torch.equal(orders[0], order_of_test(stream[0]))
+    assert torch.equal(orders[0].sort().values, torch.arange(len(stream[0].test)))

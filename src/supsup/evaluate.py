@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from supsup import progress
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.grading import Grade, Grader, Grading, Learner, LooksBack
+from supsup.grading import Grade, Grader, Grading, Known, Learner, LooksBack
 from supsup.learner import SupSup
 from supsup.scenario import Scenario, scenario_named
 from supsup.training.order import many_positions
@@ -73,16 +73,21 @@ def evaluate(
     batch_size: int = 128,
     stages: Sequence[int] | None = None,
     show_progress: bool | None = None,
+    known: Known | None = None,
 ) -> Evaluation:
     """Grade a learner on the whole test part of every task of the stream that it knows.
 
+    known   answers with the task known, kept from earlier gradings of the same learner on the same stream
     stages  also grade as if only the first n tasks had been learned, for each n given (where the learner can answer
             so). Without it: now, and each task as it was when it was the newest, for forgetting.
     """
     setting = scenario_named(scenario)
-    grader = Grader(model, setting, protocol, batch_size)
-    known = set(model.tasks)
-    tasks = list(stream) if not setting.given_in_training else [task for task in stream if task.name in known]
+    known = known or Known(batch_size)
+    if known.batch_size != batch_size:
+        raise SupSupError(f"the answers kept are for batches of {known.batch_size}, not {batch_size}")
+    grader = Grader(model, setting, protocol, known)
+    learned = set(model.tasks)
+    tasks = list(stream) if not setting.given_in_training else [task for task in stream if task.name in learned]
     if not tasks:
         raise SupSupError("the model knows no task of this stream; learn some first")
     if not setting.given_in_training:
@@ -152,7 +157,8 @@ def following(
     Yields the number of tasks just finished: 1 after each, and 0 between the decisions of a task nobody announced.
     """
     setting = scenario_named(scenario)
-    Grader(model, setting, protocol, batch_size)  # an error now rather than after the first stage
+    known = Known(batch_size)
+    grader = Grader(model, setting, protocol, known)
     if not len(stream):
         raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
     ends = list(range(1, len(stream) + 1) if stages is None else stages)
@@ -165,7 +171,8 @@ def following(
             for _ in _observe(model, task):
                 yield 0
         if count in ends:
-            graded.append(Grader(model, setting, protocol, batch_size).grades(list(stream[:count]), None))
+            known.right.clear()  # it has learned since
+            graded.append(grader.grades(list(stream[:count]), None))
             fresh[task.name] = graded[-1][task.name]
         yield 1
     return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))

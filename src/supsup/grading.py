@@ -1,8 +1,8 @@
 """Which answers of a learner count as right, under each scenario and protocol.
 
 Protocols, for scenarios where the task is not given at test:
-  paper             one image of each test batch of 128 decides the task of the whole batch (batches in a fixed random
-                    order: in that of the file, a batch of MNIST is the hand of a few writers)
+  paper             one image of each test batch of 128 decides the task of the whole batch; test images are shuffled,
+                    for each task in another way, so that it is not always the same few that decide
   paper-full-batch  all 128 images decide together
   strict            every image decides for itself, in batches that mix the tasks
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Literal, Protocol, get_args, runtime_checkable
 
@@ -29,7 +28,7 @@ from supsup.scenario import Scenario
 Grading = Literal["paper", "paper-full-batch", "strict"]
 _ASKED_TOGETHER = 32  # tasks whose deciding images are handed in at once
 _MIXED = 16  # tasks whose images share batches under the strict protocol …
-_STRICT = 4096  # … of so many images
+_STRICT = {"cpu": 4096, "cuda": 1 << 18}  # … of so many images
 
 
 class Learner(Protocol):
@@ -67,26 +66,49 @@ class Grade:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a learner said of one task's test images: is the label right, and which task was each batch taken for?"""
+    """What a learner said of one task's test images, batch by batch."""
 
-    right: Tensor  # booleans, one per image
-    used: list[str]  # one per batch
-    batch: int
+    right: Tensor  # how many labels are right
+    size: Tensor  # how many images there are
+    used: list[str]  # the task it was taken for
 
-    def per_image(self, batches: Sequence[bool]) -> Tensor:
-        """What holds for each batch, for each image."""
-        values = torch.tensor(batches, device=self.right.device)
-        return values.repeat_interleave(self.batch)[: len(self.right)]
+    def grade(self, hit: Tensor, shared_labels: bool) -> Grade:
+        """hit: which batches were taken for the right task; other answers count only where labels are shared."""
+        counted = self.right if shared_labels else self.right * hit
+        images = int(self.size.sum())
+        return Grade(int(counted.sum()) / images, int((self.size * hit).sum()) / images)
+
+
+class Known:
+    """What stays the same from one grading to another as long as answers with the task known do.
+
+    By task: the first image of each test batch, and how many answers are right in each batch if the task is known.
+    """
+
+    def __init__(self, batch_size: int = 128) -> None:
+        self.batch_size = batch_size
+        self.leading: dict[str, Tensor] = {}
+        self.right: dict[str, Tensor] = {}
+
+    def leading_of(self, task: Task) -> Tensor:
+        """Positions of the images that stand first in their batches."""
+        if task.name not in self.leading:
+            self.leading[task.name] = order_of_test(task)[:: self.batch_size].clone()
+        return self.leading[task.name]
+
+    def sizes_of(self, task: Task) -> Tensor:
+        """How many images each batch has."""
+        starts = torch.arange(0, len(task.test), self.batch_size)
+        return (len(task.test) - starts).clamp(max=self.batch_size)
 
 
 class Grader:
-    """Grades a learner that does not learn meanwhile: answers given once for a task are kept for later stages."""
+    """Grades a learner that does not learn meanwhile."""
 
-    def __init__(self, model: Learner, scenario: Scenario, protocol: Grading, batch_size: int) -> None:
+    def __init__(self, model: Learner, scenario: Scenario, protocol: Grading, known: Known) -> None:
         if protocol not in get_args(Grading):
             raise SupSupError(f"unknown protocol {protocol!r}; known: {', '.join(get_args(Grading))}")
-        self.model, self.scenario, self.protocol, self.batch_size = model, scenario, protocol, batch_size
-        self._right: dict[str, Tensor] = {}  # by task: is the label right if the task is known?
+        self.model, self.scenario, self.protocol, self.known = model, scenario, protocol, known
 
     def grades(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Grade]:
         """Grades of these tasks, with inference among the named ones (all by default)."""
@@ -104,10 +126,8 @@ class Grader:
         owner = _owners(answers) if not scenario.given_in_training else {}
         grades = {}
         for name, answer in answers.items():
-            right = answer.right
-            hit = answer.per_image([owner.get(task, task) == name for task in answer.used])
-            counted = right if scenario.shared_labels else right & hit
-            grades[name] = Grade(float(counted.double().mean()), float(hit.double().mean()))
+            hit = torch.tensor([owner.get(used, used) == name for used in answer.used])
+            grades[name] = answer.grade(hit, scenario.shared_labels)
         return grades
 
     def _answers(self, task: Task, deciding: list[str] | None, among: Sequence[str] | None) -> Answers:
@@ -115,40 +135,46 @@ class Grader:
 
         deciding: the task of each batch where one image has decided it; else all images of a batch decide.
         """
+        size = self.known.sizes_of(task)
         if self.scenario.given_at_test:
-            return Answers(self._with_the_task_known(task), [task.name], len(task.test))
+            return Answers(self._with_the_task_known(task), size, [task.name] * len(size))
         if not isinstance(self.model, LooksBack):
             x, y = self._test(task)
             prediction = self.model.predict(x)
-            return Answers(prediction.labels == y, prediction.tasks, 1)
+            right = (prediction.labels == y).cpu()
+            return Answers(right, torch.ones(len(y), dtype=torch.int64), prediction.tasks)
         if deciding is None:
             deciding = self._decided_by_batches(self.model, self._test(task)[0], among)
-        if set(deciding) == {task.name}:
-            return Answers(self._with_the_task_known(task), deciding, self.batch_size)
-        x, y = self._test(task)
-        answers = Answers(torch.zeros_like(y, dtype=torch.bool), deciding, self.batch_size)
+        right = torch.zeros(len(size), dtype=torch.int64)
         for name in set(deciding):
-            rows = answers.per_image([used == name for used in deciding])
+            batches = torch.tensor([used == name for used in deciding])
             if name == task.name:
-                answers.right[rows] = self._with_the_task_known(task)[rows]
-            else:
-                answers.right[rows] = self.model.predict(x[rows], task=name).labels == y[rows]
-        return answers
+                right[batches] = self._with_the_task_known(task)[batches]
+            elif self.scenario.shared_labels or not self.scenario.given_in_training:
+                x, y = self._test(task)
+                rows = batches.repeat_interleave(size)
+                of_batch = torch.arange(len(size)).repeat_interleave(size)[rows]
+                rows = rows.to(x.device)
+                correct = self.model.predict(x[rows], task=name).labels == y[rows]
+                right.index_add_(0, of_batch, correct.cpu().long())
+        return Answers(right, size, deciding)
 
     def _with_the_task_known(self, task: Task) -> Tensor:
-        if task.name not in self._right:
+        """How many answers are right in each batch."""
+        if task.name not in self.known.right:
             x, y = self._test(task)
-            self._right[task.name] = self.model.predict(x, task=task.name).labels == y
-        return self._right[task.name]
+            correct = (self.model.predict(x, task=task.name).labels == y).cpu()
+            batches = correct.split(self.known.batch_size)
+            self.known.right[task.name] = torch.tensor([int(batch.sum()) for batch in batches])
+        return self.known.right[task.name]
 
     def _test(self, task: Task) -> tuple[Tensor, Tensor]:
         """A task's test images, in the order in which they make batches."""
         return task.test.batch(order_of_test(task), self._device)
 
     @property
-    def _device(self) -> torch.device | str:
-        device: torch.device | str = getattr(self.model, "device", "cpu")
-        return device
+    def _device(self) -> torch.device:
+        return torch.device(getattr(self.model, "device", "cpu"))
 
     def _decided_by_one_image(
         self, model: LooksBack, tasks: Sequence[Task], among: Sequence[str] | None
@@ -157,16 +183,16 @@ class Grader:
         decided: dict[str, list[str]] = {}
         for start in range(0, len(tasks), _ASKED_TOGETHER):
             asked = tasks[start : start + _ASKED_TOGETHER]
-            leads = [task.test.batch(order_of_test(task)[:: self.batch_size])[0] for task in asked]
+            leads = [task.test.batch(self.known.leading_of(task), self._device)[0] for task in asked]
             names = iter(model.infer_task(torch.cat(leads), among=among))
             decided |= {task.name: [next(names) for _ in lead] for task, lead in zip(asked, leads)}
         return decided
 
     def _decided_by_batches(self, model: LooksBack, x: Tensor, among: Sequence[str] | None) -> list[str]:
         """The task that each batch seems to belong to."""
-        batches = list(x.split(self.batch_size))
+        batches = list(x.split(self.known.batch_size))
         decided: list[str] = []
-        whole = len(x) // self.batch_size
+        whole = len(x) // self.known.batch_size
         if whole and isinstance(model, InfersBatches):
             decided = model.infer_batches(torch.stack(batches[:whole]), among=among)
         return decided + [str(model.infer_task(batch, per="batch", among=among)) for batch in batches[len(decided) :]]
@@ -182,25 +208,24 @@ class Grader:
         predict: Callable[[Tensor], Prediction] = model.predict
         if isinstance(model, SupSup):
             predict = lambda batch: model.predict(batch, among=among)  # noqa: E731
-        for rows in order.split(_STRICT):
+        for rows in order.split(_STRICT[self._device.type]):
             prediction = predict(x[rows])
             right[rows] = prediction.labels == y[rows]
             for row, name in zip(rows.tolist(), prediction.tasks):
                 used[row] = name
+        right = right.cpu()
         bounds = [0]
         for part in parts:
             bounds.append(bounds[-1] + len(part[1]))
-        return {task.name: Answers(right[a:b], used[a:b], 1) for task, (a, b) in zip(tasks, pairwise(bounds))}
+        return {
+            task.name: Answers(right[a:b], torch.ones(b - a, dtype=torch.int64), used[a:b])
+            for task, (a, b) in zip(tasks, pairwise(bounds))
+        }
 
 
 def order_of_test(task: Task) -> Tensor:
-    """The order in which test images are put into batches: random, but always the same for so many images."""
-    return _order(len(task.test))
-
-
-@cache
-def _order(images: int) -> Tensor:
-    return philox.permutations(0, ["test"], images)[0]
+    """The order in which a task's test images are put into batches: random, but always the same."""
+    return philox.permutations(0, [f"test/{task.name}"], len(task.test))[0]
 
 
 def _owners(answers: dict[str, Answers]) -> dict[str, str]:

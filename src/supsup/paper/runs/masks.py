@@ -12,6 +12,7 @@ import torch
 from supsup import nets
 from supsup.data import Stream
 from supsup.evaluate import evaluate, following
+from supsup.grading import Known
 from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.paper.jobs import Job, Work
@@ -36,9 +37,10 @@ def supsup(job: Job, shop: Workshop) -> Work:
             model.learn_many(waiting)
         learning, plain = shop.clock() - begin, plain_way(model, stream, shop)
         size = {"masks": sum(-(-shape.numel() // 8) for shape in model.net.shapes.values()) * len(stream)}
+        answers = Known()
         for wanted in job.wanted:
             begin = shop.clock()
-            figures, each = _graded(wanted, model, stream)
+            figures, each = _graded(wanted, model, stream, answers)
             seconds = {"learning": learning, "grading": shop.clock() - begin, PLAIN_WAY: plain}
             trace = {"tasks learned before an interruption": known} if known else {}
             yield Finished(wanted, seed, figures, each, size, seconds, trace)
@@ -57,10 +59,12 @@ def unannounced(job: Job, shop: Workshop) -> Work:
         yield Finished(wanted, seed, figures, per_task(graded), seconds=seconds)
 
 
-def _graded(wanted: Wanted, model: SupSup, stream: Stream) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+def _graded(
+    wanted: Wanted, model: SupSup, stream: Stream, known: Known
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     own = wanted.own
     how: dict[str, Any] = {name: own[name] for name in ("objective", "layers")}
-    grading: dict[str, Any] = {"protocol": own["protocol"], "stages": own["stages"]}
+    grading: dict[str, Any] = {"protocol": own["protocol"], "stages": own["stages"], "known": known}
     if "gammas" not in own:
         model.inference = Inference(own["method"], **how)
         graded = evaluate(model, stream, own["scenario"], **grading)

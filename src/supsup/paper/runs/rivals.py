@@ -11,6 +11,7 @@ from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBou
 from supsup.baselines.rival import Method
 from supsup.data import Stream
 from supsup.evaluate import Evaluation, evaluate
+from supsup.grading import Known
 from supsup.nets import FullyConnected
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import PLAIN_WAY, Finished, Wanted
@@ -104,10 +105,12 @@ def bounds(job: Job, shop: Workshop) -> Work:
     streams = [shop.mnist_stream(job.training, seed) for seed in job.seeds]
     work = Sequential(models, streams, job.training["stages"])
     curves = {kept: Curve(job.seeds) for kept in {wanted.own["keep"] for wanted in job.wanted}}
+    known = [Known() for _ in models]  # the networks kept do not change any more
 
     def grade(number: int, count: int, model: Method, stream: Stream) -> None:
         for kept, curve in curves.items():
-            graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False)
+            answers = known[number] if kept == "upper" else None
+            graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, known=answers)
             curve.add(job.seeds[number], count, graded)
 
     yield from work.run(grade)
@@ -134,11 +137,13 @@ def batche(job: Job, shop: Workshop) -> Work:
     learning = shop.clock() - begin
     later = partial(_later_tasks, net_of(training), how)
     plain = plain_rival(later, recipe, stream, shop)
+    known = Known()
     for wanted in job.wanted:
         own, begin = wanted.own, shop.clock()
         if own["scenario"] != "GG":
             model.inference = TaskInference(own["method"], own["objective"], own.get("images"))
-        graded = evaluate(model, stream, own["scenario"], protocol=own.get("protocol", "paper"), stages=own["stages"])
+        grading: dict[str, Any] = {"protocol": own.get("protocol", "paper"), "stages": own["stages"], "known": known}
+        graded = evaluate(model, stream, own["scenario"], **grading)
         seconds = {"learning": learning, "grading": shop.clock() - begin, PLAIN_WAY: plain}
         size = {"paper's count": model.bytes}
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), size, seconds)

@@ -14,7 +14,7 @@ from supsup.report.svg import standalone
 README_MARKS = ("<!-- reproduction: made by supsup report from results/ -->", "<!-- /reproduction -->")
 MAIN_ROWS = (
     ("permuted-lenet", "supsup-H-s100"),
-    ("permuted-fc", "supsup-G-s200"),
+    ("permuted-fc", "supsup-H-s500"),
     ("permuted-2500", "supsup-H"),
     ("permuted-2500", "nns-H"),
     ("rotated", "supsup-binary-H"),

@@ -90,10 +90,10 @@ class Known:
         self.leading: dict[str, Tensor] = {}
         self.right: dict[str, Tensor] = {}
 
-    def leading_of(self, task: Task) -> Tensor:
+    def leading_of(self, task: Task, device: torch.device) -> Tensor:
         """Positions of the images that stand first in their batches."""
         if task.name not in self.leading:
-            self.leading[task.name] = order_of_test(task)[:: self.batch_size].clone()
+            self.leading[task.name] = order_of_test(task, device)[:: self.batch_size].clone()
         return self.leading[task.name]
 
     def sizes_of(self, task: Task) -> Tensor:
@@ -170,7 +170,7 @@ class Grader:
 
     def _test(self, task: Task) -> tuple[Tensor, Tensor]:
         """A task's test images, in the order in which they make batches."""
-        return task.test.batch(order_of_test(task), self._device)
+        return task.test.batch(order_of_test(task, self._device), self._device)
 
     @property
     def _device(self) -> torch.device:
@@ -183,7 +183,7 @@ class Grader:
         decided: dict[str, list[str]] = {}
         for start in range(0, len(tasks), _ASKED_TOGETHER):
             asked = tasks[start : start + _ASKED_TOGETHER]
-            leads = [task.test.batch(self.known.leading_of(task), self._device)[0] for task in asked]
+            leads = [task.test.batch(self.known.leading_of(task, self._device), self._device)[0] for task in asked]
             names = iter(model.infer_task(torch.cat(leads), among=among))
             decided |= {task.name: [next(names) for _ in lead] for task, lead in zip(asked, leads)}
         return decided
@@ -223,9 +223,9 @@ class Grader:
         }
 
 
-def order_of_test(task: Task) -> Tensor:
+def order_of_test(task: Task, device: torch.device | str = "cpu") -> Tensor:
     """The order in which a task's test images are put into batches: random, but always the same."""
-    return philox.permutations(0, [f"test/{task.name}"], len(task.test))[0]
+    return philox.permutations(0, [f"test/{task.name}"], len(task.test), device)[0]
 
 
 def _owners(answers: dict[str, Answers]) -> dict[str, str]:

@@ -16,7 +16,9 @@ def comparison_table(found: EntrySummary, scale: str) -> Table:
     entry, names = found.entry, list(dict.fromkeys(name for row in found.rows for name in row.figures))
     spreads = [spread for row in found.rows for places in row.figures.values() for spread in places.values()]
     seeds = sorted({spread.seeds for spread in spreads})
-    of = f", {'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} seeds, {names[0]}" if seeds else ""
+    of = ""
+    if seeds:
+        of = f", {'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} seed{'s' * (seeds[-1] > 1)}, {names[0]}"
     table = _new_table(f"{entry.name}: {entry.title} ({scale} scale{of})")
     table.add_column("row", min_width=18, max_width=34)
     axis = [entry.axis] if entry.axis else []

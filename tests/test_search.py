@@ -72,3 +72,13 @@ def test_the_largest_coordinates_are_chosen() -> None:
     assert 3500 < len(chosen) < 4700
     left_out = torch.ones(100_000, dtype=torch.bool).index_fill_(0, chosen, False)
     assert query[chosen].abs().min() >= query[left_out].abs().max()
+
+
+@pytest.mark.parametrize(("rows", "outputs", "width"), [(1, 3, 5), (9, 20, 300), (4, 8, 256)])
+def test_a_query_is_made_from_its_factors_in_one_pass(rows: int, outputs: int, width: int) -> None:
+    triton_search = pytest.importorskip("supsup.triton_search", reason="triton is not installed")
+    weight, delta, inputs = torch.randn(outputs, width), torch.randn(rows, outputs), torch.randn(rows, width)
+    expected = search.flattened(search.Outer(weight, delta[:, None], inputs[:, None]), bits := outputs * width + 3)
+    found = triton_search.outer(weight, delta, inputs, bits, torch.float32)
+    assert found.shape == (rows, bits)
+    assert torch.allclose(found, expected)

@@ -225,15 +225,11 @@ class Bank:
         out = torch.zeros(rows, self._count, device=self.device)
         for name, values in query.items():
             start, stop = self.spans[name]
-            if isinstance(values, search.Outer):
-                if rows > search.FEW and self.device.type == "cpu":
-                    for index in range(self._count):
-                        out[:, index] += values.inner(self._bits(index, name))
-                    continue
-                values = values.dense()
-            flat = values.reshape(rows, -1)
-            if padding := (stop - start) * 8 - flat.shape[1]:
-                flat = torch.nn.functional.pad(flat, (0, padding))
+            if isinstance(values, search.Outer) and rows > search.FEW and self.device.type == "cpu":
+                for index in range(self._count):
+                    out[:, index] += values.inner(self._bits(index, name))
+                continue
+            flat = search.flattened(values, 8 * (stop - start))
             first = 0
             for block in self.blocks():
                 search.add_inner(flat, block[start:stop], out[:, first : first + block.shape[1]])

@@ -56,6 +56,18 @@ FEW = 8  # queries for which reading the bits costs more than the arithmetic
 _UNPACKED = 1 << 24  # how many bits may be unpacked at once on a CPU
 
 
+def flattened(values: Tensor | Outer, bits: int) -> Tensor:
+    """A query over one weight as `add_inner` wants it: [r, bits], with zeros at the end."""
+    rows = values.shape[0]
+    if isinstance(values, Outer):
+        one_image = values.delta.shape[1] == 1
+        if values.delta.is_cuda and triton_search is not None and one_image and rows > FEW:
+            return triton_search.outer(values.weight, values.delta[:, 0], values.inputs[:, 0], bits)
+        values = values.dense()
+    flat = values.reshape(rows, -1)
+    return torch.nn.functional.pad(flat, (0, bits - flat.shape[1])) if flat.shape[1] < bits else flat
+
+
 def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
     """out [r, tasks] += query [r, bits] · masks, given as bytes [bits / 8, tasks]."""
     few = len(query) <= FEW

@@ -10,6 +10,7 @@ from torch import Tensor
 _UNPACKED = 1 << 28  # how many bits may be unpacked at once
 _SPLITS = 256  # into how many parts the bytes of a lone query are divided, so that every multiprocessor has some
 _BYTES, _TASKS = 4, 512  # the tile of a lone query
+_OUT, _IN = 8, 256  # the tile of a query made from its factors
 
 
 @triton.jit
@@ -66,6 +67,43 @@ def unpack(block: Tensor, dtype: torch.dtype) -> Tensor:
     grid = (triton.cdiv(padded, 128), triton.cdiv(size, 32))
     _unpack[grid](block, bits, size, tasks, padded, block.stride(0), bytes_=32, block_tasks=128)
     return bits
+
+
+@triton.jit
+def _outer(weight, delta, inputs, query, outputs, width, bits, block_out: tl.constexpr, block_in: tl.constexpr):
+    o = tl.program_id(1) * block_out + tl.arange(0, block_out)
+    i = tl.program_id(2) * block_in + tl.arange(0, block_in)
+    row = tl.program_id(0).to(tl.int64)
+    inside = (o < outputs)[:, None] & (i < width)[None, :]
+    place = o[:, None] * width + i[None, :]
+    d = tl.load(delta + row * outputs + o, mask=o < outputs, other=0.0)
+    x = tl.load(inputs + row * width + i, mask=i < width, other=0.0)
+    w = tl.load(weight + place, mask=inside, other=0.0)
+    value = d[:, None] * x[None, :] * w
+    tl.store(query + row * bits + place, value.to(query.dtype.element_ty), mask=inside)
+
+
+def outer(weight: Tensor, delta: Tensor, inputs: Tensor, bits: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """W ⊙ delta ⊗ inputs for each row of delta [r, out] and inputs [r, in], with zeros up to so many bits: [r, bits].
+
+    The numbers are written once, as narrow as the product with many masks wants them.
+    """
+    outputs, width = weight.shape
+    query = torch.empty(len(delta), bits, dtype=dtype, device=delta.device)
+    query[:, outputs * width :] = 0
+    grid = (len(delta), triton.cdiv(outputs, _OUT), triton.cdiv(width, _IN))
+    _outer[grid](
+        weight.contiguous(),
+        delta.contiguous(),
+        inputs.contiguous(),
+        query,
+        outputs,
+        width,
+        bits,
+        block_out=_OUT,
+        block_in=_IN,
+    )
+    return query
 
 
 def add_inner_many(query: Tensor, block: Tensor, out: Tensor) -> None:

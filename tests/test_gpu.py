@@ -15,7 +15,7 @@ from supsup.hop_experiment import run as run_hopfield
 from supsup.paper.catalogue import Entry, Row, settings_of
 from supsup.paper.reproduction import reproduce
 from supsup.paper.workshop import Workshop
-from supsup.search import plain_inner
+from supsup.search import Outer, flattened, plain_inner
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import train_mask, train_masks
 
@@ -98,6 +98,15 @@ def test_search(rows: int) -> None:
         plain_inner(query[name].flatten(1), next(bank.blocks())[start:stop], expected)
     found = bank.inner(query)
     assert (found - expected).norm() / expected.norm() < (1e-5 if rows <= 8 else 4e-3)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_query_made_from_its_factors_is_the_dense_one(images: int) -> None:
+    factors = Outer(*(torch.randn(*shape, device="cuda") for shape in ((30, 70), (20, images, 30), (20, images, 70))))
+    found = flattened(factors, 30 * 70 + 4)
+    expected = factors.dense().flatten(1)
+    assert not found[:, 30 * 70 :].any()
+    assert (found[:, : 30 * 70] - expected).norm() / expected.norm() < 4e-3
 
 
 def test_observing_opens_the_same_masks(digits: Stream) -> None:

@@ -148,17 +148,17 @@ def test_other_files_in_the_folder_are_left_alone(catalogue: dict[str, Entry], r
 
 
 CALLS = [
-    {"entries": ["gamma"], "began": "2026-01-02T10:00:00.000+00:00", "seconds": 100.5},
-    {"entries": ["gamma", "cifar100-gg"], "began": "2026-01-02T10:01:30.000+00:00", "seconds": 20},
-    {"entries": ["rotated"], "began": "2026-01-02T10:00:30.000+00:00", "seconds": 5},
-    {"entries": ["gamma"], "began": "2026-01-01T10:00:00.000+00:00", "seconds": 1},
+    {"entries": ["gamma"], "seeds": 1, "began": "2026-01-02T10:00:00.000+00:00", "seconds": 100.5},
+    {"entries": ["gamma", "cifar100-gg"], "seeds": 1, "began": "2026-01-02T10:01:30.000+00:00", "seconds": 20},
+    {"entries": ["rotated"], "seeds": 1, "began": "2026-01-02T10:00:30.000+00:00", "seconds": 5},
+    {"entries": ["gamma"], "seeds": 3, "began": "2026-01-01T10:00:00.000+00:00", "seconds": 1},
 ]
 
 
 def test_calls_side_by_side_count_once_in_the_wall_time(catalogue: dict[str, Entry], results: Path) -> None:
     assert summarise(catalogue, results).seconds is None
     (results / "wall-time.json").write_text(json.dumps({"calls": CALLS}))
-    assert summarise(catalogue, results).seconds == WallTime(total=111, mnist=101.5)
+    assert summarise(catalogue, results).seconds == WallTime(total=111, mnist=101.5, mnist_once=100.5)
     (results / "wall-time.json").write_text("{}")
     summary = summarise(catalogue, results)
     assert summary.seconds is None

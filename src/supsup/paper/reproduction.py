@@ -47,7 +47,7 @@ def reproduce(
     written = sum(wanted.finished(seed) for wanted, seed in waiting)
     outcome = Outcome(written, len(asked) - len(waiting), failed, time.perf_counter() - begin)
     if written:
-        _note_time(folder, [entry.name for entry in entries], scale, began, outcome, shop)
+        _note_time(folder, [entry.name for entry in entries], scale, seeds, began, outcome, shop)
     return outcome
 
 
@@ -57,13 +57,20 @@ def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted]:
 
 
 def _note_time(
-    folder: Path, entries: list[str], scale: str, began: datetime.datetime, outcome: Outcome, shop: Workshop
+    folder: Path,
+    entries: list[str],
+    scale: str,
+    seeds: int | None,
+    began: datetime.datetime,
+    outcome: Outcome,
+    shop: Workshop,
 ) -> None:
     path = folder / "wall-time.json"
     earlier: list[Any] = (records.read(path) or {}).get("calls", [])
     call = {
         "entries": entries,
         "scale": scale,
+        "seeds": seeds,
         "files written": outcome.written,
         "jobs failed": outcome.failed,
         "began": began.isoformat(timespec="milliseconds"),

@@ -97,8 +97,8 @@ def headline(summary: Summary) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
     if summary.seconds is None:
         return f"{counts}."
-    mnist, total = shown_time(summary.seconds.mnist), shown_time(summary.seconds.total)
-    return f"{counts}; wall time of all seeds {mnist} for the MNIST half, {total} in all."
+    once, mnist, total = (shown_time(getattr(summary.seconds, name)) for name in ("mnist_once", "mnist", "total"))
+    return f"{counts}; wall time of the MNIST half {once} with one seed, {mnist} with all, {total} with images."
 
 
 def number(figure: str, value: float) -> str:

@@ -81,8 +81,8 @@ def _counts(summary: Summary) -> str:
         if count or status in always
     ]
     if summary.seconds is not None:
-        tiles.append(f"<li><b>{shown_time(summary.seconds.mnist)}</b>wall time, MNIST half</li>")
-        tiles.append(f"<li><b>{shown_time(summary.seconds.total)}</b>wall time in all</li>")
+        tiles.append(f"<li><b>{shown_time(summary.seconds.mnist_once)}</b>MNIST half, one seed</li>")
+        tiles.append(f"<li><b>{shown_time(summary.seconds.total)}</b>all calls</li>")
     return f'<ul class="counts" aria-label="Summary">{"".join(tiles)}</ul>'
 
 

@@ -124,10 +124,16 @@ class EntrySummary:
 
 @dataclass(frozen=True)
 class WallTime:
-    """Seconds that calls of `supsup reproduce` took, with all their seeds: all, and those of the MNIST half alone."""
+    """Seconds that calls of `supsup reproduce` took.
+
+    total       all of them
+    mnist       those of the MNIST half, with all their seeds
+    mnist_once  those of the MNIST half that asked for one seed, or for as many as the entry has by itself
+    """
 
     total: float
     mnist: float
+    mnist_once: float
 
 
 @dataclass(frozen=True)
@@ -275,11 +281,12 @@ def read_wall_time(folder: Path) -> tuple[WallTime | None, list[str]]:
         return None, []
     try:
         calls = json.loads(path.read_text(encoding="utf-8"))["calls"]
-        total = elapsed(calls)
-        mnist = elapsed(call for call in calls if {*call["entries"]} <= {*GROUPS["all-mnist"]})
+        mnist = [call for call in calls if {*call["entries"]} <= {*GROUPS["all-mnist"]}]
+        once = [call for call in mnist if call["seeds"] in (None, 1)]
+        found = WallTime(elapsed(calls), elapsed(mnist), elapsed(once))
     except _UNREADABLE as error:
         return None, [f"{WALL_TIME}: damaged ({_reason(error)}); delete it, and the total time is left out"]
-    return WallTime(total, mnist), []
+    return found, []
 
 
 def elapsed(calls: Iterable[Mapping[str, Any]]) -> float:

@@ -12,7 +12,8 @@ from supsup.learner import SupSup
 from supsup.paper.workshop import Workshop
 from supsup.training import Recipe, train_mask
 
-_WARM_UP, _TIMED = 2, 10  # steps
+_SHORT, _MOST = 2, 200  # steps
+_SECONDS = 1.0  # about how long the long run takes
 
 
 def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> float:
@@ -35,8 +36,15 @@ def plain_rival(make: Callable[[Recipe], Method], recipe: Recipe, stream: Stream
 
 
 def _multiplied(train: Callable[[int], None], recipe: Recipe, stream: Stream, shop: Workshop) -> float:
-    train(_WARM_UP)
-    begin = shop.clock()
-    train(_TIMED)
-    each = (shop.clock() - begin) / _TIMED
-    return each * sum(recipe.steps_for(len(task.train)) for task in stream)
+    """A long run less a short one, so that the start of a task, which is no step, does not count."""
+
+    def seconds(steps: int) -> float:
+        begin = shop.clock()
+        train(steps)
+        return shop.clock() - begin
+
+    train(_SHORT)
+    short = min(seconds(_SHORT) for _ in range(2))
+    steps = max(_SHORT, min(_MOST, int(_SECONDS * _SHORT / short)))
+    long = min(seconds(_SHORT + steps) for _ in range(2))
+    return max(0.0, long - short) / steps * sum(recipe.steps_for(len(task.train)) for task in stream)

@@ -17,6 +17,7 @@ from supsup import objectives
 from supsup.bank import Bank
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.graphs import capture
 from supsup.nets.registry import architecture_of
 from supsup.query import Goal, query
 
@@ -135,8 +136,8 @@ def replayed(bank: Bank, key: tuple[object, ...], answer: Callable[[Tensor], Ten
         bank.kept[key] = None
         return answer(x)
     if bank.kept[key] is None:
-        graph, given = torch.cuda.CUDAGraph(), x.clone()
-        with torch.cuda.graph(graph):
+        given = x.clone()
+        with capture() as graph:
             found = answer(given)
         bank.kept[key] = (graph, given, found)
     graph, given, found = bank.kept[key]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from supsup.graphs import repeated
 from supsup.training.recipe import Recipe
 
 _WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured
@@ -29,27 +30,12 @@ class Loop:
         if device.type == "cuda":
             at_once = whole_launches(steps, at_once)
             self.launches = steps // at_once
-            self.launch = captured(step, at_once, min(steps, _WARM_UP))
+            self.launch = repeated(step, at_once, min(steps, _WARM_UP))
 
     def run(self) -> None:
         """All steps."""
         for _ in range(self.launches):
             self.launch()
-
-
-def captured(step: Callable[[], None], times: int, warm_up: int) -> Callable[[], None]:
-    """So many steps as one CUDA graph, after some that are run one by one."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(warm_up):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(times):
-            step()
-    return graph.replay
 
 
 class Pace:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from supsup import philox
 from supsup.bank import pack_columns
 from supsup.data import Part, Task
 from supsup.frozen import FrozenNet
+from supsup.graphs import repeated
 from supsup.progress import Advance
 from supsup.scores import initial_scores, score_bound, score_label
 from supsup.training.batched import BatchedTrainer, supports
@@ -156,7 +158,8 @@ def _on_gpu(
     for group in groups(net, tasks, recipe, free_memory(net.device)):
         trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision)
         feed = make_feed(net, group, recipe)
-        step = captured(trainer, feed)
+        step = repeated(partial(trainer.step_from, feed))
+        feed.step.zero_()
         start_group(trainer, [task.name for task in group])
         steps = recipe.steps_for(len(group[0].train))
         for count in range(steps):
@@ -167,21 +170,6 @@ def _on_gpu(
         packed = pack_columns(trainer.masks())
         del trainer, feed, step
         yield Trained(group, packed, {})
-
-
-def captured(trainer: BatchedTrainer, feed: Feed, steps: int = 1) -> Callable[[], None]:
-    """Training steps as a CUDA graph: one launch instead of dozens. Call before the scores are set."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        trainer.step_from(feed)  # compiles the kernels
-    torch.cuda.current_stream().wait_stream(side)
-    feed.step.zero_()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(steps):
-            trainer.step_from(feed)
-    return graph.replay
 
 
 def free_memory(device: torch.device) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -11,9 +12,10 @@ from torch import Tensor
 from supsup.data import Part
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.graphs import repeated
 from supsup.training.batched import BatchedTrainer, supports
 from supsup.training.kernels import Feed
-from supsup.training.many import captured, feature_map, image_feed
+from supsup.training.many import feature_map, image_feed
 from supsup.training.plain import MaskTrainer
 from supsup.training.recipe import Recipe
 
@@ -140,7 +142,8 @@ class DirectBench:
             self.trainer.resize(1, batch_size)
         feed = image_feed(part, 1, positions.numel())
         state = self.take_off()
-        step, steps = captured(self.trainer, feed), captured(self.trainer, feed, _AT_ONCE)
+        one = partial(self.trainer.step_from, feed)
+        step, steps = repeated(one), repeated(one, _AT_ONCE)
         self.put_on(state)
         self._fed = _Fed(part.images, feed, step, steps)
         return self._fed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from supsup.data import Part, Task
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.graphs import repeated
 from supsup.progress import Advance
 from supsup.training.order import many_positions
 from supsup.training.recipe import Recipe
@@ -59,7 +61,7 @@ def train_together(
         net, (channels, height, width), kept, first.recipe, first.recipe.batch_size, steps, precision or torch.bfloat16
     )
     feed = image_feed(net, [job.task for job in jobs], steps, first.recipe.batch_size)
-    step = _captured(trainer, feed)
+    step = repeated(partial(trainer.step_from, feed))
     trainer.start({name: torch.stack([job.scores[name] for job in jobs]) for name in net.shapes})
     for count in range(steps):
         step()
@@ -133,16 +135,3 @@ def _draws(net: FrozenNet, tasks: Sequence[str], part: Part, steps: int, batch: 
             line, column, mirrored = drawn.unbind(-1)
             draws[:, start : numbers.stop] = line + (column << 8) + (mirrored << 16)
     return draws.flatten(1)
-
-
-def _captured(trainer: ResidualTrainer, feed: ImageFeed) -> Callable[[], None]:
-    """A step as a CUDA graph: one launch instead of hundreds. Call before the scores are set."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        trainer.step_from(feed)  # compiles the kernels
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        trainer.step_from(feed)
-    return graph.replay

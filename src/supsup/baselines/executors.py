@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from supsup.baselines.any_module import learn_plain
 from supsup.baselines.captured import learn_captured, learn_on_streams
 from supsup.baselines.side_by_side import learn_side_by_side, learn_together
 from supsup.data import Task
-from supsup.progress import Advance
 
 if TYPE_CHECKING:
     from supsup.baselines.rival import Method
@@ -28,8 +27,8 @@ def learn_one(method: Method, task: Task) -> None:
         learn_plain(method, task)
 
 
-def learn_independent(method: Method, tasks: Sequence[Task], advance: Advance) -> None:
-    """Tasks that do not depend on each other."""
+def learn_independent(method: Method, tasks: Sequence[Task]) -> Iterator[int]:
+    """Tasks that do not depend on each other; yields how many have just been learned."""
     stacks, captures = (all(kind(method, task) for task in tasks) for kind in (_stacks, _captures))
     size = _TOGETHER if stacks else _STREAMS if captures else 1
     for start in range(0, len(tasks), size):
@@ -40,7 +39,7 @@ def learn_independent(method: Method, tasks: Sequence[Task], advance: Advance) -
             learn_on_streams(method, group)
         else:
             learn_one(method, group[0])
-        advance(len(group))
+        yield len(group)
 
 
 def _stacks(method: Method, task: Task) -> bool:

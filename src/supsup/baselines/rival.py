@@ -7,7 +7,7 @@ train it: `any_module` for any module, `side_by_side` for fully connected networ
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -173,15 +173,21 @@ class Method:
     def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
         """Learn a stream; tasks that do not depend on each other are trained together where that is known."""
         tasks = list(stream)
+        with progress.bar("learning", len(tasks), show=show_progress) as advance:
+            for count in self.learning(tasks):
+                advance(count)
+        return [task.name for task in tasks]
+
+    def learning(self, stream: Sequence[Task]) -> Iterator[int]:
+        """`learn_many` in pieces, so that several methods can take turns; yields how many tasks were just learned."""
+        tasks = list(stream)
         for task in tasks:
             self.check(task)
-        with progress.bar("learning", len(tasks), show=show_progress) as advance:
-            alone = tasks if not self.independent else tasks[: 0 if self.own or not self.first_matters else 1]
-            for task in alone:
-                self.learn(task)
-                advance(1)
-            learn_independent(self, tasks[len(alone) :], advance)
-        return [task.name for task in tasks]
+        alone = tasks if not self.independent else tasks[: 0 if self.own or not self.first_matters else 1]
+        for task in alone:
+            self.learn(task)
+            yield 1
+        yield from learn_independent(self, tasks[len(alone) :])
 
     @torch.no_grad()
     def predict(self, x: Array, task: str | None = None) -> Prediction:

@@ -19,7 +19,7 @@ RUNS: dict[str, Run] = {
     "batche": Run(batche, rival=True),
     "hopfield": Run(hopfield, in_step=True),
     "split-cifar100": Run(split_cifar100),
-    "split-cifar100-rivals": Run(split_cifar100_rivals, rival=True),
+    "split-cifar100-rivals": Run(split_cifar100_rivals, sequential=True, rival=True),
     "transfer-speed": Run(transfer_speed),
     "split-imagenet": Run(split_imagenet),
     "mask-overhead": Run(mask_overhead),

@@ -16,7 +16,7 @@ from supsup.data import Stream, Task
 from supsup.evaluate import evaluate
 from supsup.learner import SupSup
 from supsup.paper.jobs import Job, Work
-from supsup.paper.records import PLAIN_WAY, Finished, Wanted
+from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.sizes import bytes_of
@@ -37,7 +37,7 @@ def split_cifar100(job: Job, shop: Workshop) -> Work:
                     learn_together(models, task, advance)
         else:
             models[0].learn_many(stream)
-        seconds = {"learning": (shop.clock() - begin) / len(group), PLAIN_WAY: plain_way(models[0], stream, shop)}
+        seconds = {"learning": (shop.clock() - begin) / len(group)} | plain_way(models[0], stream, shop)
         for wanted, model in zip(group, models):
             yield _finished(wanted, job.seeds[0], model, stream, seconds, len(group), shop)
 

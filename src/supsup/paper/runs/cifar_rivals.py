@@ -29,7 +29,7 @@ def split_cifar100_rivals(job: Job, shop: Workshop) -> Work:
     torch.backends.cudnn.benchmark = True
     model = model_of(job.training, seed, shop.device)
     begin = shop.clock()
-    model.learn_many(stream)
+    yield from model.learning(stream)
     learning = shop.clock() - begin
     for wanted in job.wanted:
         graded_model = model.lower_bound() if isinstance(model, UpperBound) and wanted.own["keep"] == "lower" else model

@@ -16,7 +16,7 @@ from supsup.grading import Known
 from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.paper.jobs import Job, Work
-from supsup.paper.records import PLAIN_WAY, Finished, Wanted
+from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.runs.resuming import living_in, not_learned
@@ -41,7 +41,7 @@ def supsup(job: Job, shop: Workshop) -> Work:
         for wanted in job.wanted:
             begin = shop.clock()
             figures, each = _graded(wanted, model, stream, answers)
-            seconds = {"learning": learning, "grading": shop.clock() - begin, PLAIN_WAY: plain}
+            seconds = {"learning": learning, "grading": shop.clock() - begin} | plain
             trace = {"tasks learned before an interruption": known} if known else {}
             yield Finished(wanted, seed, figures, each, size, seconds, trace)
 

@@ -1,4 +1,7 @@
-"""What a training would take the plain way, one task at a time by eager autograd: a few steps, timed and multiplied."""
+"""What a training would take the plain way, one task at a time by eager autograd: a few steps, timed and multiplied.
+
+The first seed's alone is timed: another draw takes as long.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from supsup.baselines.any_module import learn_plain
 from supsup.baselines.rival import Method
 from supsup.data import Stream
 from supsup.learner import SupSup
+from supsup.paper.records import PLAIN_WAY
 from supsup.paper.workshop import Workshop
 from supsup.training import Recipe, train_mask
 
@@ -16,8 +20,10 @@ _SHORT, _MOST = 2, 200  # steps
 _SECONDS = 1.0  # about how long the long run takes
 
 
-def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> float:
+def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> dict[str, float]:
     """Seconds for all masks of a stream."""
+    if model.seed:
+        return {}
     task, recipe = stream[0], model.recipe
 
     def train(steps: int) -> None:
@@ -26,8 +32,11 @@ def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> float:
     return _multiplied(train, recipe, stream, shop)
 
 
-def plain_rival(make: Callable[[Recipe], Method], recipe: Recipe, stream: Stream, shop: Workshop) -> float:
-    """Seconds for all tasks of a rival that is made with a recipe."""
+def plain_rival(rival: Method, make: Callable[[Recipe], Method], stream: Stream, shop: Workshop) -> dict[str, float]:
+    """Seconds for all tasks of a rival; `make` makes another of its kind."""
+    if rival.seed:
+        return {}
+    recipe = rival.recipe
 
     def train(steps: int) -> None:
         learn_plain(make(replace(recipe, epochs=None, steps=steps)), stream[0])
@@ -35,7 +44,7 @@ def plain_rival(make: Callable[[Recipe], Method], recipe: Recipe, stream: Stream
     return _multiplied(train, recipe, stream, shop)
 
 
-def _multiplied(train: Callable[[int], None], recipe: Recipe, stream: Stream, shop: Workshop) -> float:
+def _multiplied(train: Callable[[int], None], recipe: Recipe, stream: Stream, shop: Workshop) -> dict[str, float]:
     """A long run less a short one, so that the start of a task, which is no step, does not count."""
 
     def seconds(steps: int) -> float:
@@ -47,4 +56,5 @@ def _multiplied(train: Callable[[int], None], recipe: Recipe, stream: Stream, sh
     short = min(seconds(_SHORT) for _ in range(2))
     steps = max(_SHORT, min(_MOST, int(_SECONDS * _SHORT / short)))
     long = min(seconds(_SHORT + steps) for _ in range(2))
-    return max(0.0, long - short) / steps * sum(recipe.steps_for(len(task.train)) for task in stream)
+    every = sum(recipe.steps_for(len(task.train)) for task in stream)
+    return {PLAIN_WAY: max(0.0, long - short) / steps * every}

@@ -14,7 +14,7 @@ from supsup.evaluate import Evaluation, evaluate
 from supsup.grading import Known
 from supsup.nets import FullyConnected
 from supsup.paper.jobs import Job, Work
-from supsup.paper.records import PLAIN_WAY, Finished, Wanted
+from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task, places
 from supsup.paper.runs.plain_way import plain_rival
 from supsup.paper.workshop import Workshop, net_of
@@ -135,8 +135,7 @@ def batche(job: Job, shop: Workshop) -> Work:
     begin = shop.clock()
     model.learn_many(stream)
     learning = shop.clock() - begin
-    later = partial(_later_tasks, net_of(training), how)
-    plain = plain_rival(later, recipe, stream, shop)
+    plain = plain_rival(model, partial(_later_tasks, net_of(training), how), stream, shop)
     known = Known()
     for wanted in job.wanted:
         own, begin = wanted.own, shop.clock()
@@ -144,7 +143,7 @@ def batche(job: Job, shop: Workshop) -> Work:
             model.inference = TaskInference(own["method"], own["objective"], own.get("images"))
         grading: dict[str, Any] = {"protocol": own.get("protocol", "paper"), "stages": own["stages"], "known": known}
         graded = evaluate(model, stream, own["scenario"], **grading)
-        seconds = {"learning": learning, "grading": shop.clock() - begin, PLAIN_WAY: plain}
+        seconds = {"learning": learning, "grading": shop.clock() - begin} | plain
         size = {"paper's count": model.bytes}
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), size, seconds)
 

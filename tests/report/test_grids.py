@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from supsup.paper import Entry, Row
@@ -51,6 +52,11 @@ def test_what_missed_is_said_with_what_is_known(catalogue: dict[str, Entry], res
     path = results / "permuted" / "psp-seed0.json"
     path.write_text(path.read_text().replace("Rotations are drawn <anew> in each layer.", ""))
     assert remarks(entry_of(catalogue, results, "permuted"))[0][1].endswith("Why is not known yet.")
+    entry = catalogue["permuted"]
+    rows = tuple(replace(row, remark="The published ones were drawn twice.") for row in entry.rows)
+    known = catalogue | {"permuted": replace(entry, rows=rows)}
+    ((_, said),) = remarks(entry_of(known, results, "permuted"))  # only for the row that misses
+    assert said.endswith("The published ones were drawn twice.")
 
 
 def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:

@@ -16,6 +16,7 @@ class Row:
     published  by figure ("accuracy %", …) and place on the entry's axis ("10", "250", … or "" for a single number)
     tolerance  how many points below the published value still count as reproduced; None where nothing was published
     beyond     not in the paper: shown in the same table, and said to be ours
+    remark     what is known about why ours may differ, said where it misses
     """
 
     name: str
@@ -24,6 +25,7 @@ class Row:
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     tolerance: float | None = None
     beyond: bool = False
+    remark: str = ""
 
 
 @dataclass(frozen=True)

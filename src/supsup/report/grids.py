@@ -69,14 +69,14 @@ def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
     """Label and text for each row that has something to be said: by how much it missed, and its notes."""
     said = []
     for row in summary.rows:
-        words = [missed_by(row, summary.entry.axis)] if row.status == MISSED else []
+        words = [missed_by(row, summary.entry.axis), row.row.remark] if row.status == MISSED else []
         if row.status == QUICK:
             words.append("Only a quick run is there: smaller than the paper's setting, so it has no verdict.")
         words += row.notes
-        if row.status == MISSED and not row.notes:
+        if row.status == MISSED and not row.notes and not row.row.remark:
             words.append("Why is not known yet.")
         if words:
-            said.append((row.row.label, " ".join(words)))
+            said.append((row.row.label, " ".join(filter(None, words))))
     return said
 
 

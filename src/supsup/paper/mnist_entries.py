@@ -84,7 +84,7 @@ def _one_shot(
     objective: str,
     name: str | None = None,
     label: str = "",
-    published: Sequence[float] | None = None,
+    published: Sequence[float] = (),
 ) -> Row:
     """A row of One-Shot with single images, 250 permutations; published if the paper has it with so many outputs."""
     row = _supsup(

@@ -14,7 +14,7 @@ def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySumm
 
 
 def test_curves_have_a_line_for_each_row(catalogue: dict[str, Entry], results: Path) -> None:
-    (chart,) = entry_charts(entry_of(catalogue, results, "permuted"))
+    chart = entry_charts(entry_of(catalogue, results, "permuted"))[0].whole
     assert chart.count('class="line" points') == 3 + 3  # three rows were run: in the plot and in the legend
     assert chart.count('class="published" points') == 4 + 2
     assert "tasks learned" in chart
@@ -22,7 +22,7 @@ def test_curves_have_a_line_for_each_row(catalogue: dict[str, Entry], results: P
 
 
 def test_rows_that_differ_in_their_budget_are_one_line_over_bytes(catalogue: dict[str, Entry], results: Path) -> None:
-    (chart,) = entry_charts(entry_of(catalogue, results, "cifar"))
+    chart = entry_charts(entry_of(catalogue, results, "cifar"))[0].whole
     assert ">SupSup<" in chart
     assert "s = 4" not in chart
     assert "500 kB" in chart
@@ -39,7 +39,7 @@ def test_bytes_on_an_axis() -> None:
 
 
 def test_distances_have_a_plot_for_each_task_and_one_of_the_seeds(catalogue: dict[str, Entry], results: Path) -> None:
-    charts = entry_charts(entry_of(catalogue, results, "hop"))
+    charts = [chart.whole for chart in entry_charts(entry_of(catalogue, results, "hop"))]
     assert len(charts) == 3
     assert "images of 0-1" in charts[0]
     assert "mask of 2-3" in charts[0]
@@ -50,7 +50,7 @@ def test_labels_that_begin_alike_are_plots_of_their_own(tmp_path: Path) -> None:
     figures = {"accuracy %": {"10": 90.0, "50": 91.0}}
     rows = [Row(f"{net}-{b}", f"{net}: b = {b}", published=figures) for net in ("LeNet", "FC") for b in (1, 4)]
     entry = Entry("e", "ABatchE", "", tuple(rows), axis="tasks learned")
-    charts = entry_charts(entry_of({"e": entry}, tmp_path, "e"))
+    charts = [chart.whole for chart in entry_charts(entry_of({"e": entry}, tmp_path, "e"))]
     assert len(charts) == 2
     assert ">LeNet<" in charts[0]
     assert ">b = 1<" in charts[1]

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from supsup.report.summary import AVERAGE, BYTES, PAPERS_COUNT, EntrySummary, RowSummary, as_number
-from supsup.report.svg import Axis, Bar, Line, Point, bar_chart, line_chart
+from supsup.report.svg import Axis, Bar, Chart, Line, Point, bar_chart, line_chart
 
 MOST_MARKS = 8
 WAY = "distances on the way"  # in the trace of HopSupSup's results
 
 
-def entry_charts(summary: EntrySummary) -> list[str]:
-    """The plots of an entry as SVG; none where nothing is known yet, published or measured.
+def entry_charts(summary: EntrySummary) -> list[Chart]:
+    """The plots of an entry; none where nothing is known yet, published or measured.
 
     Where all labels begin with a part of their own ("LeNet 300-100: …", "FC 1024-1024: …"), each part has a plot.
     """
@@ -22,7 +22,8 @@ def entry_charts(summary: EntrySummary) -> list[str]:
         return []
     parts = [row.row.label.partition(": ") for row in summary.rows]
     if summary.entry.figure == "distances":
-        return [*_distances(summary), _by_seed(summary) or _bars(summary)]
+        charts = [*_distances(summary), _by_seed(summary) or _bars(summary)]
+        return [chart for chart in charts if chart]
     if not all(rest for _, _, rest in parts):
         return [chart for chart in (_KINDS[summary.entry.figure](summary),) if chart]
     charts = []
@@ -37,7 +38,7 @@ def entry_charts(summary: EntrySummary) -> list[str]:
     return [chart for chart in charts if chart]
 
 
-def _curves(summary: EntrySummary, heading: str = "") -> str:
+def _curves(summary: EntrySummary, heading: str = "") -> Chart | None:
     """The first figure over the entry's axis; bars where it has a single place."""
     figure = summary.figures[0]
     places = [place for place in summary.places(figure) if place != AVERAGE]
@@ -60,7 +61,7 @@ def _line(row: RowSummary, figure: str, where: dict[str, float]) -> Line:
     return Line(row.row.label, ours, theirs)
 
 
-def _bytes(summary: EntrySummary) -> str:
+def _bytes(summary: EntrySummary) -> Chart | None:
     """Accuracy against bytes; rows that differ only in their budget s make one line."""
     figure = next((name for name in summary.figures if "%" in name), summary.figures[0])
     families: dict[str, list[RowSummary]] = {}
@@ -85,7 +86,7 @@ def _bytes(summary: EntrySummary) -> str:
     return line_chart(_title(summary, f"{figure} against bytes"), lines, x, _percent(figure))
 
 
-def _bars(summary: EntrySummary) -> str:
+def _bars(summary: EntrySummary) -> Chart | None:
     """One bar for each row: its first figure, at its last place."""
     figure = summary.figures[0]
     place = summary.places(figure)[-1]
@@ -97,7 +98,7 @@ def _bars(summary: EntrySummary) -> str:
     return bar_chart(_title(summary, figure), bars, figure)
 
 
-def _distances(summary: EntrySummary) -> list[str]:
+def _distances(summary: EntrySummary) -> list[Chart | None]:
     """The way to each task's mask: distance to all masks, step by step, of the first row and seed that kept it."""
     ways = next((r.trace for row in summary.rows for r in row.results if WAY in r.trace), None)
     if ways is None:
@@ -112,8 +113,8 @@ def _distances(summary: EntrySummary) -> list[str]:
     return charts
 
 
-def _by_seed(summary: EntrySummary) -> str:
-    """The first figure of each seed, a line for each row; empty where only one seed was run."""
+def _by_seed(summary: EntrySummary) -> Chart | None:
+    """The first figure of each seed, a line for each row; None where only one seed was run."""
     figure = summary.figures[0]
     lines = []
     for row in summary.rows:
@@ -125,7 +126,7 @@ def _by_seed(summary: EntrySummary) -> str:
     return line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure))
 
 
-_KINDS: dict[str, Callable[[EntrySummary], str]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}
+_KINDS: dict[str, Callable[[EntrySummary], Chart | None]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}
 
 
 def family(label: str) -> str:

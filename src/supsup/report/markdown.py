@@ -9,7 +9,6 @@ from pathlib import Path
 from supsup.report.charts import entry_charts
 from supsup.report.grids import Cell, Grid, GridRow, figure_grids, headline, origin_grid, remarks
 from supsup.report.summary import AVERAGE, EntrySummary, RowSummary, Summary
-from supsup.report.svg import standalone
 
 README_MARKS = ("<!-- reproduction: made by supsup report from results/ -->", "<!-- /reproduction -->")
 MAIN_ROWS = (
@@ -44,7 +43,7 @@ def reproduction(summary: Summary, results: str = "results") -> str:
 def plots(summary: Summary) -> dict[str, str]:
     """Plots as files of their own, by their path in the folder of results; only of entries that have some."""
     return {
-        f"{entry.entry.name}/plot-{number}.svg": standalone(chart)
+        f"{entry.entry.name}/plot-{number}.svg": chart.file
         for entry in summary.entries
         if entry.has_results
         for number, chart in enumerate(entry_charts(entry), 1)

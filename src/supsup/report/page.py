@@ -7,7 +7,7 @@ from html import escape
 from supsup.report.charts import entry_charts
 from supsup.report.grids import Cell, Grid, GridRow, figure_grids, origin_grid, remarks, shown_time
 from supsup.report.summary import MISSED, NOT_RUN, REPRODUCED, EntrySummary, Summary
-from supsup.report.svg import STYLE, VARIABLES
+from supsup.report.svg import STYLE, VARIABLES, Chart
 
 _STYLE = """
 :root{color-scheme:light dark;--good:#17693b;--bad:#a8231b;--tint:#f4f6f8}
@@ -24,8 +24,12 @@ a{color:var(--c0)}code{font-size:.9em}
 nav ol{columns:20rem;column-gap:2.5rem;padding-left:1.6rem;margin:.4rem 0 1rem}nav li{break-inside:avoid}
 .pair{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
 section{border-top:1px solid var(--rule);padding:1.4rem 0 1rem}
-figure{flex:1 1 30rem;min-width:min(100%,30rem);margin:0 0 1rem;max-width:36rem}
-.plot{display:block;width:100%;height:auto}
+figure{display:flex;flex-wrap:wrap;gap:.5rem 2.5rem;align-items:center;flex:1 1 30rem;min-width:min(100%,30rem);
+margin:0 0 1rem}
+.plot{display:block;flex:1 1 30rem;min-width:0;max-width:36rem;height:auto}
+.legend{flex:1 1 20rem;columns:16rem;column-gap:2rem;list-style:none;margin:0;padding:0;font-size:.88rem}
+.legend li{display:flex;gap:.5rem;align-items:baseline;break-inside:avoid}
+.swatch{flex:none;width:1.9rem;height:.85rem}.swatch .line{stroke-width:1.5}.swatch .published{stroke-dasharray:1 2.5}
 .scroll{overflow-x:auto;max-width:100%;margin:0 0 1rem}.scroll:focus-visible{outline:2px solid var(--c0)}
 table{border-collapse:collapse;font-size:.88rem;line-height:1.3;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:.2rem 0 .4rem;white-space:nowrap}
@@ -114,7 +118,7 @@ def _section(summary: EntrySummary) -> str:
         f'<p class="where">{escape(entry.where)} · <code>supsup reproduce {name} --scale full</code></p>',
         f"<p>{escape(entry.note)}</p>" if entry.note else "",
     ]
-    figures = "".join(f"<figure>{chart}</figure>" for chart in entry_charts(summary))
+    figures = "".join(map(_figure, entry_charts(summary)))
     parts.append(f'<div class="pair">{figures}{_table(first)}</div>')
     said = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in remarks(summary))
     parts.append(f"<dl>{said}</dl>" if said else "")
@@ -125,6 +129,15 @@ def _section(summary: EntrySummary) -> str:
         parts.append(f"<details><summary>{escape(origin.caption)}</summary>{_table(origin)}</details>")
     parts.append("</section>")
     return "\n".join(part for part in parts if part)
+
+
+def _figure(chart: Chart) -> str:
+    rows = "".join(
+        f'<li><svg class="swatch" aria-hidden="true" viewBox="-4 -6 26 12">{swatch}</svg>{escape(label)}</li>'
+        for swatch, label in chart.legend
+    )
+    legend = f'<ul class="legend">{rows}</ul>' if rows else ""
+    return f"<figure>{chart.plot}{legend}</figure>"
 
 
 def _table(grid: Grid) -> str:

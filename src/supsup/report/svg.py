@@ -70,14 +70,38 @@ class Bar:
     published: float | None = None
 
 
-def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, heading: str = "") -> str:
+@dataclass(frozen=True)
+class Chart:
+    """A plot as SVG.
+
+    plot    without its legend
+    legend  what is in it: a swatch, drawn around (9, 0), and a label for each row
+    whole   with the legend under it
+    """
+
+    plot: str
+    legend: tuple[tuple[str, str], ...]
+    whole: str
+
+    @property
+    def file(self) -> str:
+        """A file of its own, on the page's background, with its style inside and twice its size at most."""
+        opening, _, rest = self.whole.partition(">")
+        height = float(opening.rpartition(" ")[2].rstrip('"'))
+        style = f"<style>{VARIABLES}{STYLE}</style>"
+        page = '<rect width="100%" height="100%" fill="var(--paper)"/>'
+        size = f'width="{2 * WIDTH:g}" height="{2 * height:g}"'
+        return f'{opening} {size} xmlns="http://www.w3.org/2000/svg">{style}{page}{rest}\n'
+
+
+def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, heading: str = "") -> Chart | None:
     """Lines with markers over an axis; what was published is dotted with crosses, in the colour of its row.
 
     A line without points keeps its colour from the others, so that plots side by side agree.
     """
     points = [point for line in lines for point in (*line.ours, *line.published)]
     if not points:
-        return ""
+        return None
     place_x = _scale([p.x for p in points], x, LEFT, WIDTH - RIGHT)
     heights = [p.y + sign * (p.deviation or 0) for p in points for sign in (-1, 1)]
     place_y = _scale(heights, y, TOP + PLOT, TOP)
@@ -90,16 +114,16 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, heading: str
                 ends = f'y1="{place_y(p.y - p.deviation):.1f}" y2="{place_y(p.y + p.deviation):.1f}"'
                 at = f"{place_x(p.x):.1f}"
                 parts.append(f'<line x1="{at}" x2="{at}" {ends} stroke="var(--c{number % COLOURS})"/>')
-    start = TOP + PLOT + 44
-    legend, bottom = _legend(lines, start)
-    return _svg(title, bottom, [*parts, legend], heading)
+    legend, start = _legend(lines), TOP + PLOT + 44
+    under, bottom = _under(legend, start)
+    return Chart(_svg(title, start - 10, parts, heading), legend, _svg(title, bottom, [*parts, under], heading))
 
 
-def bar_chart(title: str, bars: Sequence[Bar], label: str) -> str:
+def bar_chart(title: str, bars: Sequence[Bar], label: str) -> Chart | None:
     """Lying bars from 0, each under its label; a tick marks the published value."""
     values = [v for bar in bars for v in (bar.ours, bar.published) if v is not None]
     if not values:
-        return ""
+        return None
     place = _scale([0.0, max(values)], Axis(label), 8, WIDTH - 8)
     parts, y = [], TOP
     for number, bar in enumerate(bars):
@@ -121,17 +145,8 @@ def bar_chart(title: str, bars: Sequence[Bar], label: str) -> str:
             f'<line x1="12" x2="12" y1="{y + 20:.1f}" y2="{y + 32:.1f}" stroke="var(--ink)" stroke-width="2"/>'
             f'<text x="24" y="{y + 30:.1f}">published</text>'
         )
-    return _svg(title, y + 38, parts)
-
-
-def standalone(plot: str) -> str:
-    """A plot as a file of its own, on the page's background, with its style inside and twice its size at most."""
-    opening, _, rest = plot.partition(">")
-    height = float(opening.rpartition(" ")[2].rstrip('"'))
-    style = f"<style>{VARIABLES}{STYLE}</style>"
-    page = '<rect width="100%" height="100%" fill="var(--paper)"/>'
-    size = f'width="{2 * WIDTH:g}" height="{2 * height:g}"'
-    return f'{opening} {size} xmlns="http://www.w3.org/2000/svg">{style}{page}{rest}\n'
+    plot = _svg(title, y + 38, parts)
+    return Chart(plot, (), plot)
 
 
 def ticks(low: float, high: float, log: bool = False, most: int = 6) -> list[float]:
@@ -244,8 +259,7 @@ def _marker(x: float, y: float, number: int) -> str:
     return f'<polygon points="{path}" fill="{colour}"/>'
 
 
-def _legend(lines: Sequence[Line], top: float) -> tuple[str, float]:
-    """The rows under the plot, in two columns where their labels are short; and where it ends."""
+def _legend(lines: Sequence[Line]) -> tuple[tuple[str, str], ...]:
     shown: list[tuple[str, str]] = []
     for number, line in enumerate(lines):
         if not (line.ours or line.published):
@@ -253,15 +267,21 @@ def _legend(lines: Sequence[Line], top: float) -> tuple[str, float]:
         swatch = (
             _ours([(0.0, 0.0), (18.0, 0.0)], number) if line.ours else _published([(4.0, 0.0), (14.0, 0.0)], number)
         )
-        shown.append((swatch, _fitted(line.label, 56)))
+        shown.append((swatch, line.label))
     if any(line.published for line in lines) and any(line.ours for line in lines):
         shown.append((_cross(9, 0, "var(--ink)"), "published"))
+    return tuple(shown)
+
+
+def _under(shown: Sequence[tuple[str, str]], top: float) -> tuple[str, float]:
+    """The legend under its plot, in two columns where labels are short; and where it ends."""
     columns = 2 if max(len(label) for _, label in shown) <= 22 else 1
     deep = math.ceil(len(shown) / columns)
     parts = []
     for index, (swatch, label) in enumerate(shown):
         x, y = 14 + (index // deep) * (WIDTH - 20) / columns, top + 14 * (index % deep)
-        parts.append(f'<g transform="translate({x:g} {y:g})">{swatch}<text x="25" y="3.5">{escape(label)}</text></g>')
+        text = f'<text x="25" y="3.5">{escape(_fitted(label, 56))}</text>'
+        parts.append(f'<g transform="translate({x:g} {y:g})">{swatch}{text}</g>')
     return "".join(parts), top + 14 * deep
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -99,9 +100,9 @@ class Observer:
         return name
 
     def _open(self, images: Tensor) -> str:
-        model, number = self.model, 0
-        while (name := f"observed-{number}") in model.tasks:
-            number += 1
+        model = self.model
+        taken = set(model.tasks)
+        name = next(name for name in map("observed-{}".format, count()) if name not in taken)
         self.bench.start(initial_scores(model.seed, name, model.net.shapes, model.device))
         model.put({name: 0}, model.bank.pack(self.bench.mask())[:, None], {}, tuple(images.shape[1:]))
         return name

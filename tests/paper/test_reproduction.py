@@ -53,7 +53,8 @@ def test_rows_are_written_as_agreed_and_not_made_again(tmp_path: Path, shop: Wor
     assert call(TINY, tmp_path, shop) == (0, 3, 0)
     assert path.stat().st_mtime_ns == before
     (calls,) = json.loads((tmp_path / "wall-time.json").read_text()).values()
-    assert [made["files written"] for made in calls] == [3]
+    assert [len(made["written"]) for made in calls] == [3]
+    assert calls[0]["written"][0] == "tiny/G-seed0"
     assert datetime.datetime.fromisoformat(calls[0]["began"]) < datetime.datetime.now(datetime.UTC)
 
 

@@ -147,19 +147,29 @@ def test_other_files_in_the_folder_are_left_alone(catalogue: dict[str, Entry], r
     assert read_results(catalogue, results)[1] == []
 
 
+def _call(began: str, seconds: float, *written: str, scale: str = "full") -> dict[str, Any]:
+    return {"scale": scale, "written": list(written), "began": f"2026-01-02T{began}.000+00:00", "seconds": seconds}
+
+
 CALLS = [
-    {"entries": ["gamma"], "seeds": 1, "began": "2026-01-02T10:00:00.000+00:00", "seconds": 100.5},
-    {"entries": ["gamma", "cifar100-gg"], "seeds": 1, "began": "2026-01-02T10:01:30.000+00:00", "seconds": 20},
-    {"entries": ["rotated"], "seeds": 1, "began": "2026-01-02T10:00:30.000+00:00", "seconds": 5},
-    {"entries": ["gamma"], "seeds": 3, "began": "2026-01-01T10:00:00.000+00:00", "seconds": 1},
+    _call("10:00:00", 100.5, "gamma/a-seed0"),
+    _call("10:01:30", 20, "gamma/a-seed1", "cifar100-gg/s1-seed0"),
+    _call("10:00:30", 5, "gamma/b-seed0"),
+    _call("09:00:00", 1, "gamma/b-seed0", scale="quick"),
 ]
 
 
-def test_calls_side_by_side_count_once_in_the_wall_time(catalogue: dict[str, Entry], results: Path) -> None:
-    assert summarise(catalogue, results).seconds is None
-    (results / "wall-time.json").write_text(json.dumps({"calls": CALLS}))
-    assert summarise(catalogue, results).seconds == WallTime(total=111, mnist=101.5, mnist_once=100.5)
-    (results / "wall-time.json").write_text("{}")
-    summary = summarise(catalogue, results)
+def test_calls_side_by_side_count_once_in_the_wall_time(tmp_path: Path) -> None:
+    """And the MNIST half has a time of its own once every row of it is among the files they wrote."""
+    rows = tuple(Row(name, name, SETTINGS) for name in "ab")
+    entries = {"gamma": Entry("gamma", "", "", rows)}
+    assert summarise(entries, tmp_path).seconds is None
+    file = tmp_path / "wall-time.json"
+    file.write_text(json.dumps({"calls": CALLS}))
+    assert summarise(entries, tmp_path).seconds == WallTime(total=111, mnist_once=100.5)
+    file.write_text(json.dumps({"calls": [CALLS[0], CALLS[3]]}))
+    assert summarise(entries, tmp_path).seconds == WallTime(total=101.5, mnist_once=None)
+    file.write_text("{}")
+    summary = summarise(entries, tmp_path)
     assert summary.seconds is None
     assert summary.damaged[0].startswith("wall-time.json: damaged")

@@ -44,10 +44,10 @@ def reproduce(
     if len(waiting) < len(asked):
         say(f"{len(asked) - len(waiting)} of {len(asked)} rows and seeds are there already and are not run again")
     failed = run_jobs(plan(waiting, RUNS), RUNS, shop, say)
-    written = sum(wanted.finished(seed) for wanted, seed in waiting)
-    outcome = Outcome(written, len(asked) - len(waiting), failed, time.perf_counter() - begin)
+    written = [wanted.path(seed) for wanted, seed in waiting if wanted.finished(seed)]
+    outcome = Outcome(len(written), len(asked) - len(waiting), failed, time.perf_counter() - begin)
     if written:
-        _note_time(folder, [entry.name for entry in entries], scale, seeds, began, outcome, shop)
+        _note_time(folder, written, scale, began, outcome, shop)
     return outcome
 
 
@@ -57,21 +57,13 @@ def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted]:
 
 
 def _note_time(
-    folder: Path,
-    entries: list[str],
-    scale: str,
-    seeds: int | None,
-    began: datetime.datetime,
-    outcome: Outcome,
-    shop: Workshop,
+    folder: Path, written: list[Path], scale: str, began: datetime.datetime, outcome: Outcome, shop: Workshop
 ) -> None:
     path = folder / "wall-time.json"
     earlier: list[Any] = (records.read(path) or {}).get("calls", [])
     call = {
-        "entries": entries,
         "scale": scale,
-        "seeds": seeds,
-        "files written": outcome.written,
+        "written": sorted(path.relative_to(folder).with_suffix("").as_posix() for path in written),
         "jobs failed": outcome.failed,
         "began": began.isoformat(timespec="milliseconds"),
         "seconds": round(outcome.seconds, 1),

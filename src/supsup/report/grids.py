@@ -95,10 +95,13 @@ def missed_by(row: RowSummary, axis: str) -> str:
 def headline(summary: Summary) -> str:
     """How many rows have which verdict, and the time they took."""
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
-    if summary.seconds is None:
-        return f"{counts}."
-    once, mnist, total = (shown_time(getattr(summary.seconds, name)) for name in ("mnist_once", "mnist", "total"))
-    return f"{counts}; wall time of the MNIST half {once} with one seed, {mnist} with all, {total} with images."
+    said = [f"{counts}."]
+    if summary.seconds is not None and summary.seconds.mnist_once is not None:
+        once = shown_time(summary.seconds.mnist_once)
+        said.append(f"The calls that made one seed of every row of the MNIST half took {once}.")
+    if summary.seconds is not None:
+        said.append(f"All calls noted took {shown_time(summary.seconds.total)}.")
+    return " ".join(said)
 
 
 def number(figure: str, value: float) -> str:

@@ -127,13 +127,11 @@ class WallTime:
     """Seconds that calls of `supsup reproduce` took.
 
     total       all of them
-    mnist       those of the MNIST half, with all their seeds
-    mnist_once  those of the MNIST half that asked for one seed, or for as many as the entry has by itself
+    mnist_once  those that made the first seed of the MNIST half's rows; None as long as some row is in none of them
     """
 
     total: float
-    mnist: float
-    mnist_once: float
+    mnist_once: float | None
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class Summary:
 def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
     """The catalogue beside the results in a folder; files that cannot be used are named in `damaged`."""
     results, damaged = read_results(entries, folder)
-    seconds, more_damaged = read_wall_time(folder)
+    seconds, more_damaged = read_wall_time(entries, folder)
     by_row: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         by_row.setdefault((result.entry, result.row), []).append(result)
@@ -274,16 +272,18 @@ def shortfalls(row: Row, figures: Mapping[str, Mapping[str, Spread]]) -> dict[tu
     return gaps
 
 
-def read_wall_time(folder: Path) -> tuple[WallTime | None, list[str]]:
+def read_wall_time(entries: Mapping[str, Entry], folder: Path) -> tuple[WallTime | None, list[str]]:
     """The time of the calls into a folder, None where none was noted; and what is damaged."""
     path = folder / WALL_TIME
+    mnist = [entry for name, entry in entries.items() if name in GROUPS["all-mnist"]]
+    first = {f"{entry.name}/{row.name}-seed0" for entry in mnist for row in entry.rows}
     if not path.exists():
         return None, []
     try:
         calls = json.loads(path.read_text(encoding="utf-8"))["calls"]
-        mnist = [call for call in calls if {*call["entries"]} <= {*GROUPS["all-mnist"]}]
-        once = [call for call in mnist if call["seeds"] in (None, 1)]
-        found = WallTime(elapsed(calls), elapsed(mnist), elapsed(once))
+        made = [{*call["written"]} if call["scale"] == "full" else set() for call in calls]
+        once = elapsed(call for call, files in zip(calls, made) if files & first)
+        found = WallTime(elapsed(calls), once if first and first <= set().union(*made) else None)
     except _UNREADABLE as error:
         return None, [f"{WALL_TIME}: damaged ({_reason(error)}); delete it, and the total time is left out"]
     return found, []

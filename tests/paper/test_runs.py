@@ -127,7 +127,7 @@ def test_split_cifar100_counts_the_bytes_of_the_models_it_keeps(tmp_path: Path, 
 
 def test_split_cifar100_rivals_have_their_learning_rates(shop: Workshop) -> None:
     """They decide the rivals' accuracy by many points."""
-    methods = ("batche", "batche-random", "batche-random-rank-one", "heads", "heads-random", "bounds")
+    methods = ("batche", "batche-random-rank-one", "batche-random-heads", "heads", "heads-random", "bounds")
     models = [model_of(PICTURES | {"method": method}, 0, shop.device) for method in methods]
     assert [model.recipe.learning_rate for model in models] == [1e-2, 0.1, 0.1, 1e-2, 1e-2, 1e-3]
     assert [models[i].first.learning_rate for i in (0, 3)] == [1e-3, 1e-3]
@@ -139,6 +139,13 @@ def test_split_cifar100_rivals(tmp_path: Path, shop: Workshop) -> None:
     lower, upper = made(tmp_path, shop, "split-cifar100-rivals", PICTURES | {"method": "bounds"}, *owns, axis="")
     assert list(lower["figures"]["accuracy %"]) == [""]
     assert lower["bytes"]["paper's count"] < upper["bytes"]["paper's count"]
+
+
+def test_batche_with_random_weights_counts_a_head_where_the_paper_does(tmp_path: Path, shop: Workshop) -> None:
+    training = PICTURES | {"method": "batche-random-rank-one"}
+    (row,) = made(tmp_path, shop, "split-cifar100-rivals", training, {}, axis="")
+    tasks = training["tasks"]
+    assert row["bytes"] == {"paper's count": tasks * 400_240 // 20, "vectors": tasks * 4 * (2_703 + 165 + 1_500)}
 
 
 @pytest.mark.parametrize("transfer", ["none", "masks"])

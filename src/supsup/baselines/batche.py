@@ -141,12 +141,17 @@ class BatchE(Method):
     @property
     def bytes(self) -> int:
         """The paper counts no statistics where W is trained (that figure is from Wen et al.)."""
-        vectors = sum(out + inputs for out, inputs, *_ in (self.shared[name].shape for name in self.scaled))
-        head = storage.weights(self.shared, keep={self.head}) if self.last == "head" else 0
+        return self.bytes_with(self.last)
+
+    def bytes_with(self, last: LastLayer) -> int:
+        """What `bytes` would be with that kind of last layer."""
+        scaled = self.layers if last == "rank-one" else self.layers[:-1]
+        vectors = sum(out + inputs for out, inputs, *_ in (self.shared[name].shape for name in scaled))
+        head = storage.weights(self.shared, keep={self.head}) if last == "head" else 0
         per_task = 4 * vectors + head
         if self.base == "random":
             return len(self.own) * (per_task + storage.statistics(self.net))
-        stored = self.statistics | ({self.head} if self.last == "head" else set())
+        stored = self.statistics | ({self.head} if last == "head" else set())
         return storage.weights(self.shared, stored) + len(self.own) * per_task
 
 

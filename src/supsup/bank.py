@@ -50,7 +50,7 @@ class Bank:
         self._bytes = start
         self._blocks: list[Tensor] = []
         self._count = 0
-        self._sum = {name: torch.zeros(shape, dtype=torch.int32, device=device) for name, shape in self.shapes.items()}
+        self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # how many masks have each bit
         self._mean: dict[str, Tensor] | None = None
         self.kept: dict[Any, Any] = {}  # whatever is worth keeping until a mask changes
 
@@ -60,8 +60,7 @@ class Bank:
     @property
     def memory(self) -> int:
         """Bytes held, the running sum and statistics included."""
-        floats = [*self._sum.values(), self._statistics]
-        return sum(b.numel() for b in self._blocks) + sum(4 * values.numel() for values in floats)
+        return sum(b.numel() for b in self._blocks) + 4 * (self._sum.numel() + self._statistics.numel())
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
         """One more mask, with its statistics if it has any, at index len(bank)."""
@@ -151,20 +150,16 @@ class Bank:
     def mean(self) -> dict[str, Tensor]:
         """The mean of all masks, from their running sum, and of their statistics; not to be written to."""
         if self._mean is None:
-            self._mean = {name: total.float() / self._count for name, total in self._sum.items()}
-            self._mean |= self._by_name(self._statistics.mean(0))
+            self._mean = self._by_weight(self._sum / self._count) | self._by_name(self._statistics.mean(0))
         return self._mean
 
     def weighted(self, alpha: Tensor) -> dict[str, Tensor]:
         """Σ αᵢ Mⁱ for coefficients [k], and of the statistics; tasks whose coefficient is 0 are not read."""
-        totals = {}
-        for name, (start, stop) in self.spans.items():
-            flat = torch.zeros((stop - start) * 8, device=self.device)
-            for tasks, block in self._members(alpha.nonzero().flatten()):
-                for rows, bits in _pieces(block[start:stop]):
-                    flat[rows] += bits.float() @ alpha[tasks]
-            totals[name] = flat[: self.shapes[name].numel()].view(self.shapes[name])
-        return totals | self._by_name(alpha @ self._statistics)
+        total = torch.zeros(8 * self._bytes, device=self.device)
+        for tasks, block in self._members(alpha.nonzero().flatten()):
+            for rows, bits in _pieces(block):
+                total[rows] += bits.float() @ alpha[tasks]
+        return self._by_weight(total) | self._by_name(alpha @ self._statistics)
 
     def nearest(self, query: search.Query, coordinates: int, members: Tensor) -> Tensor:
         """For each row the member with the largest inner product, found from few coordinates of the query: [r].
@@ -223,16 +218,22 @@ class Bank:
         """⟨query, Mⁱ⟩ summed over the weights the query names: [r, *shape] each in, [r, k] out."""
         rows = next(iter(query.values())).shape[0]
         out = torch.zeros(rows, self._count, device=self.device)
+        pieces: list[tuple[slice, Tensor]] = []  # of the bytes, with the query over their bits
         for name, values in query.items():
-            start, stop = self.spans[name]
             if isinstance(values, search.Outer) and rows > search.FEW and self.device.type == "cpu":
                 for index in range(self._count):
                     out[:, index] += values.inner(self._bits(index, name))
                 continue
-            flat = search.flattened(values, 8 * (stop - start))
+            span = slice(*self.spans[name])
+            flat = search.flattened(values, 8 * (span.stop - span.start))
+            if self.device.type == "cuda" and rows <= search.FEW and pieces and pieces[-1][0].stop == span.start:
+                before, flat_before = pieces.pop()  # launches cost more here than reading
+                span, flat = slice(before.start, span.stop), torch.cat([flat_before, flat], 1)
+            pieces.append((span, flat))
+        for span, flat in pieces:
             first = 0
             for block in self.blocks():
-                search.add_inner(flat, block[start:stop], out[:, first : first + block.shape[1]])
+                search.add_inner(flat, block[span], out[:, first : first + block.shape[1]])
                 first += block.shape[1]
         return out
 
@@ -264,6 +265,11 @@ class Bank:
         pieces = statistics.split([fresh.numel() for fresh in self._fresh.values()], -1) if self._fresh else ()
         return {name: piece.unflatten(-1, fresh.shape) for (name, fresh), piece in zip(self._fresh.items(), pieces)}
 
+    def _by_weight(self, flat: Tensor) -> dict[str, Tensor]:
+        """Numbers for all bits end to end as one tensor for each weight, without copying."""
+        starts = {name: 8 * start for name, (start, _) in self.spans.items()}
+        return {name: flat[starts[name] :][: shape.numel()].view(shape) for name, shape in self.shapes.items()}
+
     def _bits(self, index: int, name: str) -> Tensor:
         start, stop = self.spans[name]
         shape = self.shapes[name]
@@ -273,11 +279,8 @@ class Bank:
         """Add the masks in these columns to the running sum, or take them away."""
         self._mean = None
         self.kept.clear()
-        for name, (start, stop) in self.spans.items():
-            total = self._sum[name].flatten()
-            for rows, bits in _pieces(columns[start:stop]):
-                part = total[rows]
-                part.add_(bits.sum(1, dtype=torch.int32)[: len(part)], alpha=sign)
+        for rows, bits in _pieces(columns):
+            self._sum[rows].add_(bits.sum(1, dtype=torch.int32), alpha=sign)
 
     def _members(self, members: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(task indices, their bytes [bytes, tasks]) block by block; a whole block is not copied."""
@@ -293,15 +296,13 @@ class Bank:
 
 def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:
     """Masks [tasks, *shape] of each weight to bytes [bytes, tasks]."""
-    packed = []
-    for bits in masks.values():
-        flat = bits.flatten(1).to(torch.uint8)
-        eights = torch.nn.functional.pad(flat, (0, -flat.shape[1] % 8)).view(len(flat), -1, 8)
-        total = eights[..., 0].clone()
-        for place in range(1, 8):
-            total |= eights[..., place] << place
-        packed.append(total.T)
-    return torch.cat(packed).contiguous()
+    flat = [bits.flatten(1).to(torch.uint8) for bits in masks.values()]
+    whole = [torch.nn.functional.pad(bits, (0, -bits.shape[1] % 8)) for bits in flat]
+    eights = torch.cat(whole, 1).view(len(flat[0]), -1, 8)
+    total = eights[..., 0].clone()
+    for place in range(1, 8):
+        total |= eights[..., place] << place
+    return total.T.contiguous()
 
 
 def _unpack(packed: Tensor) -> Tensor:

@@ -168,14 +168,26 @@ def test_graphs_that_run_at_the_same_time_do_not_disturb_each_other() -> None:
     assert torch.equal(out, alone)
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_trainings_side_by_side_do_not_disturb_each_other(shared_data: Path, tmp_path: Path, seeds: int) -> None:
+MNIST: dict[str, Any] = {"stream": "permuted", "net": "784-1024", "outputs": 20, "tasks": 3, "steps": 200}
+PICTURES: dict[str, Any] = {"tasks": 3, "batch size": 128, "epochs": None, "steps": 200}
+SEQUENTIAL: dict[str, list[Row]] = {
+    "mnist": [
+        Row(name, "", settings_of(name, MNIST | {"stages": [3]}, own))
+        for name, own in {"psp": {}, "bounds": {"keep": "upper"}, "unannounced": {}}.items()
+    ],
+    "cifar100": [
+        Row(name, "", settings_of("split-cifar100-rivals", PICTURES | {"method": name}, {"keep": "upper"}))
+        for name in ("batche-random-rank-one", "heads-random", "bounds")
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "seeds", "apart"), [("mnist", 1, 1.0), ("mnist", 2, 1.0), ("cifar100", 1, 6.0)])
+def test_trainings_side_by_side_do_not_disturb_each_other(
+    shared_data: Path, tmp_path: Path, kind: str, seeds: int, apart: float
+) -> None:
     """Each on a stream of its own, in turns: as good as alone."""
-    training: dict[str, Any] = {"stream": "permuted", "net": "784-1024", "outputs": 20, "tasks": 3, "steps": 200}
-    training |= {"stages": [3]}
-    kinds: dict[str, dict[str, Any]] = {"psp": {}, "bounds": {"keep": "upper"}, "unannounced": {}}
-    rows = [Row(name, "", settings_of(name, training, own)) for name, own in kinds.items()]
-    shop, figures = Workshop(torch.device("cuda"), shared_data), {}
+    rows, shop, figures = SEQUENTIAL[kind], Workshop(torch.device("cuda"), shared_data), {}
     for way, groups in (("together", [rows]), ("alone", [[row] for row in rows])):
         for group in groups:
             said: list[str] = []
@@ -188,5 +200,5 @@ def test_trainings_side_by_side_do_not_disturb_each_other(shared_data: Path, tmp
     for row in rows:
         for seed in range(seeds):
             together, alone = figures["together", row.name, seed], figures["alone", row.name, seed]
-            assert together == pytest.approx(alone, abs=1.0), (row.name, seed)
-            assert min(alone.values()) > 60, (row.name, seed)
+            assert together == pytest.approx(alone, abs=apart), (row.name, seed)
+            assert min(alone.values()) > {"mnist": 60, "cifar100": 30}[kind], (row.name, seed)

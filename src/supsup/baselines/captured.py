@@ -125,19 +125,21 @@ def learn_captured(method: Method, task: Task) -> None:
 
 
 def learn_on_streams(method: Method, tasks: Sequence[Task]) -> None:
-    """Independent tasks, each on a bench and a stream of its own."""
+    """Independent tasks, each on a bench and a stream of its own; the host does not wait for them."""
     states = [method.begin(task) for task in tasks]
     benches = [_bench(method, i, state, task) for i, (state, task) in enumerate(zip(states, tasks))]
     for bench, state, task in zip(benches, states, tasks):
         bench.start(state, task)
-    torch.cuda.synchronize()
-    streams = [torch.cuda.Stream() for _ in tasks]
+    here, streams = torch.cuda.current_stream(), [torch.cuda.Stream() for _ in tasks]
+    for stream in streams:
+        stream.wait_stream(here)
     for number in range(max(bench.loop.launches for bench in benches)):
         for bench, stream in zip(benches, streams):
             if number < bench.loop.launches:
                 with torch.cuda.stream(stream):
                     bench.loop.launch()
-    torch.cuda.synchronize()
+    for stream in streams:
+        here.wait_stream(stream)
     for bench, task in zip(benches, tasks):
         method.finish(task, bench.trained())
 

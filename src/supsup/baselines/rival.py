@@ -175,6 +175,8 @@ class Method:
         tasks = list(stream)
         with progress.bar("learning", len(tasks), show=show_progress) as advance:
             for count in self.learning(tasks):
+                if self.device.type == "cuda":
+                    torch.cuda.current_stream(self.device).synchronize()
                 advance(count)
         return [task.name for task in tasks]
 

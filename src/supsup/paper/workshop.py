@@ -63,9 +63,9 @@ class Workshop:
         return data.image_folder(found, size=size, normalisation="imagenet", stream=True)
 
     def wait(self) -> None:
-        """Until the device is done."""
+        """Until the device is done with what was asked of it on the present stream: others may go on side by side."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            torch.cuda.current_stream(self.device).synchronize()
 
     def clock(self) -> float:
         """The time, once the device is done."""

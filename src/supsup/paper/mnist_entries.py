@@ -30,7 +30,9 @@ _SUPSUP = {
     (FC, 25, "G"): (96.31, 93.17, 91.20, 90.26, 89.04, 88.19),
     (FC, 500, "H"): (96.29, 95.94, 95.59, 95.40, 95.00, 94.91),
 }
-_DRAW = "Which frozen network is drawn moves what H infers from few outputs (results/frozen-network.json)."
+_DRAW = (
+    "Which frozen network is drawn moves what H infers from few outputs, in float32 too (results/frozen-network.json)."
+)
 _REMARKS = {
     (
         FC,

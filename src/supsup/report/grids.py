@@ -84,11 +84,12 @@ def missed_by(row: RowSummary, axis: str) -> str:
     """Where a missed row is furthest from its number, in a sentence."""
     gaps = {place: gap for place, gap in shortfalls(row.row, row.figures).items() if gap}
     figure, place = max(gaps, key=lambda key: gaps[key] or 0.0)
-    ours, published = row.figures[figure][place].mean, row.row.published[figure][place]
+    ours, published = row.figures[figure][place], row.row.published[figure][place]
     at = f" ({axis}: {place})" if place else ""
+    spread = "" if ours.deviation is None else f" ({ours.seeds} seeds, deviation {ours.deviation:.2f})"
     return (
-        f"Missed: {figure}{at} is {ours:.2f}, published {published:.2f}, "
-        f"{published - ours:.2f} below with a tolerance of {row.row.tolerance:g}."
+        f"Missed: {figure}{at} is {ours.mean:.2f}{spread}, published {published:.2f}, "
+        f"{published - ours.mean:.2f} below with a tolerance of {row.row.tolerance:g}."
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supsup.paper import Entry, Row
-from supsup.report.grids import Cell, figure_grids, headline, number, origin_grid, remarks, shown_time
+from supsup.report.grids import Cell, abridged, figure_grids, headline, number, origin_grid, remarks, shown_time
 from supsup.report.summary import EntrySummary, summarise
 
 
@@ -88,3 +88,10 @@ def test_numbers_read_well() -> None:
     assert number("bytes", 408432.0) == "408,432"
     assert number("ms", 1.23456) == "1.235"
     assert [shown_time(value) for value in (None, 1.234, 130.0, 7300.0)] == ["–", "1.23 s", "2.2 min", "2.0 h"]
+
+
+def test_a_long_command_is_cut() -> None:
+    assert abridged("supsup reproduce all --row a --row b --row c") == "supsup reproduce all --row a --row b --row c"
+    assert abridged("supsup reproduce --row a --row aa --row b --row c --row d --seeds 3") == (
+        "supsup reproduce --row a --row aa --row b --seeds 3 … and 2 more rows"
+    )

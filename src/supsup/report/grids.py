@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass
 
 from supsup.paper.records import PLAIN_WAY
@@ -178,8 +180,16 @@ def _origin(row: RowSummary) -> tuple[Cell, ...]:
         Cell(", ".join(row.made_with("device")) or DASH),
         Cell(commits or DASH),
         Cell(", ".join(row.made_with("date")) or DASH),
-        Cell("; ".join(row.made_with("command")) or DASH),
+        Cell("; ".join(dict.fromkeys(map(abridged, row.made_with("command")))) or DASH),
     )
+
+
+def abridged(command: str, most: int = 3) -> str:
+    """A command with the first few of the rows it names; its file has it whole."""
+    rows = itertools.count()
+    shown = re.sub(r" --row \S+", lambda found: found[0] if next(rows) < most else "", command)
+    more = next(rows) - most
+    return f"{shown} … and {more} more rows" if more > 0 else shown
 
 
 def _short(commit: str) -> str:

@@ -62,7 +62,11 @@ def test_sums_and_inner_products_equal_those_of_float_masks(seed: int, k: int, r
         assert weighted[name].shape == shape
         assert torch.allclose(weighted[name], torch.einsum("k,k...->...", alpha, floats), atol=1e-4)
         expected += queries[name].flatten(1) @ floats.flatten(1).T
-    assert torch.allclose(bank.inner(queries), expected, atol=1e-4)
+    for bank._joins in (False, True):
+        assert torch.allclose(bank.inner(queries), expected, atol=1e-4)
+        apart = {name: queries[name] for name in ("a", "c")}
+        without = expected - queries["b"].flatten(1) @ floats_of(masks, "b").T
+        assert torch.allclose(bank.inner(apart), without, atol=1e-4)
     only = {"b": queries["b"]}
     assert torch.allclose(bank.inner(only), queries["b"].flatten(1) @ floats_of(masks, "b").T, atol=1e-4)
 

@@ -51,6 +51,7 @@ class Bank:
         self._blocks: list[Tensor] = []
         self._count = 0
         self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # how many masks have each bit
+        self._joins = self.device.type == "cuda"  # neighbouring layers are searched at once: there launches cost most
         self._mean: dict[str, Tensor] | None = None
         self.kept: dict[Any, Any] = {}  # whatever is worth keeping until a mask changes
 
@@ -226,8 +227,8 @@ class Bank:
                 continue
             span = slice(*self.spans[name])
             flat = search.flattened(values, 8 * (span.stop - span.start))
-            if self.device.type == "cuda" and rows <= search.FEW and pieces and pieces[-1][0].stop == span.start:
-                before, flat_before = pieces.pop()  # launches cost more here than reading
+            if self._joins and rows <= search.FEW and pieces and pieces[-1][0].stop == span.start:
+                before, flat_before = pieces.pop()
                 span, flat = slice(before.start, span.stop), torch.cat([flat_before, flat], 1)
             pieces.append((span, flat))
         for span, flat in pieces:

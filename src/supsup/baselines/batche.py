@@ -53,7 +53,7 @@ class BatchE(Method):
         super().__init__(net, seed, **settings)
         self.base, self.last = base, last
         self.first_matters = base == "trained"
-        self.scaled = self.layers if last == "rank-one" else self.layers[:-1]
+        self.scaled = self._scaled_with(last)
         self.inference = inference or TaskInference()
         self._classes: dict[str, int] = {}
 
@@ -145,14 +145,18 @@ class BatchE(Method):
 
     def bytes_with(self, last: LastLayer) -> int:
         """What `bytes` would be with that kind of last layer."""
-        scaled = self.layers if last == "rank-one" else self.layers[:-1]
-        vectors = sum(out + inputs for out, inputs, *_ in (self.shared[name].shape for name in scaled))
+        shapes = [self.shared[name].shape for name in self._scaled_with(last)]
+        vectors = sum(out + inputs for out, inputs, *_ in shapes)
         head = storage.weights(self.shared, keep={self.head}) if last == "head" else 0
         per_task = 4 * vectors + head
         if self.base == "random":
             return len(self.own) * (per_task + storage.statistics(self.net))
         stored = self.statistics | ({self.head} if last == "head" else set())
         return storage.weights(self.shared, stored) + len(self.own) * per_task
+
+    def _scaled_with(self, last: LastLayer) -> list[str]:
+        """The layers that have vectors."""
+        return self.layers if last == "rank-one" else self.layers[:-1]
 
 
 def rank_one(out: Tensor, inputs: Tensor, dimensions: int = 2) -> Tensor:

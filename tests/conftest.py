@@ -8,12 +8,16 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels are tested on the CPU;
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor, nn
 
 from supsup import HopSupSup, Recipe, SupSup, UnitRecipe, data, nets
 from supsup.data import Stream, Task
 from supsup.hop_learner import learn_together
 from supsup.paper.workshop import Workshop
+
+settings.register_profile("untimed", deadline=None)  # how long an example takes says nothing about what is right
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

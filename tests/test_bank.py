@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -17,7 +17,6 @@ def random_mask(generator: torch.Generator) -> dict[str, Tensor]:
     return {name: torch.rand(shape, generator=generator) < 0.5 for name, shape in SHAPES.items()}
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 60))
 def test_any_history_of_adding_replacing_and_removing(seed: int, moves: int) -> None:
     generator, chance = torch.Generator().manual_seed(seed), random.Random(seed)
@@ -45,7 +44,6 @@ def test_any_history_of_adding_replacing_and_removing(seed: int, moves: int) -> 
             assert torch.equal(mean, torch.stack([m[name] for m in plain]).sum(0).float() / len(plain))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 600), st.integers(1, 5))
 def test_sums_and_inner_products_equal_those_of_float_masks(seed: int, k: int, rows: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -19,7 +19,6 @@ def mask(layers: list[tuple[int, float]], seed: int = 0) -> tuple[codec.Bytes, l
     return np.concatenate(tensors), [size for size, _ in layers]
 
 
-@settings(deadline=None)
 @given(LAYERS, st.integers(0, 2**31))
 @example([(n, 0.5) for n in range(1, 21)], 0)
 @example([(n, 0.1) for n in range(1, 21)], 0)
@@ -49,7 +48,7 @@ def test_the_bytes_are_fixed_for_good() -> None:
     assert blob.hex() == "657f0080e7a29e8b7f004f5a1753606eb8ffbc58585e910000"
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=60), LAYERS, st.sampled_from(["bits", "ans-1", "ans-1", "ans-9"]))
 def test_hostile_bytes_give_a_mask_of_the_right_size_or_an_error(
     blob: bytes, layers: list[tuple[int, float]], name: str

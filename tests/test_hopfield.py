@@ -58,7 +58,7 @@ def textbook(rule: str, stored: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("rule", RULES)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 5), units=st.integers(1, 14))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_update_is_the_textbooks(rule: str, seed: int, count: int, units: int) -> None:
     stored = patterns(seed, count, units)
     psi = memory(rule, stored)
@@ -69,21 +69,21 @@ def test_the_update_is_the_textbooks(rule: str, seed: int, count: int, units: in
 
 
 @given(seed=st.integers(0, 10**6), rule=st.sampled_from(sorted(RULES)))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_stored_patterns_are_fixed_points_below_capacity(seed: int, rule: str) -> None:
     stored = patterns(seed, 5, 256)
     assert not unstable(memory(rule, stored), stored).any()
 
 
 @given(seed=st.integers(0, 10**6), rule=st.sampled_from(sorted(RULES)))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_patterns_come_back_from_flipped_bits_below_capacity(seed: int, rule: str) -> None:
     stored = patterns(seed, 5, 256)
     assert torch.equal(settle(memory(rule, stored), flipped(stored, 0.2)), stored)
 
 
 @given(seed=st.integers(0, 10**6), rule=st.sampled_from(sorted(RULES)), count=st.integers(1, 30))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_no_update_raises_the_energy_and_the_end_is_a_minimum(seed: int, rule: str, count: int) -> None:
     """Far past capacity too, where there is nothing to be found."""
     psi = memory(rule, patterns(seed, count, 40))

@@ -92,7 +92,6 @@ def normalised_cases(draw: st.DrawFn) -> Case:
     return Case(net, bank, masks, x, draw(st.integers(1, 5)), sorted(layers))
 
 
-@settings(deadline=None)
 @given(st.one_of(cases(), normalised_cases()), st.sampled_from("HGM"), st.booleans())
 def test_the_gradient_equals_autograd(case: Case, objective: str, uniform: bool) -> None:
     k = len(case.masks)
@@ -136,7 +135,7 @@ def margin(values: Tensor, keep: int) -> float:
     return float(ordered[keep - 1] - ordered[keep]) if len(values) > keep else math.inf
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @pytest.mark.parametrize("method", METHODS)
 @given(st.one_of(cases(), normalised_cases()), st.sampled_from("HGM"), st.floats(0.05, 0.95))
 def test_every_method_equals_its_definition(method: str, case: Case, objective: str, gamma: float) -> None:
@@ -147,7 +146,7 @@ def test_every_method_equals_its_definition(method: str, case: Case, objective: 
         assert answer == expected or closest < 1e-4
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.one_of(cases(), normalised_cases()), st.sampled_from(METHODS))
 def test_among_some_masks_is_as_if_there_were_no_others(case: Case, method: str) -> None:
     members = sorted(torch.randperm(len(case.masks))[: 1 + len(case.masks) // 2].tolist())
@@ -172,7 +171,7 @@ def test_gamma_of_one_in_k_is_one_shot_and_a_half_is_binary() -> None:
         assert torch.equal(interpolated, named)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(cases(), st.sampled_from("HGM"))
 def test_all_coordinates_are_one_shot(case: Case, objective: str) -> None:
     """With every coordinate the short way is the exact one; with few it stays among the candidates asked for."""

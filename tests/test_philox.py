@@ -1,5 +1,7 @@
 """If these fail, every model ever saved would get other weights."""
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given
@@ -27,6 +29,19 @@ def test_the_published_test_vectors(counter: list[int], key: list[int], expected
 
 def test_words_are_fixed_for_good() -> None:
     assert philox.words(7, ["weights/a"], 5)[0].tolist() == [2071631835, 201043874, 2673148809, 2854011734, 416706657]
+
+
+@pytest.mark.parametrize("count", [0, 1, 6, 1024, 2051])
+@pytest.mark.parametrize("seed", [0, 1 << 63 | 1 << 31, 2**64 - 1])
+def test_the_kernel_makes_the_same_words(count: int, seed: int) -> None:
+    triton_philox = pytest.importorskip("supsup.triton_philox", reason="triton is not installed")
+    labels = ["a", "b", "scores/task/weight"]
+    key = (seed & 0xFFFFFFFF, seed >> 32)
+    streams = [(number & 0xFFFFFFFF, number >> 32) for number in map(philox.stream_id, labels)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy says that products wrap around, as they should
+        found = triton_philox.words(key, streams, count, "cpu")
+    assert torch.equal(found, philox.words(seed, labels, count))
 
 
 @given(st.integers(0, 2**64 - 1), st.text(max_size=8), st.integers(1, 50), st.integers(1, 50))

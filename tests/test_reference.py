@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import SupSupError, codec
@@ -20,7 +20,6 @@ def random_masks(sizes: list[int], count: int, seed: int, noise: float) -> list[
     return out
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=5), st.integers(1, 20), st.integers(0, 2**31))
 def test_every_mask_comes_back(sizes: list[int], count: int, seed: int) -> None:
     masks = random_masks(sizes, count, seed, noise=0.3)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,7 +19,6 @@ def case(seed: int, rows: int, size: int, tasks: int) -> tuple[Tensor, Tensor, T
     return query, block, query @ floats
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 12), st.integers(1, 70), st.integers(1, 300))
 def test_the_cpu_search(seed: int, rows: int, size: int, tasks: int) -> None:
     """Few and many queries take different ways."""
@@ -50,7 +49,6 @@ def test_a_query_in_factors_equals_the_dense_one(seed: int, rows: int, images: i
     assert torch.allclose(query.inner(mask), (query.dense() * mask).sum((1, 2)), atol=1e-4)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 300), st.integers(1, 480))
 def test_few_coordinates_and_few_columns(seed: int, size: int, tasks: int, count: int) -> None:
     query, block, expected = case(seed, 1, size, tasks)

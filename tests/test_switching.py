@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -59,7 +59,6 @@ def column(seed: int, size: int, tasks: int) -> tuple[Tensor, Tensor, Tensor]:
     return packed, frozen, torch.tensor(expected)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 70), st.integers(1, 20))
 def test_filling_on_a_cpu(seed: int, size: int, tasks: int) -> None:
     packed, frozen, expected = column(seed, size, tasks)

@@ -46,8 +46,9 @@ def choose_mask(
         for i in range(rule.floor - known):
             bank.add(stand_in(i))
     belief = gradient(bank).softmax(0)
-    best = int(belief[:known].argmax())
+    top = belief.max(0)
+    best = int(top.indices)
     if known >= rule.budget:
-        return best
-    certain = float(belief.max()) * len(bank) >= 1 + rule.epsilon and int(belief.argmax()) < known
+        return best if best < known else int(belief[:known].argmax())
+    certain = best < known and float(top.values) * len(bank) >= 1 + rule.epsilon
     return best if certain else None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from supsup import search
 
@@ -20,6 +21,9 @@ _FIRST = 8  # tasks in the first such block; later ones grow with the bank, so t
 _CANDIDATES = 4  # masks among which the exact inner product decides after a search from few coordinates
 _FAR_AHEAD = 6  # standard deviations
 _UNPACKED = 1 << 24  # how many bits may be unpacked at once on a CPU
+# Eight bytes of 0 or 1, read as one number x (lowest first), times this have byte i's bit at 56 + i: every product of
+# two bits lands on a place of its own, so nothing is carried.
+_INTO_ONE_BYTE = sum(1 << (56 - 7 * i) for i in range(8))
 
 
 class Bank:
@@ -98,10 +102,10 @@ class Bank:
         for name, value in self.statistics(index).items():
             if name in mask:
                 value.copy_(mask[name])
-        column = self.column(index)
-        self._tally(column[:, None], sign=-1)
-        column.copy_(self.pack(mask))
-        self._tally(column[:, None], sign=1)
+        column, bits = self.column(index), self._flat_bits(mask)
+        self._changed()
+        self._sum.add_(bits[0].view(torch.uint8)).sub_(_unpack(column[:, None]).flatten().view(torch.uint8))
+        column.copy_(_packed(bits)[0])
 
     def remove(self, index: int) -> None:
         """Take a mask out; the later ones move up by one and its bits are overwritten."""
@@ -116,7 +120,11 @@ class Bank:
 
     def pack(self, mask: Mapping[str, Tensor]) -> Tensor:
         """A mask as bytes: eight weights in each, the first one lowest, every weight tensor padded to whole bytes."""
-        return pack_columns({name: mask[name].to(self.device)[None] for name in self.shapes})[:, 0]
+        return _packed(self._flat_bits(mask))[0]
+
+    def _flat_bits(self, mask: Mapping[str, Tensor]) -> Tensor:
+        """One mask as booleans end to end, [1, bits]."""
+        return _end_to_end({name: mask[name].to(self.device)[None] for name in self.shapes})
 
     def packed(self, index: int) -> Tensor:
         """The bytes of one mask, a copy."""
@@ -219,7 +227,7 @@ class Bank:
         """⟨query, Mⁱ⟩ summed over the weights the query names: [r, *shape] each in, [r, k] out."""
         rows = next(iter(query.values())).shape[0]
         out = torch.zeros(rows, self._count, device=self.device)
-        pieces: list[tuple[slice, Tensor]] = []  # of the bytes, with the query over their bits
+        pieces: list[tuple[slice, list[Tensor]]] = []  # of the bytes, with the query over their bits
         for name, values in query.items():
             if isinstance(values, search.Outer) and rows > search.FEW and self.device.type == "cpu":
                 for index in range(self._count):
@@ -228,11 +236,12 @@ class Bank:
             span = slice(*self.spans[name])
             flat = search.flattened(values, 8 * (span.stop - span.start))
             if self._joins and rows <= search.FEW and pieces and pieces[-1][0].stop == span.start:
-                before, flat_before = pieces.pop()
-                span, flat = slice(before.start, span.stop), torch.cat([flat_before, flat], 1)
-            pieces.append((span, flat))
-        for span, flat in pieces:
-            first = 0
+                before, parts = pieces.pop()
+                pieces.append((slice(before.start, span.stop), [*parts, flat]))
+            else:
+                pieces.append((span, [flat]))
+        for span, parts in pieces:
+            flat, first = parts[0] if len(parts) == 1 else torch.cat(parts, 1), 0
             for block in self.blocks():
                 search.add_inner(flat, block[span], out[:, first : first + block.shape[1]])
                 first += block.shape[1]
@@ -276,10 +285,14 @@ class Bank:
         shape = self.shapes[name]
         return _unpack(self.column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
 
-    def _tally(self, columns: Tensor, sign: int) -> None:
-        """Add the masks in these columns to the running sum, or take them away."""
+    def _changed(self) -> None:
+        """Let go of what was made from the masks as they were."""
         self._mean = None
         self.kept.clear()
+
+    def _tally(self, columns: Tensor, sign: int) -> None:
+        """Add the masks in these columns to the running sum, or take them away."""
+        self._changed()
         for rows, bits in _pieces(columns):
             self._sum[rows].add_(bits.sum(1, dtype=torch.int32), alpha=sign)
 
@@ -297,13 +310,18 @@ class Bank:
 
 def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:
     """Masks [tasks, *shape] of each weight to bytes [bytes, tasks]."""
-    flat = [bits.flatten(1).to(torch.uint8) for bits in masks.values()]
-    whole = [torch.nn.functional.pad(bits, (0, -bits.shape[1] % 8)) for bits in flat]
-    eights = torch.cat(whole, 1).view(len(flat[0]), -1, 8)
-    total = eights[..., 0].clone()
-    for place in range(1, 8):
-        total |= eights[..., place] << place
-    return total.T.contiguous()
+    return _packed(_end_to_end(masks)).T.contiguous()
+
+
+def _end_to_end(masks: Mapping[str, Tensor]) -> Tensor:
+    """Masks [tasks, *shape] of each weight as booleans [tasks, bits], each weight padded to whole bytes."""
+    flat = [bits.flatten(1).bool() for bits in masks.values()]
+    return torch.cat([pad(bits, (0, -bits.shape[1] % 8)) if bits.shape[1] % 8 else bits for bits in flat], 1)
+
+
+def _packed(bits: Tensor) -> Tensor:
+    """Booleans [tasks, bits] to bytes [tasks, bits / 8], by one product for all eight of a byte."""
+    return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8)
 
 
 def _unpack(packed: Tensor) -> Tensor:

@@ -221,10 +221,13 @@ class SupSup:
         positions = positions.to(self.device)
         checks.positions(positions, len(part))
         checks.label_range(part.labels, self._outputs_for(part.batch(positions[0, :1])[0]), "observed")
+        classes = (part.labels[positions].amax(1) + 1).tolist()  # in one go: each question makes a GPU wait
         while len(positions):
-            batches, positions = positions.tensor_split([self._observer.until_check()])
+            count = self._observer.until_check()
+            batches, positions = positions.tensor_split([count])
             name = self._observer.prepare(part.batch(batches[0])[0], len(batches))
-            self._classes[name] = max(self._classes[name], int(part.labels[batches].max()) + 1)
+            self._classes[name] = max(self._classes[name], *classes[:count])
+            del classes[:count]
             self._observer.bench.run(part, batches)  # last: nothing here waits for it
             yield name, len(batches)
 

@@ -12,6 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+try:
+    from supsup import triton_philox
+except ImportError:  # no triton on this machine
+    triton_philox = None  # type: ignore[assignment]
+
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -42,12 +47,13 @@ def stream_id(label: str) -> int:
 
 def words(seed: int, labels: Sequence[str], count: int, device: torch.device | str = "cpu") -> Tensor:
     """Random 32-bit words as int64, [len(labels), count]: row i is the start of the stream with label i."""
-    blocks = -(-count // 4)
-    ids = [stream_id(label) for label in labels]
-    position = torch.arange(blocks, dtype=torch.int64, device=device).expand(len(ids), blocks)
-    low = torch.tensor([i & _WORD for i in ids], dtype=torch.int64, device=device)[:, None].expand_as(position)
-    high = torch.tensor([i >> 32 for i in ids], dtype=torch.int64, device=device)[:, None].expand_as(position)
     key = (seed & _WORD, (seed >> 32) & _WORD)
+    streams = [(number & _WORD, number >> 32) for number in map(stream_id, labels)]
+    if torch.device(device).type == "cuda" and triton_philox is not None:
+        return triton_philox.words(key, streams, count, device)
+    blocks = -(-count // 4)
+    position = torch.arange(blocks, dtype=torch.int64, device=device).expand(len(streams), blocks)
+    low, high = torch.tensor(streams, dtype=torch.int64, device=device).view(-1, 2, 1).expand(-1, 2, blocks).unbind(1)
     block = philox((position & _WORD, position >> 32, low, high), key)
     return torch.stack(block, dim=-1).flatten(1)[:, :count]
 

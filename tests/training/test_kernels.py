@@ -23,11 +23,12 @@ def random_feed(tasks: int, steps: int, batch: int, features: int, dtype: torch.
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_gather(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("tasks", "batch"), [(3, 5), (2, 301)])  # one image in a program, and several
+def test_gather(dtype: torch.dtype, tasks: int, batch: int) -> None:
     torch.manual_seed(0)
-    feed = random_feed(tasks=3, steps=2, batch=5, features=19, dtype=dtype)
-    expected, found = (torch.full((3, 5, 19), torch.nan) for _ in range(2))
-    labels, found_labels = (torch.full((3, 5), -1, dtype=torch.int32) for _ in range(2))
+    feed = random_feed(tasks, 2, batch, 19, dtype)
+    expected, found = (torch.full((tasks, batch, 19), torch.nan) for _ in range(2))
+    labels, found_labels = (torch.full((tasks, batch), -1, dtype=torch.int32) for _ in range(2))
     kernels.gather(feed, expected, labels)
     triton_kernels.gather(feed, found, found_labels)
     assert torch.allclose(found, expected)

@@ -14,6 +14,7 @@ from supsup.training.recipe import Recipe
 if TYPE_CHECKING:
     from supsup.training.kernels import Feed, LayerState
 
+_PROGRAMS = 256  # that a GPU should have at least before one of them takes several images
 _OPTIMISERS = {"rmsprop": 0, "adam": 1, "sgd": 2}
 
 
@@ -57,7 +58,7 @@ def _gather(
 def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
     tasks, batch, stride = x.shape
     features = feed.images.shape[1]
-    stored = 16
+    stored = max(1, min(16, tasks * batch // _PROGRAMS))
     _gather[(triton.cdiv(batch, stored), tasks)](
         feed.images,
         feed.gain,

@@ -1,5 +1,7 @@
 """When a new mask is opened."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -22,12 +24,12 @@ def stand_in(number: int) -> dict[str, Tensor]:
     return {"w": torch.zeros(4)}
 
 
-def choose(values: list[float], known: int, rule: Allocation | None = None) -> int | None:
+def choose(values: list[float], known: int, rule: Allocation | None = None, present: int | None = None) -> int | None:
     def gradient(bank: Bank) -> Tensor:
         assert len(bank) == len(values)
         return torch.tensor(values)
 
-    return choose_mask(bank_of(known), gradient, stand_in, rule or Allocation())
+    return choose_mask(bank_of(known), gradient, stand_in, rule or Allocation(), present)
 
 
 def test_a_uniform_belief_opens_a_mask_and_a_peak_goes_on_with_it() -> None:
@@ -58,6 +60,21 @@ def test_at_the_budget_the_best_known_mask_goes_on() -> None:
     assert choose([0.0, 0.1, 9.0, 0, 0], 2, Allocation(budget=2)) == 1
 
 
-def test_rules_that_make_no_sense() -> None:
+def test_another_mask_is_taken_up_only_if_it_stands_out() -> None:
+    """k·max ν is 1.18; the largest lies 4 deviations above the mean of the others, which are −σ and σ by turns."""
+    values = [0.2] + [0.05, -0.05] * 25
+    assert choose(values, 51) is None
+    assert choose(values, 51, present=0) == 0, "the mask that is being trained needs no more than the paper's rule"
+    assert choose(values, 51, Allocation(deviations=3.9)) == 0
+    assert choose(values, 51, Allocation(deviations=4.1)) is None
+    assert choose(values, 51, Allocation(deviations=0)) == 0
+
+
+def test_a_gradient_that_is_not_a_number_opens_a_mask() -> None:
+    assert choose([float("nan")] * 6, 6, present=0) is None
+
+
+@pytest.mark.parametrize("rule", [{"budget": 0}, {"deviations": -1.0}, {"deviations": float("nan")}])
+def test_rules_that_make_no_sense(rule: dict[str, Any]) -> None:
     with pytest.raises(SupSupError):
-        Allocation(budget=0)
+        Allocation(**rule)

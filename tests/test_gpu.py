@@ -168,6 +168,23 @@ def test_graphs_that_run_at_the_same_time_do_not_disturb_each_other() -> None:
     assert torch.equal(out, alone)
 
 
+def test_garbage_with_a_graph_in_it_does_not_spoil_the_next_one() -> None:
+    out = torch.zeros(1, device="cuda")
+    garbage: list[Any] = [repeated(partial(out.add_, 1))]
+    garbage.append(garbage)  # goes only when garbage is collected, and that comes while lists are made
+    del garbage
+
+    def step() -> None:
+        out.add_(1)
+        lists: list[list[Any]] = [[] for _ in range(100_000)]
+        assert lists
+
+    launch = repeated(step)
+    out.zero_()
+    launch()
+    assert out.item() == 1
+
+
 MNIST: dict[str, Any] = {"stream": "permuted", "net": "784-1024", "outputs": 20, "tasks": 3, "steps": 200}
 PICTURES: dict[str, Any] = {"tasks": 3, "batch size": 128, "epochs": None, "steps": 200}
 SEQUENTIAL: dict[str, list[Row]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from supsup.bank import Bank
@@ -19,24 +20,32 @@ class Allocation:
     the mask of the largest ν goes on. While fewer than `floor` masks exist, random ones fill up α: with a single
     mask k·max ν would always be 1. At `budget` masks no new one is opened: the mask of the largest ν goes on, so
     tasks beyond the budget share masks.
+
+    deviations  a mask other than the present one is taken up only if its −∂H/∂α lies so many standard deviations above
+                the mean of the others, since a mistake would cost what it has learned; 0 for the paper's rule alone
     """
 
     every: int = 100
     epsilon: float = 2**-3
     floor: int = 5
     budget: int = 2500
+    deviations: float = 7.0
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.floor < 2 or self.budget < 1 or not self.epsilon > 0:
-            raise SupSupError("Allocation needs every ≥ 1, floor ≥ 2, budget ≥ 1 and epsilon > 0")
+        if self.every < 1 or self.floor < 2 or self.budget < 1 or not self.epsilon > 0 or not self.deviations >= 0:
+            raise SupSupError("Allocation needs every ≥ 1, floor ≥ 2, budget ≥ 1, epsilon > 0 and deviations ≥ 0")
 
 
 def choose_mask(
-    bank: Bank, gradient: Callable[[Bank], Tensor], stand_in: Callable[[int], dict[str, Tensor]], rule: Allocation
+    bank: Bank,
+    gradient: Callable[[Bank], Tensor],
+    stand_in: Callable[[int], dict[str, Tensor]],
+    rule: Allocation,
+    present: int | None = None,
 ) -> int | None:
     """The index of the mask to go on with, or None for a new one.
 
-    `gradient` gives −∂H/∂α [k] for a bank; `stand_in` gives random mask i.
+    `gradient` gives −∂H/∂α [k] for a bank; `stand_in` gives random mask i; `present` is the mask that is being trained.
     """
     known = len(bank)
     if known == 0:
@@ -45,10 +54,18 @@ def choose_mask(
         bank = bank.subset(range(known))
         for i in range(rule.floor - known):
             bank.add(stand_in(i))
-    belief = gradient(bank).softmax(0)
+    values = gradient(bank)
+    belief = values.softmax(0)
     top = belief.max(0)
     best = int(top.indices)
     if known >= rule.budget:
         return best if best < known else int(belief[:known].argmax())
-    certain = best < known and float(top.values) * len(bank) >= 1 + rule.epsilon
-    return best if certain else None
+    if best >= known or not float(top.values) * len(bank) >= 1 + rule.epsilon:
+        return None
+    return best if best == present or _stands_out(values, best, rule.deviations) else None
+
+
+def _stands_out(values: Tensor, index: int, deviations: float) -> bool:
+    """Whether one of the values lies at least so many standard deviations above the mean of the others."""
+    others = torch.cat([values[:index], values[index + 1 :]])
+    return bool(values[index] >= others.mean() + deviations * others.std())

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+
+
+@contextmanager
+def no_collecting() -> Iterator[None]:
+    """Python's collector of garbage, which may come along anywhere, stays away inside."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @contextmanager
@@ -15,12 +28,13 @@ def capture() -> Iterator[torch.cuda.CUDAGraph]:
     Torch keeps the scratch memory of matrix products by stream and captures all graphs on one stream, so they would
     share it: two that run at the same time would spoil each other's sums, and when one is deleted the other's memory
     goes with it. Forgotten before, it is taken from the graph's own memory; forgotten after, nobody else finds it.
+    A graph that is deleted meanwhile, as part of somebody's garbage, would make the capture fail.
     """
     forget_scratch: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
     graph = torch.cuda.CUDAGraph()
     forget_scratch()
     try:
-        with torch.cuda.graph(graph):
+        with no_collecting(), torch.cuda.graph(graph):
             yield graph
     finally:
         forget_scratch()

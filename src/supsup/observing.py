@@ -80,7 +80,8 @@ class Observer:
             scores = initial_scores(model.seed, f"stand-in-{number}", model.net.shapes, model.device)
             return {name: value >= 0 for name, value in scores.items()}
 
-        chosen = choose_mask(model.bank, gradient, stand_in, model.allocation)
+        present = None if self.name is None else model.tasks.index(self.name)
+        chosen = choose_mask(model.bank, gradient, stand_in, model.allocation, present)
         return None if chosen is None else model.tasks[chosen]
 
     def _take_off(self) -> None:

@@ -51,6 +51,7 @@ def unannounced(job: Job, shop: Workshop) -> Work:
     seed = job.seeds[0]
     stream = shop.mnist_stream(job.training, seed)
     model = _new_model(job, shop)
+    model.allocation = replace(model.allocation, **job.training.get("allocation", {}))
     begin = shop.clock()
     graded = yield from following(model, stream, "NNs", stages=job.training["stages"])
     seconds = {"learning": shop.clock() - begin}

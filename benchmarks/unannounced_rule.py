@@ -3,8 +3,8 @@
     python benchmarks/unannounced_rule.py --json results/unannounced-rule.json
 
 LeNet 300-100 with 500 outputs learns permutations of MNIST. Then −∂H/∂α of batches of 128 images: from tasks that are
-new, from tasks whose masks are finished, and from a task that is being learned, among 5 to 300 masks. For each k · max ν,
-which the paper's rule compares with 1 + 2⁻³, and how many standard deviations the largest lies above the mean of the
+new, from tasks whose masks are finished, and from a task that is being learned, among 5 to 300 masks. For each k · max
+ν, which the paper's rule compares with 1 + 2⁻³, and how many standard deviations the largest lies above the mean of the
 others. At last one mask learns further tasks, one after the other, as if it had been taken for theirs. A quarter of an
 hour on 2 cores.
 """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from supsup.paper import Entry, Row
 from supsup.report.charts import byte_tick, entry_charts, family
 from supsup.report.summary import EntrySummary, summarise
+from supsup.report.svg import TOP, Axis, Line, Point, line_chart
 
 
 def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySummary:
@@ -54,6 +56,30 @@ def test_labels_that_begin_alike_are_plots_of_their_own(tmp_path: Path) -> None:
     assert len(charts) == 2
     assert ">LeNet<" in charts[0]
     assert ">b = 1<" in charts[1]
+
+
+def test_lines_at_the_top_are_shown_closer_where_another_squeezes_them(tmp_path: Path) -> None:
+    def curves(*ends: float) -> list[str]:
+        rows = [Row(f"r{i}", f"row {i}", published={"%": {"1": 95.0, "2": end}}) for i, end in enumerate(ends)]
+        entry = Entry("e", "e", "", tuple(rows), axis="tasks learned")
+        return [chart.whole for chart in entry_charts(entry_of({"e": entry}, tmp_path, "e"))]
+
+    whole, closer = curves(94.0, 20.0, 93.0, 92.0)
+    assert ">closer<" in closer
+    assert ">row 1<" in whole
+    assert ">row 1<" not in closer
+    assert "var(--c2)" in closer, "colours are those of the whole plot"
+    assert len(curves(94.0, 93.0, 92.0)) == 1, "nothing squeezes them"
+    assert len(curves(94.0, 20.0, 30.0, 92.0)) == 1, "two lines need no plot of their own"
+
+
+def test_a_deviation_does_not_leave_the_plot() -> None:
+    """90 ± 30 would reach 120 %."""
+    lines = [Line("a", [Point(1, 60.0), Point(2, 90.0, 30.0)])]
+    chart = line_chart("", lines, Axis("x"), Axis("%", top=101.0))
+    assert chart is not None
+    (end,) = re.findall(r'y2="([\d.]+)" stroke="var', chart.plot)
+    assert float(end) == TOP
 
 
 def test_nothing_known_is_no_plot(tmp_path: Path) -> None:

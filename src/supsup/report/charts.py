@@ -10,6 +10,7 @@ from supsup.report.summary import AVERAGE, BYTES, PAPERS_COUNT, EntrySummary, Ro
 from supsup.report.svg import Axis, Bar, Chart, Line, Point, bar_chart, line_chart
 
 MOST_MARKS = 8
+_FEWEST_AT_THE_TOP = 3  # lines that are worth a plot of their own
 WAY = "distances on the way"  # in the trace of HopSupSup's results
 
 
@@ -22,10 +23,9 @@ def entry_charts(summary: EntrySummary) -> list[Chart]:
         return []
     parts = [row.row.label.partition(": ") for row in summary.rows]
     if summary.entry.figure == "distances":
-        charts = [*_distances(summary), _by_seed(summary) or _bars(summary)]
-        return [chart for chart in charts if chart]
+        return [*_distances(summary), *(_by_seed(summary) or _bars(summary))]
     if not all(rest for _, _, rest in parts):
-        return [chart for chart in (_KINDS[summary.entry.figure](summary),) if chart]
+        return _KINDS[summary.entry.figure](summary)
     charts = []
     for part in dict.fromkeys(name for name, _, _ in parts):
         rows = [
@@ -34,12 +34,15 @@ def entry_charts(summary: EntrySummary) -> list[Chart]:
             if name == part
         ]
         entry = replace(summary.entry, title=f"{summary.entry.title}, {part}")
-        charts.append(_curves(EntrySummary(entry, tuple(rows)), heading=part))
-    return [chart for chart in charts if chart]
+        charts += _curves(EntrySummary(entry, tuple(rows)), heading=part)
+    return charts
 
 
-def _curves(summary: EntrySummary, heading: str = "") -> Chart | None:
-    """The first figure over the entry's axis; bars where it has a single place."""
+def _curves(summary: EntrySummary, heading: str = "") -> list[Chart]:
+    """The first figure over the entry's axis, and the lines at the top once more where others squeeze them together.
+
+    Bars where the axis has a single place.
+    """
     figure = summary.figures[0]
     places = [place for place in summary.places(figure) if place != AVERAGE]
     if len(places) < 2:
@@ -51,7 +54,23 @@ def _curves(summary: EntrySummary, heading: str = "") -> Chart | None:
     log = by_number and min(values) > 0 and max(values) / min(values) >= 30
     marks = values if by_number and len(values) <= MOST_MARKS else ()
     x = Axis(summary.entry.axis, log, names=() if by_number else places, marks=marks)
-    return line_chart(_title(summary, figure), lines, x, _percent(figure), heading)
+    title, y = _title(summary, figure), _percent(figure)
+    charts = [line_chart(title, lines, x, y, heading)]
+    if closer := _at_the_top(lines):
+        said = f"{heading}, closer" if heading else "closer"
+        charts.append(line_chart(f"{title}, closer", closer, x, y, said))
+    return _shown(*charts)
+
+
+def _at_the_top(lines: list[Line]) -> list[Line]:
+    """The lines in the top eighth of a plot, if they are many and not all; the others keep their place, empty."""
+    heights = {line.label: [point.y for point in (*line.ours, *line.published)] for line in lines}
+    seen = {label: values for label, values in heights.items() if values}
+    highest, lowest = max(map(max, seen.values()), default=0.0), min(map(min, seen.values()), default=0.0)
+    top = {label for label, values in seen.items() if min(values) >= highest - (highest - lowest) / 8}
+    if not _FEWEST_AT_THE_TOP <= len(top) < len(seen):
+        return []
+    return [line if line.label in top else Line(line.label, ()) for line in lines]
 
 
 def _line(row: RowSummary, figure: str, where: dict[str, float]) -> Line:
@@ -61,7 +80,7 @@ def _line(row: RowSummary, figure: str, where: dict[str, float]) -> Line:
     return Line(row.row.label, ours, theirs)
 
 
-def _bytes(summary: EntrySummary) -> Chart | None:
+def _bytes(summary: EntrySummary) -> list[Chart]:
     """Accuracy against bytes; rows that differ only in their budget s make one line."""
     figure = next((name for name in summary.figures if "%" in name), summary.figures[0])
     families: dict[str, list[RowSummary]] = {}
@@ -83,10 +102,11 @@ def _bytes(summary: EntrySummary) -> Chart | None:
     if not lines:
         return _bars(summary)
     x = Axis("bytes for all tasks", log=True, shown=byte_tick)
-    return line_chart(_title(summary, f"{figure} against bytes"), lines, x, _percent(figure))
+    chart = line_chart(_title(summary, f"{figure} against bytes"), lines, x, _percent(figure))
+    return _shown(chart)
 
 
-def _bars(summary: EntrySummary) -> Chart | None:
+def _bars(summary: EntrySummary) -> list[Chart]:
     """One bar for each row: its first figure, at its last place."""
     figure = summary.figures[0]
     place = summary.places(figure)[-1]
@@ -95,10 +115,11 @@ def _bars(summary: EntrySummary) -> Chart | None:
         measured, published = row.figures.get(figure, {}).get(place), row.row.published.get(figure, {}).get(place)
         if measured is not None or published is not None:
             bars.append(Bar(row.row.label, measured.mean if measured else None, published))
-    return bar_chart(_title(summary, figure), bars, figure)
+    chart = bar_chart(_title(summary, figure), bars, figure)
+    return _shown(chart)
 
 
-def _distances(summary: EntrySummary) -> list[Chart | None]:
+def _distances(summary: EntrySummary) -> list[Chart]:
     """The way to each task's mask: distance to all masks, step by step, of the first row and seed that kept it."""
     ways = next((r.trace for row in summary.rows for r in row.results if WAY in r.trace), None)
     if ways is None:
@@ -110,11 +131,11 @@ def _distances(summary: EntrySummary) -> list[Chart | None]:
         heading, x, y = f"images of {task}", Axis("step"), Axis("share of units that differ")
         title = f"{summary.entry.title}: distance to each mask, {heading}"
         charts.append(line_chart(title, lines, x, y, heading))
-    return charts
+    return _shown(*charts)
 
 
-def _by_seed(summary: EntrySummary) -> Chart | None:
-    """The first figure of each seed, a line for each row; None where only one seed was run."""
+def _by_seed(summary: EntrySummary) -> list[Chart]:
+    """The first figure of each seed, a line for each row; none where only one seed was run."""
     figure = summary.figures[0]
     lines = []
     for row in summary.rows:
@@ -123,10 +144,11 @@ def _by_seed(summary: EntrySummary) -> Chart | None:
         if len(ours) > 1:
             ends = [] if published is None else [Point(ours[0].x, published), Point(ours[-1].x, published)]
             lines.append(Line(row.row.label, ours, ends))
-    return line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure))
+    chart = line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure))
+    return _shown(chart)
 
 
-_KINDS: dict[str, Callable[[EntrySummary], Chart | None]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}
+_KINDS: dict[str, Callable[[EntrySummary], list[Chart]]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}
 
 
 def family(label: str) -> str:
@@ -140,6 +162,11 @@ def byte_tick(value: float) -> str:
         if value >= size:
             return f"{value / size:g} {unit}"
     return f"{value:g}"
+
+
+def _shown(*charts: Chart | None) -> list[Chart]:
+    """Those that have anything to show."""
+    return [chart for chart in charts if chart]
 
 
 def _percent(figure: str) -> Axis:

@@ -103,7 +103,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, heading: str
     if not points:
         return None
     place_x = _scale([p.x for p in points], x, LEFT, WIDTH - RIGHT)
-    heights = [p.y + sign * (p.deviation or 0) for p in points for sign in (-1, 1)]
+    heights = [end for p in points for end in _whisker(p, y)]
     place_y = _scale(heights, y, TOP + PLOT, TOP)
     parts = [_x_axis(x, place_x), _y_axis(y, place_y)]
     for number, line in reversed(list(enumerate(lines))):  # the first rows lie on top
@@ -111,12 +111,19 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, heading: str
         parts.append(_ours([(place_x(p.x), place_y(p.y)) for p in line.ours], number))
         for p in line.ours:
             if p.deviation:
-                ends = f'y1="{place_y(p.y - p.deviation):.1f}" y2="{place_y(p.y + p.deviation):.1f}"'
+                low, high = _whisker(p, y)
+                ends = f'y1="{place_y(low):.1f}" y2="{place_y(high):.1f}"'
                 at = f"{place_x(p.x):.1f}"
                 parts.append(f'<line x1="{at}" x2="{at}" {ends} stroke="var(--c{number % COLOURS})"/>')
     legend, start = _legend(lines), TOP + PLOT + 44
     under, bottom = _under(legend, start)
     return Chart(_svg(title, start - 10, parts, heading), legend, _svg(title, bottom, [*parts, under], heading))
+
+
+def _whisker(point: Point, axis: Axis) -> tuple[float, float]:
+    """One deviation down and up, but not beyond what the axis can show."""
+    deviation = point.deviation or 0
+    return point.y - deviation, min(point.y + deviation, axis.top)
 
 
 def bar_chart(title: str, bars: Sequence[Bar], label: str) -> Chart | None:

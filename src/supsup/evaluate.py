@@ -151,10 +151,13 @@ def following(
     protocol: Grading = "paper",
     batch_size: int = 128,
     stages: Sequence[int] | None = None,
+    seen: int = 0,
 ) -> Generator[int, None, Evaluation]:
     """`follow` in small pieces, so that several learners can take turns.
 
     Yields the number of tasks just finished: 1 after each, and 0 between the decisions of a task nobody announced.
+
+    seen  how many of the tasks it has learned before
     """
     setting = scenario_named(scenario)
     known = Known(batch_size)
@@ -165,16 +168,17 @@ def following(
     graded: list[dict[str, Grade]] = []
     fresh: dict[str, Grade] = {}
     for count, task in enumerate(stream, 1):
-        if setting.given_in_training:
+        if count > seen and setting.given_in_training:
             model.learn(task)
-        else:
+        elif count > seen:
             for _ in _observe(model, task):
                 yield 0
         if count in ends:
             known.right.clear()  # it has learned since
             graded.append(grader.grades(list(stream[:count]), None))
             fresh[task.name] = graded[-1][task.name]
-        yield 1
+        if count > seen:
+            yield 1
     return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))
 
 

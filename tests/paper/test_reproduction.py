@@ -9,6 +9,8 @@ import pytest
 
 import supsup
 from supsup import SupSup, SupSupError
+from supsup.grading import Grader
+from supsup.observing import Observer
 from supsup.paper.catalogue import Entry, Row, settings_of
 from supsup.paper.jobs import plan
 from supsup.paper.reproduction import reproduce, wanted_rows
@@ -88,6 +90,43 @@ def test_an_interruption_loses_no_finished_row_and_no_learned_task(
     (left,) = (tmp_path / "tiny").glob("*.supsup")
     left.rename(left.with_name("G-seed0.supsup"))  # the job's first row is now another one
     assert call(TINY, tmp_path, shop) == (2, 1, 0)
+
+
+def test_unannounced_tasks_go_on_where_they_were(
+    tmp_path: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in the middle of the third task, and the second time while it is graded."""
+    training = {"stream": "permuted", "net": "784-60", "outputs": 50, "tasks": 4, "steps": 200, "stages": [2, 4]}
+    entry = Entry("tiny", "", "", (Row("nns", "", settings_of("unannounced", training, {})),), "tasks")
+    call(entry, tmp_path / "straight", shop)
+    observe = Observer.prepare
+    begun: list[int] = []
+
+    def interrupted(self: Observer, *rest: Any, **more: Any) -> str:
+        begun.append(len(begun))
+        if len(begun) == 6:
+            raise KeyboardInterrupt
+        return observe(self, *rest, **more)
+
+    monkeypatch.setattr(Observer, "prepare", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(entry, tmp_path / "twice", shop)
+    assert len(begun) == 6, "two tasks of two decisions each, and the second decision of the third"
+    grades = Grader.grades
+    monkeypatch.setattr(Grader, "grades", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        call(entry, tmp_path / "twice", shop)
+    assert len(begun) == 10, "the third task anew, and the fourth"
+    monkeypatch.setattr(Grader, "grades", grades)
+    assert call(entry, tmp_path / "twice", shop) == (1, 0, 0)
+    assert len(begun) == 12, "the fourth anew, which was not graded yet"
+    straight, twice = (
+        json.loads((tmp_path / way / "tiny" / "nns-seed0.json").read_text()) for way in ("straight", "twice")
+    )
+    assert twice["figures"] == straight["figures"]
+    assert twice["per task"] == straight["per task"]
+    assert twice["trace"] == {"tasks learned before an interruption": 3}
+    assert not list((tmp_path / "twice").rglob("*.supsup"))
 
 
 def test_a_failure_stops_no_other(tmp_path: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

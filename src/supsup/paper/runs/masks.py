@@ -11,7 +11,7 @@ import torch
 
 from supsup import nets
 from supsup.data import Stream
-from supsup.evaluate import evaluate, following
+from supsup.evaluate import evaluate
 from supsup.grading import Known
 from supsup.inference import Inference
 from supsup.learner import SupSup
@@ -19,7 +19,7 @@ from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
-from supsup.paper.runs.resuming import living_in, not_learned
+from supsup.paper.runs.resuming import SoFar, living_in, not_learned
 from supsup.paper.workshop import Workshop, net_of
 from supsup.training import Recipe
 
@@ -48,16 +48,25 @@ def supsup(job: Job, shop: Workshop) -> Work:
 
 def unannounced(job: Job, shop: Workshop) -> Work:
     """NNs: learn batch after batch without a word about tasks, graded on the way."""
-    seed = job.seeds[0]
+    seed, stages = job.seeds[0], job.training["stages"]
     stream = shop.mnist_stream(job.training, seed)
-    model = _new_model(job, shop)
-    model.allocation = replace(model.allocation, **job.training.get("allocation", {}))
-    begin = shop.clock()
-    graded = yield from following(model, stream, "NNs", stages=job.training["stages"])
-    seconds = {"learning": shop.clock() - begin}
-    for wanted in job.wanted:
-        figures = figures_of(wanted, graded) | {"masks opened": {str(len(stream)): float(graded.masks)}}
-        yield Finished(wanted, seed, figures, per_task(graded), seconds=seconds)
+    with _model(job, shop) as model:
+        model.allocation = replace(model.allocation, **job.training.get("allocation", {}))
+        so_far = SoFar(model, kept=shop.device.type == "cpu")
+        before, begin = so_far.tasks, shop.clock()
+        for stage in stages:
+            if str(stage) not in so_far.figures or stage == stages[-1]:  # the last is graded for each task, too
+                graded = yield from so_far.follow(stream[:stage])
+                so_far.note(figures=so_far.figures | {str(stage): figures_of(job.wanted[0], graded)})
+        seconds = {"learning": shop.clock() - begin}
+        figures: dict[str, dict[str, float]] = {}
+        for found in so_far.figures.values():
+            for figure, values in found.items():
+                figures.setdefault(figure, {}).update(values)
+        figures["masks opened"] = {str(len(stream)): float(graded.masks)}
+        trace = {"tasks learned before an interruption": before} if before else {}
+        for wanted in job.wanted:
+            yield Finished(wanted, seed, figures, per_task(graded), seconds=seconds, trace=trace)
 
 
 def _graded(

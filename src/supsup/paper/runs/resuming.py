@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from supsup.data import Stream, Task
 from supsup.errors import SupSupError
+from supsup.evaluate import Evaluation, following
 from supsup.learner import SupSup
 from supsup.loading import load
 
 
 @contextmanager
 def living_in(file: Path, model: SupSup) -> Iterator[SupSup]:
-    """The new model or, where a job with the same seed, notes and recipe left it there, the one in the file."""
+    """The new model or, where a job with the same seed, training and recipe left it there, the one in the file."""
     if not _holds(file, model):
         file.parent.mkdir(parents=True, exist_ok=True)
         model.save(file)
@@ -28,6 +30,42 @@ def not_learned(model: SupSup, stream: Stream) -> list[Task]:
     return [task for task in stream if task.name not in known]
 
 
+class SoFar:
+    """How far a model has come with tasks that nobody announces: in its notes and, where it is kept, in its file.
+
+    Masks of a task that was interrupted are given up when the model is taken up again: it begins that task anew.
+    """
+
+    def __init__(self, model: SupSup, kept: bool) -> None:
+        self.model, self.kept = model, kept
+        found = model.notes.get("so far", {})
+        self.tasks: int = found.get("tasks", 0)  # that it has learned
+        self.figures: dict[str, Any] = found.get("figures", {})  # by the number of tasks learned
+        for name in model.tasks[found.get("masks", 0) :]:
+            model.forget(name)
+
+    def follow(self, stream: Stream) -> Generator[int, None, Evaluation]:
+        """Learn what is left of the stream, and be graded on all of it."""
+        way = following(self.model, stream, "NNs", stages=[len(stream)], seen=self.tasks)
+        while True:
+            try:
+                finished = next(way)
+            except StopIteration as end:
+                graded: Evaluation = end.value
+                return graded
+            if finished:
+                self.note(tasks=self.tasks + finished)
+            yield finished
+
+    def note(self, tasks: int | None = None, figures: dict[str, Any] | None = None) -> None:
+        """Say how far it has come."""
+        self.tasks, self.figures = tasks or self.tasks, figures or self.figures
+        so_far = {"tasks": self.tasks, "masks": len(self.model.tasks), "figures": self.figures}
+        self.model.notes = self.model.notes | {"so far": so_far}
+        if self.kept:
+            self.model.save()
+
+
 def _holds(file: Path, model: SupSup) -> bool:
     if not file.exists():
         return False
@@ -35,4 +73,5 @@ def _holds(file: Path, model: SupSup) -> bool:
         there = load(file, device="cpu")
     except SupSupError:
         return False
-    return (there.seed, there.notes, there.recipe) == (model.seed, model.notes, model.recipe)
+    same = (there.seed, there.recipe) == (model.seed, model.recipe)
+    return same and there.notes.get("training") == model.notes.get("training")

@@ -51,6 +51,8 @@ def main() -> None:
             advance(1)
     record = {"steps": STEPS, "images": BATCH, "rows": rows, "one mask, several tasks": shared_mask(model, stream)}
     print(record["one mask, several tasks"])
+    record["task right % with that mask, and without"] = [right(model, stream), right(without(model), stream)]
+    print(record["task right % with that mask, and without"])
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(record | {"made by": provenance(device)}, indent=1) + "\n")
 
@@ -77,7 +79,7 @@ def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float
 
 def shared_mask(model: SupSup, stream: Stream) -> list[dict[str, Any]]:
     """A mask in the middle goes on with tasks that are not its own; what other new tasks then make of it."""
-    bank, index = model.bank.subset(range(len(model.bank))), len(model.bank) // 2
+    bank, index = model.bank, middle(model)
     bench, rows = workbench(model.net, model.recipe), []
     bench.start({name: (bit.float() - 0.5) * score_bound(bit.shape) for name, bit in bank.mask(index).items()})
     watched = stream[-NEW:][-WATCHED:]
@@ -91,6 +93,23 @@ def shared_mask(model: SupSup, stream: Stream) -> list[dict[str, Any]]:
             bench.run(other.train, order(model, other))
             bank.replace(index, bench.mask())
     return rows
+
+
+def middle(model: SupSup) -> int:
+    return len(model.bank) // 2
+
+
+def without(model: SupSup) -> SupSup:
+    """The model after it has forgotten the mask in the middle."""
+    model.forget(model.tasks[middle(model)])
+    return model
+
+
+def right(model: SupSup, stream: Stream) -> float:
+    """How often the task of a known task's batch is inferred right, in %; the mask in the middle is not asked for."""
+    asked = [task for i, task in enumerate(stream[:-NEW]) if i != (len(stream) - NEW) // 2][:KNOWN]
+    names = [model.infer_task(task.test.batch(torch.arange(BATCH), model.device)[0], per="batch") for task in asked]
+    return round(100 * sum(name == task.name for name, task in zip(names, asked)) / len(asked), 2)
 
 
 def order(model: SupSup, task: Task) -> Tensor:

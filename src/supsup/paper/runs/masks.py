@@ -57,14 +57,15 @@ def unannounced(job: Job, shop: Workshop) -> Work:
         for stage in stages:
             if str(stage) not in so_far.figures or stage == stages[-1]:  # the last is graded for each task, too
                 graded = yield from so_far.follow(stream[:stage])
-                so_far.note(figures=so_far.figures | {str(stage): figures_of(job.wanted[0], graded)})
+                so_far.graded(stage, figures_of(job.wanted[0], graded))
         seconds = {"learning": shop.clock() - begin}
         figures: dict[str, dict[str, float]] = {}
         for found in so_far.figures.values():
             for figure, values in found.items():
                 figures.setdefault(figure, {}).update(values)
         figures["masks opened"] = {str(len(stream)): float(graded.masks)}
-        trace = {"tasks learned before an interruption": before} if before else {}
+        trace: dict[str, Any] = {"tasks learned before an interruption": before} if before else {}
+        trace |= {"tasks that opened not one mask but": so_far.opened} if so_far.opened else {}
         for wanted in job.wanted:
             yield Finished(wanted, seed, figures, per_task(graded), seconds=seconds, trace=trace)
 

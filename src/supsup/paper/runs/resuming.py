@@ -41,7 +41,9 @@ class SoFar:
         found = model.notes.get("so far", {})
         self.tasks: int = found.get("tasks", 0)  # that it has learned
         self.figures: dict[str, Any] = found.get("figures", {})  # by the number of tasks learned
-        for name in model.tasks[found.get("masks", 0) :]:
+        self.masks: int = found.get("masks", 0)
+        self.opened: dict[str, int] = found.get("opened", {})  # by task, where that was not one mask
+        for name in model.tasks[self.masks :]:
             model.forget(name)
 
     def follow(self, stream: Stream) -> Generator[int, None, Evaluation]:
@@ -54,13 +56,20 @@ class SoFar:
                 graded: Evaluation = end.value
                 return graded
             if finished:
-                self.note(tasks=self.tasks + finished)
+                opened = len(self.model.tasks) - self.masks
+                if opened != 1:
+                    self.opened[stream[self.tasks].name] = opened
+                self.tasks, self.masks = self.tasks + 1, self.masks + opened
+                self._note()
             yield finished
 
-    def note(self, tasks: int | None = None, figures: dict[str, Any] | None = None) -> None:
-        """Say how far it has come."""
-        self.tasks, self.figures = tasks or self.tasks, figures or self.figures
-        so_far = {"tasks": self.tasks, "masks": len(self.model.tasks), "figures": self.figures}
+    def graded(self, stage: int, figures: dict[str, dict[str, float]]) -> None:
+        """Keep the figures of a stage."""
+        self.figures[str(stage)] = figures
+        self._note()
+
+    def _note(self) -> None:
+        so_far = {"tasks": self.tasks, "masks": self.masks, "figures": self.figures, "opened": self.opened}
         self.model.notes = self.model.notes | {"so far": so_far}
         if self.kept:
             self.model.save()

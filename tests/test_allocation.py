@@ -55,11 +55,6 @@ def test_while_few_masks_exist_random_ones_fill_up() -> None:
     assert choose([0.5, 0, 0, 2.0, 0], 2) is None, "a random mask that fits best is no known task"
 
 
-def test_at_the_budget_the_best_known_mask_goes_on() -> None:
-    assert choose([0.0, 0.1, 0, 0, 0, 0], 6, Allocation(budget=6)) == 1
-    assert choose([0.0, 0.1, 9.0, 0, 0], 2, Allocation(budget=2)) == 1
-
-
 def test_another_mask_is_taken_up_only_if_it_stands_out() -> None:
     """k·max ν is 1.18; the largest lies 4 deviations above the mean of the others, which are −σ and σ by turns."""
     values = [0.2] + [0.05, -0.05] * 25

@@ -115,7 +115,7 @@ class TestObserve:
     """Nobody says when the task changes."""
 
     @staticmethod
-    def feed(model: SupSup, task: Task, batches: int) -> list[str]:
+    def feed(model: SupSup, task: Task, batches: int) -> list[str | None]:
         order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(1)).repeat(5)
         return [model.observe(*task.train.batch(order[128 * i : 128 * (i + 1)])) for i in range(batches)]
 
@@ -164,11 +164,22 @@ class TestObserve:
         assert len(names) == 5
         assert set(names) == set(model.tasks)
 
-    def test_at_the_budget_tasks_share_masks(self, stream: Stream) -> None:
+    def test_at_the_budget_known_tasks_go_on_and_new_ones_are_not_learned(self, stream: Stream) -> None:
         model = self.model(budget=2)
-        for task in stream[:4]:
-            self.feed(model, task, 50)
+        for task in stream[:2]:
+            self.feed(model, task, 100)
+        model._observer.settle()
+        before = [model.bank.packed(i) for i in range(2)]
+        with pytest.warns(UserWarning, match="all 2 masks of the budget are in use"):
+            assert self.feed(model, stream[2], 50) == [None] * 50
         assert model.tasks == ["observed-0", "observed-1"]
+        assert all(torch.equal(model.bank.packed(i), mask) for i, mask in enumerate(before))
+        assert set(self.feed(model, stream[0], 50)) == {"observed-0"}
+        with pytest.warns(UserWarning, match="make room with forget"):
+            assert model.observe_batches(stream[2].train, torch.arange(256).view(2, 128)) == [None, None]
+        model.forget("observed-1")
+        assert set(self.feed(model, stream[0], 48)) == {"observed-0"}, "decided at once, and again after 50 batches"
+        assert set(self.feed(model, stream[2], 50)) == {"observed-1"}
 
     def test_forgetting_the_mask_in_use(self, stream: Stream) -> None:
         model = self.model()

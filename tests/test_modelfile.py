@@ -93,7 +93,9 @@ class TestSaveAndLoad:
             model.observe(*stream[0].train.batch(torch.arange(start, start + 64)))
         model.save(path)
         assert torch.equal(supsup.load(path).predict(images).confidence, model.predict(images).confidence)
-        assert supsup.load(path).observe(*stream[0].train.batch(torch.arange(64))).startswith("observed-")
+        name = supsup.load(path).observe(*stream[0].train.batch(torch.arange(64)))
+        assert name is not None
+        assert name.startswith("observed-")
 
     def test_a_failed_save_leaves_the_older_file(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tiny(3).save(path)

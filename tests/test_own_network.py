@@ -205,6 +205,7 @@ def test_observing_keeps_statistics_with_their_mask(tasks: list[Task], monkeypat
     model = SupSup(OwnResNet(), recipe=Recipe("adam", 3e-3), allocation=Allocation(every=3, epsilon=1e-9), device="cpu")
     x, y = tasks[0].train.batch(torch.arange(64))
     first = model.observe(x, y)
+    assert first is not None
     model.observe(x, y)
     learned = model.subnetwork(first)["norm.running_mean"].clone()
     assert not torch.equal(learned, model.net.statistics["norm.running_mean"])

@@ -18,8 +18,8 @@ class Allocation:
 
     Every `every` batches: ν = softmax(−∂H/∂α) over the known masks; a new mask is opened if k·max ν < 1 + epsilon, else
     the mask of the largest ν goes on. While fewer than `floor` masks exist, random ones fill up α: with a single
-    mask k·max ν would always be 1. At `budget` masks no new one is opened: the mask of the largest ν goes on, so
-    tasks beyond the budget share masks.
+    mask k·max ν would always be 1. At `budget` masks no new one is opened, and images that fit none are not learned
+    from: a mask that learned a second task would draw the answers of all others to itself.
 
     deviations  a mask other than the present one is taken up only if its −∂H/∂α lies so many standard deviations above
                 the mean of the others, since a mistake would cost what it has learned; 0 for the paper's rule alone
@@ -55,11 +55,8 @@ def choose_mask(
         for i in range(rule.floor - known):
             bank.add(stand_in(i))
     values = gradient(bank)
-    belief = values.softmax(0)
-    top = belief.max(0)
+    top = values.softmax(0).max(0)
     best = int(top.indices)
-    if known >= rule.budget:
-        return best if best < known else int(belief[:known].argmax())
     if best >= known or not float(top.values) * len(bank) >= 1 + rule.epsilon:
         return None
     return best if best == present or _stands_out(values, best, rule.deviations) else None

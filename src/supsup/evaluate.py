@@ -182,7 +182,7 @@ def following(
     return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))
 
 
-def _observe(model: Learner, task: Task) -> Iterator[tuple[str, int]]:
+def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:
     """The task's batches, without a word about where they come from, from decision to decision."""
     if not isinstance(model, SupSup):
         raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs)")

@@ -189,8 +189,10 @@ class SupSup:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         return [self.tasks[i] for i in self._infer(x.to(self.device), among, self.inference).tolist()]
 
-    def observe(self, x: Array, y: Array) -> str:
+    def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
+
+        None where it fits no mask and the budget has no room for another: then nothing is learned.
 
         Every `allocation.every` batches the model decides whether to go on with a mask it knows or to open a new one.
         Scores and optimiser state stay with a mask, so a task that comes back is taken up where it was left.
@@ -201,18 +203,19 @@ class SupSup:
         if len(images) == 1:
             self.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
         name = self._observer.prepare(images, batches=1)
-        self._observer.bench.step(images, labels)
-        self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
+        if name is not None:
+            self._observer.bench.step(images, labels)
+            self._classes[name] = max(self._classes[name], int(labels.max()) + 1)
         return name
 
-    def observe_batches(self, part: Part, positions: Tensor) -> list[str]:
+    def observe_batches(self, part: Part, positions: Tensor) -> list[str | None]:
         """`observe` on the batches of a part at positions [n, b], in order and much faster on a GPU.
 
         Returns the name of the mask that each batch went to.
         """
         return [name for name, batches in self.observing(part, positions) for _ in range(batches)]
 
-    def observing(self, part: Part, positions: Tensor) -> Iterator[tuple[str, int]]:
+    def observing(self, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
         """`observe_batches` from decision to decision: the name of a mask, and how many batches have gone to it.
 
         On a GPU those batches may still be under way.
@@ -226,9 +229,10 @@ class SupSup:
             count = self._observer.until_check()
             batches, positions = positions.tensor_split([count])
             name = self._observer.prepare(part.batch(batches[0])[0], len(batches))
-            self._classes[name] = max(self._classes[name], *classes[:count])
+            if name is not None:
+                self._classes[name] = max(self._classes[name], *classes[:count])
+                self._observer.bench.run(part, batches)  # last: nothing here waits for it
             del classes[:count]
-            self._observer.bench.run(part, batches)  # last: nothing here waits for it
             yield name, len(batches)
 
     def forget(self, task: str) -> None:

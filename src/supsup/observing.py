@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ class Observer:
         self.batches = 0
         self._bench: Workbench | None = None
         self._moved_on = False  # the mask has been trained since it was written to the bank
+        self._no_room = False  # at the last decision, for a mask that was needed
 
     @property
     def bench(self) -> Workbench:
@@ -43,18 +45,34 @@ class Observer:
         every = self.model.allocation.every
         return every - self.batches % every
 
-    def prepare(self, images: Tensor, batches: int) -> str:
-        """Put the right mask on the bench for so many batches, of which these are the first images."""
-        if self.name is None or self.batches % self.model.allocation.every == 0:
+    def prepare(self, images: Tensor, batches: int) -> str | None:
+        """Put the right mask on the bench for so many batches, of which these are the first images.
+
+        None if they fit no mask, and there is no room for another.
+        """
+        if self.batches % self.model.allocation.every == 0 or (self.name is None and not self._no_room):
             self.settle()
             self.model.commit()
-            chosen = self._known(images)
-            if chosen is None or chosen != self.name:
-                self._take_off()
-                self.name = self._open(images) if chosen is None else self._take_up(chosen)
+            self._decide(images)
         self.batches += batches
-        self._moved_on = True
+        self._moved_on = self.name is not None
         return self.name
+
+    def _decide(self, images: Tensor) -> None:
+        chosen, budget = self._known(images), self.model.allocation.budget
+        self._no_room = chosen is None and len(self.model.bank) >= budget
+        if chosen is not None and chosen == self.name:
+            return
+        self._take_off()
+        if self._no_room:
+            self.name = None
+            warnings.warn(
+                f"all {budget} masks of the budget are in use and these images fit none of them, so nothing is learned "
+                "from them; make room with forget, or use Allocation(budget=…)",
+                stacklevel=4,
+            )
+        else:
+            self.name = self._open(images) if chosen is None else self._take_up(chosen)
 
     def settle(self) -> None:
         """Write the mask on the bench into the bank as it stands."""
@@ -65,6 +83,7 @@ class Observer:
     def forget(self, task: str) -> None:
         """Keep nothing of a mask."""
         self.half_trained.pop(task, None)
+        self._no_room = False
         if self.name == task:
             self.name = None
 

@@ -102,7 +102,7 @@ def test_unannounced_tasks_go_on_where_they_were(
     observe = Observer.prepare
     begun: list[int] = []
 
-    def interrupted(self: Observer, *rest: Any, **more: Any) -> str:
+    def interrupted(self: Observer, *rest: Any, **more: Any) -> str | None:
         begun.append(len(begun))
         if len(begun) == 6:
             raise KeyboardInterrupt

@@ -1,12 +1,14 @@
 """`supsup reproduce` as a user types it."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from supsup import SupSupError
-from supsup.cli import app
+from supsup.cli import app, main
 from supsup.paper.entries import ENTRIES
 from supsup.paper.workshop import Workshop
 
@@ -33,6 +35,22 @@ def test_mistakes_are_answered_with_what_there_is() -> None:
         run("gamma", "--scale", "huge")
     with pytest.raises(SupSupError, match="1 or more"):
         run("gamma", "--seeds", "0")
+
+
+def test_an_interruption_is_answered_with_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["supsup.cli.reproduce"], "run_entries", interrupted)
+    monkeypatch.setattr("sys.argv", ["supsup", "reproduce", "gamma", "--device", "cpu", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    said = capsys.readouterr()
+    assert "the same command goes on from there" in said.out
+    assert "interrupted" in said.err
 
 
 def test_quick_prints_ours_beside_the_published_and_keeps_apart(

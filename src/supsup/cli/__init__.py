@@ -17,6 +17,8 @@ from supsup.cli.report import report
 from supsup.cli.reproduce import reproduce
 from supsup.errors import SupSupError
 
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -45,6 +47,7 @@ def main() -> None:
     except SupSupError as error:
         Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
         sys.exit(1)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            Console(stderr=True).print("interrupted")
+        raise

@@ -67,7 +67,11 @@ def reproduce(
                 console.print(str(path), highlight=False)
         return
     shop = Workshop(resolve(device), data_dir)
-    outcome = run_entries(entries, folder, scale, seeds, shop, lambda line: _say(console, line))
+    try:
+        outcome = run_entries(entries, folder, scale, seeds, shop, lambda line: _say(console, line))
+    except KeyboardInterrupt:
+        _say(console, "What is finished is kept: started again, the same command goes on from there.")
+        raise
     found = summarise({entry.name: entry for entry in whole}, folder)
     for line in found.damaged:
         _say(console, line)

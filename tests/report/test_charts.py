@@ -65,7 +65,7 @@ def test_lines_at_the_top_are_shown_closer_where_another_squeezes_them(tmp_path:
         return [chart.whole for chart in entry_charts(entry_of({"e": entry}, tmp_path, "e"))]
 
     whole, closer = curves(94.0, 20.0, 93.0, 92.0)
-    assert ">closer<" in closer
+    assert ">the rows at the top, closer<" in closer
     assert ">row 1<" in whole
     assert ">row 1<" not in closer
     assert "var(--c2)" in closer, "colours are those of the whole plot"

@@ -54,12 +54,11 @@ def _curves(summary: EntrySummary, heading: str = "") -> list[Chart]:
     log = by_number and min(values) > 0 and max(values) / min(values) >= 30
     marks = values if by_number and len(values) <= MOST_MARKS else ()
     x = Axis(summary.entry.axis, log, names=() if by_number else places, marks=marks)
-    title, y = _title(summary, figure), _percent(figure)
-    charts = [line_chart(title, lines, x, y, heading)]
-    if closer := _at_the_top(lines):
-        said = f"{heading}, closer" if heading else "closer"
-        charts.append(line_chart(f"{title}, closer", closer, x, y, said))
-    return _shown(*charts)
+    title, y, closer = _title(summary, figure), _percent(figure), _at_the_top(lines)
+    if not closer:
+        return _shown(line_chart(title, lines, x, y, heading))
+    whole, part = (heading, f"{heading}, closer") if heading else ("all rows", "the rows at the top, closer")
+    return _shown(line_chart(title, lines, x, y, whole), line_chart(f"{title}, closer", closer, x, y, part))
 
 
 def _at_the_top(lines: list[Line]) -> list[Line]:

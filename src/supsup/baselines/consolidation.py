@@ -6,6 +6,7 @@ labels  "shared": every task uses the same outputs (GNs). "unshared": each task 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, Literal, get_args
 
 import torch
@@ -90,9 +91,9 @@ class Consolidation(Method):
         for name in self.weights:
             self.memory[anchor(name)] = state[name].clone()
 
+    @abstractmethod
     def importances(self, task: Task, state: State) -> State:
         """How much the task just learned needs each weight."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def predict(self, x: Array, task: str | None = None) -> Prediction:

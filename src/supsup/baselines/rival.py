@@ -7,6 +7,7 @@ train it: `any_module` for any module, `side_by_side` for fully connected networ
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -47,7 +48,7 @@ class Rival(Protocol):
     def predict(self, x: Tensor, task: str | None = None) -> Prediction: ...
 
 
-class Method:
+class Method(ABC):
     """A network with weights that all tasks share and, for some methods, tensors that each task has of its own.
 
     net      any module; copied, its layers filled from `seed`
@@ -101,9 +102,9 @@ class Method:
         return self.layers[-1]
 
     @property
+    @abstractmethod
     def bytes(self) -> int:
         """What has to be stored for all tasks learned, counted as the paper counts it (docs/rivals.md)."""
-        raise NotImplementedError
 
     def fresh_statistics(self) -> State:
         """The running statistics of normalisation layers before anything was seen."""
@@ -146,10 +147,10 @@ class Method:
         """What is added to the loss."""
         return None
 
-    def before_update(self, state: State) -> None:
+    def before_update(self, state: State) -> None:  # noqa: B027  most methods need nothing here
         """Called between the gradient and the optimiser's step."""
 
-    def after_update(self, state: State) -> None:
+    def after_update(self, state: State) -> None:  # noqa: B027  nor here
         """Called after the optimiser's step."""
 
     def label_offset(self, task: Task) -> int:

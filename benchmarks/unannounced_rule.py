@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from supsup import Recipe, SupSup, data, nets, progress
+from supsup.allocation import deviations_above
 from supsup.bank import Bank
 from supsup.data import Stream, Task
 from supsup.devices import resolve
 from supsup.inference import alpha_gradient
 from supsup.provenance import provenance
 from supsup.query import Goal
-from supsup.scores import initial_scores, score_bound
+from supsup.scores import initial_scores, scores_of
 from supsup.training.order import many_positions
 from supsup.training.workbench import workbench
 
@@ -49,9 +50,13 @@ def main() -> None:
             rows.append({"masks": k} | told_apart(model, stream, k))
             print(rows[-1], flush=True)
             advance(1)
-    record = {"steps": STEPS, "images": BATCH, "rows": rows, "one mask, several tasks": shared_mask(model, stream)}
-    print(record["one mask, several tasks"])
-    record["task right % with that mask, and without"] = [right(model, stream), right(without(model), stream)]
+    shared = shared_mask(model, stream, most // 2)
+    print(shared)
+    known = [*stream[: most // 2], *stream[most // 2 + 1 : most]][:KNOWN]
+    with_it = right(model, known)
+    model.forget(stream[most // 2].name)
+    record: dict[str, Any] = {"steps": STEPS, "images": BATCH, "rows": rows, "one mask, several tasks": shared}
+    record["task right % with that mask, and without"] = [with_it, right(model, known)]
     print(record["task right % with that mask, and without"])
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(record | {"made by": provenance(device)}, indent=1) + "\n")
@@ -77,11 +82,10 @@ def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float
     return standing(gradient(model, bank, task), k)
 
 
-def shared_mask(model: SupSup, stream: Stream) -> list[dict[str, Any]]:
-    """A mask in the middle goes on with tasks that are not its own; what other new tasks then make of it."""
-    bank, index = model.bank, middle(model)
-    bench, rows = workbench(model.net, model.recipe), []
-    bench.start({name: (bit.float() - 0.5) * score_bound(bit.shape) for name, bit in bank.mask(index).items()})
+def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any]]:
+    """A mask goes on with tasks that are not its own; what other new tasks then make of it."""
+    bank, bench, rows = model.bank, workbench(model.net, model.recipe), []
+    bench.start(scores_of(bank.mask(index)))
     watched = stream[-NEW:][-WATCHED:]
     for tasks in range(1, SHARED + 2):
         values = [gradient(model, bank, task) for task in watched]
@@ -95,21 +99,10 @@ def shared_mask(model: SupSup, stream: Stream) -> list[dict[str, Any]]:
     return rows
 
 
-def middle(model: SupSup) -> int:
-    return len(model.bank) // 2
-
-
-def without(model: SupSup) -> SupSup:
-    """The model after it has forgotten the mask in the middle."""
-    model.forget(model.tasks[middle(model)])
-    return model
-
-
-def right(model: SupSup, stream: Stream) -> float:
-    """How often the task of a known task's batch is inferred right, in %; the mask in the middle is not asked for."""
-    asked = [task for i, task in enumerate(stream[:-NEW]) if i != (len(stream) - NEW) // 2][:KNOWN]
-    names = [model.infer_task(task.test.batch(torch.arange(BATCH), model.device)[0], per="batch") for task in asked]
-    return round(100 * sum(name == task.name for name, task in zip(names, asked)) / len(asked), 2)
+def right(model: SupSup, tasks: Sequence[Task]) -> float:
+    """How often the task of a batch is inferred right, in %."""
+    names = [model.infer_task(task.test.batch(torch.arange(BATCH), model.device)[0], per="batch") for task in tasks]
+    return round(100 * sum(name == task.name for name, task in zip(names, tasks)) / len(tasks), 2)
 
 
 def order(model: SupSup, task: Task) -> Tensor:
@@ -127,8 +120,7 @@ def gradient(model: SupSup, bank: Bank, task: Task) -> Tensor:
 def standing(values: Tensor, index: int | None = None) -> tuple[float, float]:
     """k · ν of one mask, or of the largest, and its distance from the mean of the others in their deviations."""
     index = int(values.argmax()) if index is None else index
-    others = torch.cat([values[:index], values[index + 1 :]])
-    return float(len(values) * values.softmax(0)[index]), float((values[index] - others.mean()) / others.std())
+    return float(len(values) * values.softmax(0)[index]), deviations_above(values, index)
 
 
 def spread(found: Iterable[tuple[float, float]]) -> dict[str, list[float]]:

@@ -59,10 +59,10 @@ def choose_mask(
     best = int(top.indices)
     if best >= known or not float(top.values) * len(bank) >= 1 + rule.epsilon:
         return None
-    return best if best == present or _stands_out(values, best, rule.deviations) else None
+    return best if best == present or deviations_above(values, best) >= rule.deviations else None
 
 
-def _stands_out(values: Tensor, index: int, deviations: float) -> bool:
-    """Whether one of the values lies at least so many standard deviations above the mean of the others."""
+def deviations_above(values: Tensor, index: int) -> float:
+    """How far one of the values lies above the mean of the others, in their standard deviations."""
     others = torch.cat([values[:index], values[index + 1 :]])
-    return bool(values[index] >= others.mean() + deviations * others.std())
+    return float((values[index] - others.mean()) / others.std())

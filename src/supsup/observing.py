@@ -13,7 +13,7 @@ from supsup.allocation import choose_mask
 from supsup.bank import Bank
 from supsup.inference import alpha_gradient
 from supsup.query import Goal
-from supsup.scores import initial_scores, score_bound
+from supsup.scores import initial_scores, scores_of
 from supsup.training.workbench import Workbench, workbench
 
 if TYPE_CHECKING:
@@ -114,9 +114,8 @@ class Observer:
         if name in self.half_trained:
             self.bench.put_on(self.half_trained.pop(name))
         else:
-            bits, statistics = self.model.mask(name), self.model.bank.statistics(self.model.tasks.index(name))
-            scores = {n: (2.0 * bit - 1.0) * (score_bound(bit.shape) / 2) for n, bit in bits.items()}
-            self.bench.start(scores, statistics)
+            statistics = self.model.bank.statistics(self.model.tasks.index(name))
+            self.bench.start(scores_of(self.model.mask(name)), statistics)
         return name
 
     def _open(self, images: Tensor) -> str:

@@ -35,6 +35,11 @@ def score_bound(shape: torch.Size) -> float:
     return 1.0 / math.sqrt(fan_in(shape))
 
 
+def scores_of(mask: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scores that give this mask, all of the same size: half the bound of random ones."""
+    return {name: (bits.float() - 0.5) * score_bound(bits.shape) for name, bits in mask.items()}
+
+
 def transferred(mean: Mapping[str, Tensor], own: Mapping[str, Tensor], centred: bool) -> dict[str, Tensor]:
     """Scores from the mean of earlier masks, scaled to the bound of random scores.
 

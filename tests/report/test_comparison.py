@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from supsup.paper import Entry
+from supsup.paper.entries import ENTRIES
 from supsup.report.comparison import comparison_table
 from supsup.report.summary import summarise
 
@@ -37,3 +38,13 @@ def test_ours_stands_beside_the_published_figure(printed: str) -> None:
 def test_what_was_not_run_or_not_published_says_so(printed: str) -> None:
     assert line_of(printed, "BatchE")[-2:] == ["not", "run"]
     assert line_of(printed, "SupSup, first")[-5:] == ["10", "93.70", "–", "–", "–"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
+def test_nothing_is_cut_off_at_80_columns(entry: Entry) -> None:
+    found = summarise({entry.name: entry}, Path(__file__).parents[2] / "results").entries[0]
+    console = Console(file=StringIO(), width=80)
+    console.print(comparison_table(found, "full"))
+    words = console.file.getvalue().split()  # type: ignore[attr-defined]
+    headings = list(dict.fromkeys(name for row in found.rows for name in row.figures))[1:]
+    assert {*entry.title.split(), *" ".join(headings).split()} <= set(words)

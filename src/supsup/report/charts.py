@@ -101,8 +101,7 @@ def _bytes(summary: EntrySummary) -> list[Chart]:
     if not lines:
         return _bars(summary)
     x = Axis("bytes for all tasks", log=True, shown=byte_tick)
-    chart = line_chart(_title(summary, f"{figure} against bytes"), lines, x, _percent(figure))
-    return _shown(chart)
+    return _shown(line_chart(_title(summary, f"{figure} against bytes"), lines, x, _percent(figure)))
 
 
 def _bars(summary: EntrySummary) -> list[Chart]:
@@ -114,8 +113,7 @@ def _bars(summary: EntrySummary) -> list[Chart]:
         measured, published = row.figures.get(figure, {}).get(place), row.row.published.get(figure, {}).get(place)
         if measured is not None or published is not None:
             bars.append(Bar(row.row.label, measured.mean if measured else None, published))
-    chart = bar_chart(_title(summary, figure), bars, figure)
-    return _shown(chart)
+    return _shown(bar_chart(_title(summary, figure), bars, figure))
 
 
 def _distances(summary: EntrySummary) -> list[Chart]:
@@ -143,8 +141,7 @@ def _by_seed(summary: EntrySummary) -> list[Chart]:
         if len(ours) > 1:
             ends = [] if published is None else [Point(ours[0].x, published), Point(ours[-1].x, published)]
             lines.append(Line(row.row.label, ours, ends))
-    chart = line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure))
-    return _shown(chart)
+    return _shown(line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure)))
 
 
 _KINDS: dict[str, Callable[[EntrySummary], list[Chart]]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}

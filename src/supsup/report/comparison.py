@@ -20,10 +20,10 @@ def comparison_table(found: EntrySummary, scale: str) -> Table:
     if seeds:
         of = f", {'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} seed{'s' * (seeds[-1] > 1)}, {names[0]}"
     table = _new_table(f"{entry.name}: {entry.title} ({scale} scale{of})")
-    table.add_column("row", min_width=18, max_width=34)
+    table.add_column("row", max_width=34)
     axis = [entry.axis] if entry.axis else []
     for heading in (*axis, "ours", "published", "difference", *names[1:]):
-        table.add_column(heading, justify="right")
+        table.add_column(heading.replace(" ", "\n", 1), justify="right")  # narrow, so that 80 columns are enough
     for row in found.rows:
         label = f"{row.row.label} (beyond)" if row.row.beyond else row.row.label
         places = list(dict.fromkeys(place for values in row.figures.values() for place in values))

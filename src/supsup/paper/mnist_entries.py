@@ -100,6 +100,14 @@ def _one_shot(
     return replace(row, remark=_REMARKS.get((net, outputs), ""))
 
 
+def _released(outputs: int, objective: str, name: str, label: str = "") -> Row:
+    """The same with what the released scripts draw from their seed (runs/released.py)."""
+    label = f"{label}SupSup (GNu {objective}), s = {outputs}, the released scripts' draws"
+    settings = settings_of("released", _training(FC, outputs, 250) | {"stages": list(STAGES)}, {"objective": objective})
+    published = _TABLE_4[objective] if outputs == 500 else _SUPSUP[FC, outputs, objective]
+    return Row(name, label, settings, _curve(published, STAGES), SUPSUP)
+
+
 def _many_outputs(net: str, objective: str, short: str, called: str) -> Row:
     """500 outputs, which is what the published column s = 200 seems to be."""
     label = f"{called}SupSup (GNu {objective}), s = 500"
@@ -208,6 +216,7 @@ ENTRIES = (
         "Figure 3 (right), Table 4; Lower Bound from Table 9",
         (
             *(_one_shot(FC, 500, objective, published=values) for objective, values in _TABLE_4.items()),
+            *(_released(500, objective, f"released-{objective}-s500") for objective in _TABLE_4),
             *(_rival(FC, kind) for kind in ("psp", "batche", "lower", "upper")),
             *_beyond(FC, 500, 250, STAGES),
         ),
@@ -262,6 +271,12 @@ ENTRIES = (
                 ),
                 *(_rival(net, kind, f"{short}-{kind}", called) for kind in ("lower", "upper")),
                 *(_many_outputs(net, objective, short, called) for objective in ("H", "G")),
+                *(
+                    _released(outputs, objective, f"released-{objective}-s{outputs}", called)
+                    for outputs in (200, 100, 25)
+                    for objective in ("H", "G")
+                    if net == FC
+                ),
             )
         ),
         "tasks learned",

@@ -57,6 +57,14 @@ def test_one_image_decides_for_its_batch_and_a_wrong_task_is_wrong(stream: Strea
         assert evaluate(oracle, stream[:1], "GG").average_accuracy == 1
 
 
+def test_batches_may_be_made_in_an_order_of_ones_own(stream: Stream) -> None:
+    task = stream[0]
+    order = torch.arange(len(task.test)).flip(0)
+    for wrong_at, lost in ((999, 128), (998, 0)):  # the first image of all, and the second
+        graded = evaluate(Oracle(stream[:1], wrong_at), stream[:1], known=Known(orders={task.name: order}))
+        assert graded.average_accuracy == pytest.approx(1 - lost / 1000)
+
+
 def test_the_strict_protocol_mixes_tasks_and_loses_only_the_image_itself(stream: Stream) -> None:
     oracle = Oracle(stream[:2], wrong_at=384)
     graded = evaluate(oracle, stream[:2], "GNu", protocol="strict")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from supsup.paper import Entry, Row
 from supsup.report.grids import Cell, abridged, figure_grids, headline, number, origin_grid, remarks, shown_time
-from supsup.report.summary import EntrySummary, summarise
+from supsup.report.summary import EntrySummary, WallTime, summarise
 
 
 def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySummary:
@@ -77,10 +76,10 @@ def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
 
 
 def test_the_headline_counts_rows(catalogue: dict[str, Entry], results: Path) -> None:
-    assert headline(summarise(catalogue, results)).startswith("3 reproduced, 1 missed, 1 quick run, 2 measured, ")
-    calls = [{"scale": "full", "written": [], "began": "2026-01-02T11:00:00+00:00", "seconds": 7200}]
-    (results / "wall-time.json").write_text(json.dumps({"calls": calls}))
-    assert headline(summarise(catalogue, results)).endswith(" not run. All calls noted took 2.0 h.")
+    summary = summarise(catalogue, results)
+    assert headline(summary).startswith("3 reproduced, 1 missed, 1 quick run, 2 measured, ")
+    timed = headline(replace(summary, mnist=WallTime(7200, "a GPU")))
+    assert timed.endswith(" not run. One seed of every row of the MNIST half took 2.0 h (a GPU).")
 
 
 def test_numbers_read_well() -> None:

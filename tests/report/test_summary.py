@@ -148,7 +148,8 @@ def test_other_files_in_the_folder_are_left_alone(catalogue: dict[str, Entry], r
 
 
 def _call(began: str, seconds: float, *written: str, scale: str = "full") -> dict[str, Any]:
-    return {"scale": scale, "written": list(written), "began": f"2026-01-02T{began}.000+00:00", "seconds": seconds}
+    timed = {"began": f"2026-01-02T{began}.000+00:00", "seconds": seconds, "made by": {"device": "a GPU"}}
+    return {"scale": scale, "written": list(written)} | timed
 
 
 CALLS = [
@@ -160,16 +161,16 @@ CALLS = [
 
 
 def test_calls_side_by_side_count_once_in_the_wall_time(tmp_path: Path) -> None:
-    """And the MNIST half has a time of its own once every row of it is among the files they wrote."""
+    """And there is none until every row of the MNIST half is among the files they wrote."""
     rows = tuple(Row(name, name, SETTINGS) for name in "ab")
     entries = {"gamma": Entry("gamma", "", "", rows)}
-    assert summarise(entries, tmp_path).seconds is None
+    assert summarise(entries, tmp_path).mnist is None
     file = tmp_path / "wall-time.json"
     file.write_text(json.dumps({"calls": CALLS}))
-    assert summarise(entries, tmp_path).seconds == WallTime(total=111, mnist_once=100.5)
+    assert summarise(entries, tmp_path).mnist == WallTime(100.5, "a GPU")
     file.write_text(json.dumps({"calls": [CALLS[0], CALLS[3]]}))
-    assert summarise(entries, tmp_path).seconds == WallTime(total=101.5, mnist_once=None)
+    assert summarise(entries, tmp_path).mnist is None
     file.write_text("{}")
     summary = summarise(entries, tmp_path)
-    assert summary.seconds is None
+    assert summary.mnist is None
     assert summary.damaged[0].startswith("wall-time.json: damaged")

@@ -14,7 +14,6 @@ _SEEDS = {"full": {"hopfield": 20}, "quick": {"hopfield": 2}}  # where nobody sa
 _BRIEF_IMAGES = {"tasks": 2, "epochs": None, "steps": 4, "batch size": 32}
 _QUICK: dict[str, dict[str, Any]] = {
     "supsup": {"tasks": 10, "steps": 200},
-    "released": {"tasks": 10, "steps": 200},
     "unannounced": {"tasks": 5, "steps": 300},  # a new task is looked for every 100 batches
     "psp": {"tasks": 10, "steps": 200},
     "bounds": {"tasks": 10, "steps": 200},

@@ -99,11 +99,9 @@ def headline(summary: Summary) -> str:
     """How many rows have which verdict, and the time they took."""
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
     said = [f"{counts}."]
-    if summary.seconds is not None and summary.seconds.mnist_once is not None:
-        once = shown_time(summary.seconds.mnist_once)
-        said.append(f"The calls that made one seed of every row of the MNIST half took {once}.")
-    if summary.seconds is not None:
-        said.append(f"All calls noted took {shown_time(summary.seconds.total)}.")
+    if summary.mnist is not None:
+        took = shown_time(summary.mnist.seconds)
+        said.append(f"One seed of every row of the MNIST half took {took} ({summary.mnist.device}).")
     return " ".join(said)
 
 

@@ -84,10 +84,9 @@ def _counts(summary: Summary) -> str:
         for status, count in summary.counts.items()
         if count or status in always
     ]
-    if summary.seconds is not None and summary.seconds.mnist_once is not None:
-        tiles.append(f"<li><b>{shown_time(summary.seconds.mnist_once)}</b>MNIST half, one seed</li>")
-    if summary.seconds is not None:
-        tiles.append(f"<li><b>{shown_time(summary.seconds.total)}</b>all calls</li>")
+    if summary.mnist is not None:
+        device = escape(summary.mnist.device)
+        tiles.append(f"<li><b>{shown_time(summary.mnist.seconds)}</b>MNIST half, one seed, {device}</li>")
     return f'<ul class="counts" aria-label="Summary">{"".join(tiles)}</ul>'
 
 

@@ -124,14 +124,10 @@ class EntrySummary:
 
 @dataclass(frozen=True)
 class WallTime:
-    """Seconds that calls of `supsup reproduce` took.
+    """What the first seed of all rows of the MNIST half took, and on what."""
 
-    total       all of them
-    mnist_once  those that made the first seed of the MNIST half's rows; None as long as some row is in none of them
-    """
-
-    total: float
-    mnist_once: float | None
+    seconds: float
+    device: str
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class Summary:
 
     entries: tuple[EntrySummary, ...]
     damaged: tuple[str, ...] = ()
-    seconds: WallTime | None = None
+    mnist: WallTime | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -152,7 +148,7 @@ class Summary:
 def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
     """The catalogue beside the results in a folder; files that cannot be used are named in `damaged`."""
     results, damaged = read_results(entries, folder)
-    seconds, more_damaged = read_wall_time(entries, folder)
+    mnist, more_damaged = read_wall_time(entries, folder)
     by_row: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         by_row.setdefault((result.entry, result.row), []).append(result)
@@ -162,7 +158,7 @@ def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
             for name, entry in entries.items()
         ),
         (*damaged, *more_damaged),
-        seconds,
+        mnist,
     )
 
 
@@ -273,20 +269,21 @@ def shortfalls(row: Row, figures: Mapping[str, Mapping[str, Spread]]) -> dict[tu
 
 
 def read_wall_time(entries: Mapping[str, Entry], folder: Path) -> tuple[WallTime | None, list[str]]:
-    """The time of the calls into a folder, None where none was noted; and what is damaged."""
+    """The time of the calls that made the MNIST half, None as long as some row is in none of them; what is damaged."""
     path = folder / WALL_TIME
     mnist = [entry for name, entry in entries.items() if name in GROUPS["all-mnist"]]
     first = {f"{entry.name}/{row.name}-seed0" for entry in mnist for row in entry.rows}
     if not path.exists():
         return None, []
     try:
-        calls = json.loads(path.read_text(encoding="utf-8"))["calls"]
-        made = [{*call["written"]} if call["scale"] == "full" else set() for call in calls]
-        once = elapsed(call for call, files in zip(calls, made) if files & first)
-        found = WallTime(elapsed(calls), once if first and first <= set().union(*made) else None)
+        calls = [call for call in json.loads(path.read_text(encoding="utf-8"))["calls"] if call["scale"] == "full"]
+        part = [call for call in calls if first.intersection(call["written"])]
+        if not first or not first <= {file for call in part for file in call["written"]}:
+            return None, []
+        devices = dict.fromkeys(str(call["made by"]["device"]) for call in part)
+        return WallTime(elapsed(part), " and ".join(devices)), []
     except _UNREADABLE as error:
         return None, [f"{WALL_TIME}: damaged ({_reason(error)}); delete it, and the total time is left out"]
-    return found, []
 
 
 def elapsed(calls: Iterable[Mapping[str, Any]]) -> float:

@@ -7,13 +7,11 @@ from supsup.paper.runs.hop import hopfield
 from supsup.paper.runs.imagenet import split_imagenet
 from supsup.paper.runs.masks import supsup, unannounced
 from supsup.paper.runs.overhead import mask_overhead
-from supsup.paper.runs.released import released
 from supsup.paper.runs.rivals import batche, bounds, consolidation, psp
 from supsup.paper.runs.transfer import transfer_speed
 
 RUNS: dict[str, Run] = {
     "supsup": Run(supsup),
-    "released": Run(released),
     "unannounced": Run(unannounced, sequential=True),
     "psp": Run(psp, in_step=True, sequential=True, rival=True),
     "bounds": Run(bounds, in_step=True, sequential=True, rival=True),

@@ -63,13 +63,14 @@ def test_another_mask_is_taken_up_only_if_it_stands_out() -> None:
     assert choose(values, 51, Allocation(deviations=3.9)) == 0
     assert choose(values, 51, Allocation(deviations=4.1)) is None
     assert choose(values, 51, Allocation(deviations=0)) == 0
+    assert choose([1.0, 0.0], 2, Allocation(floor=2, deviations=0)) == 0, "one other mask has no deviation"
 
 
 def test_a_gradient_that_is_not_a_number_opens_a_mask() -> None:
     assert choose([float("nan")] * 6, 6, present=0) is None
 
 
-@pytest.mark.parametrize("rule", [{"budget": 0}, {"deviations": -1.0}, {"deviations": float("nan")}])
+@pytest.mark.parametrize("rule", [{"budget": 0}, {"floor": 2}, {"deviations": -1.0}, {"deviations": float("nan")}])
 def test_rules_that_make_no_sense(rule: dict[str, Any]) -> None:
     with pytest.raises(SupSupError):
         Allocation(**rule)

@@ -34,6 +34,8 @@ class Allocation:
     def __post_init__(self) -> None:
         if self.every < 1 or self.floor < 2 or self.budget < 1 or not self.epsilon > 0 or not self.deviations >= 0:
             raise SupSupError("Allocation needs every ≥ 1, floor ≥ 2, budget ≥ 1, epsilon > 0 and deviations ≥ 0")
+        if self.floor == 2 and self.deviations:
+            raise SupSupError("one other mask has no deviation: Allocation needs floor ≥ 3, or deviations = 0")
 
 
 def choose_mask(
@@ -59,7 +61,8 @@ def choose_mask(
     best = int(top.indices)
     if best >= known or not float(top.values) * len(bank) >= 1 + rule.epsilon:
         return None
-    return best if best == present or deviations_above(values, best) >= rule.deviations else None
+    sure = best == present or not rule.deviations or deviations_above(values, best) >= rule.deviations
+    return best if sure else None
 
 
 def deviations_above(values: Tensor, index: int) -> float:

@@ -1,5 +1,6 @@
 """The code on the pages for users runs as it stands."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -21,3 +22,16 @@ def test_the_figures_on_hopfield_are_those_of_the_results() -> None:
     page = Path(__file__).parents[1] / "docs" / "hopfield.md"
     script = Path(__file__).parents[1] / "benchmarks" / "hopfield_table.py"
     assert runpy.run_path(str(script))["with_tables"](page.read_text()) == page.read_text()
+
+
+def test_the_table_of_unannounced_tasks_is_that_of_the_results() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "scenarios.md").read_text()
+    shown = re.findall(r"^\| (\d+) \|.*\|$", page, flags=re.MULTILINE)
+    assert shown == ["20", "60", "300"]
+    for row in json.loads((root / "results" / "unannounced-rule.json").read_text())["rows"]:
+        if str(row["masks"]) in shown:
+            (new, *_, most), (low, *_, high) = row["new"]["k·ν"], row["known"]["k·ν"]
+            first = f"| {row['masks']} | {new:.3f}–{most:.3f} | {low:.2f}–{high:.2f} "
+            (new, *_, most), (low, *_, high) = row["new"]["deviations"], row["known"]["deviations"]
+            assert f"{first}| {new:.1f}–{most:.1f} | {low:.1f}–{high:.1f} |" in page

@@ -2,9 +2,10 @@
 
     python benchmarks/released_draws.py --json results/released-draws.json
 
-Tables 4 and 9 say nothing of several runs, and where outputs are few what H infers depends on what was drawn: only the
-same draws could give the same figures. The scripts have seed 1 and ask for torch 1.5.0, where all of this comes from
-one generator on the CPU, in this order:
+What H infers depends on what was drawn where outputs are few, so only the same draws could give the same figures. How
+many runs Tables 4 and 9 are of is not said: a notebook beside the scripts speaks of seeds 0 to 4, while the scripts
+have seed 1 and change it nowhere. They ask for torch 1.5.0, where all of this comes from one generator on the CPU, in
+this order:
   for each layer its weights, of which the signs are kept, then the first scores of all 250 tasks;
   for each task, epoch after epoch, the order of the training images and then, for a test, that of the test images;
   after a task at which all are graded, the order of the test images for each task so far.

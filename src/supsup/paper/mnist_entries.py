@@ -32,7 +32,7 @@ _SUPSUP = {
 }
 _DRAW = (
     "What H infers from few outputs depends on what is drawn, the deviation says how much (also in float32: "
-    "results/frozen-network.json), and the paper speaks of no more than one run. "
+    "results/frozen-network.json). The paper does not say how many runs this column is of. "
 )
 _REMARKS = {
     (FC, 200): "The published digits are those of Table 4, one of 500 outputs by its caption and the released scripts. "
@@ -41,7 +41,7 @@ _REMARKS = {
     (FC, 100): _DRAW + "With every random draw of the released scripts no stage is more than 0.26 below "
     "(results/released-draws.json).",
     (FC, 25): _DRAW + "With every random draw of the released scripts it is 0.79 above after 10 tasks, but up to 4.82 "
-    "below later (results/released-draws.json), so the published run had other draws than these.",
+    "below later (results/released-draws.json), so the published column is not of these draws alone.",
 }
 # Table 4's caption and the released scripts say 500 outputs; Table 9 prints the same digits under s = 200.
 _TABLE_4 = {objective: _SUPSUP[FC, 200, objective] for objective in ("H", "G")}

@@ -22,9 +22,9 @@ from torch import Tensor
 from supsup import HopSupSup, UnitRecipe, data, nets, philox, progress
 from supsup.data import Part, Task
 from supsup.devices import resolve
-from supsup.hop_experiment import RIGHT
-from supsup.hop_learner import learn_together
-from supsup.hopfield import RULES, overfull, overlap, running_mean, settle, unstable
+from supsup.hopfield.experiment import RIGHT
+from supsup.hopfield.learner import learn_together
+from supsup.hopfield.memory import RULES, overfull, overlap, running_mean, settle, unstable
 from supsup.provenance import provenance
 from supsup.report.hop_plots import capacity_plot
 

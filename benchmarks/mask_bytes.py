@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from supsup import codec
+from supsup.file import codec
 from supsup.provenance import provenance
 
 TASKS = 20

@@ -18,7 +18,7 @@ import torch
 
 import supsup
 from supsup import SupSup, nets
-from supsup.modelfile import ModelFile
+from supsup.file.modelfile import ModelFile
 from supsup.provenance import provenance
 
 AT_ONCE = 256

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from supsup import HopSupSup, Recipe, SupSup, UnitRecipe, data, nets
 from supsup.data import Stream, Task
-from supsup.hop_learner import learn_together
+from supsup.hopfield.learner import learn_together
 from supsup.paper.workshop import Workshop
 
 settings.register_profile("untimed", deadline=None)  # how long an example takes says nothing about what is right

@@ -12,8 +12,8 @@ from supsup import Allocation, HopSupSup, Recipe, SupSup, data, evaluate, nets
 from supsup.bank import Bank
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
-from supsup.graphs import repeated
-from supsup.hop_experiment import run as run_hopfield
+from supsup.hopfield.experiment import run as run_hopfield
+from supsup.kernels.graphs import repeated
 from supsup.paper.catalogue import Entry, Row, settings_of
 from supsup.paper.reproduction import reproduce
 from supsup.paper.workshop import Workshop

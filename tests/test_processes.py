@@ -14,7 +14,7 @@ import pytest
 
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.repair import verify
+from supsup.file.repair import verify
 
 LEARNER = """
 import sys, torch

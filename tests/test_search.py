@@ -29,7 +29,7 @@ def test_the_cpu_search(seed: int, rows: int, size: int, tasks: int) -> None:
 
 
 def test_the_kernel_for_few_queries_and_the_unpacking() -> None:
-    triton_search = pytest.importorskip("supsup.triton_search", reason="triton is not installed")
+    triton_search = pytest.importorskip("supsup.kernels.triton_search", reason="triton is not installed")
     for rows, size, tasks in ((1, 37, 5), (3, 80, 150), (1, 40, 700)):
         query, block, expected = case(0, rows, size, tasks)
         out = torch.ones(rows, tasks)
@@ -74,7 +74,7 @@ def test_the_largest_coordinates_are_chosen() -> None:
 
 @pytest.mark.parametrize(("rows", "outputs", "width"), [(1, 3, 5), (9, 20, 300), (4, 8, 256)])
 def test_a_query_is_made_from_its_factors_in_one_pass(rows: int, outputs: int, width: int) -> None:
-    triton_search = pytest.importorskip("supsup.triton_search", reason="triton is not installed")
+    triton_search = pytest.importorskip("supsup.kernels.triton_search", reason="triton is not installed")
     weight, delta, inputs = torch.randn(outputs, width), torch.randn(rows, outputs), torch.randn(rows, width)
     expected = search.flattened(search.Outer(weight, delta[:, None], inputs[:, None]), bits := outputs * width + 3)
     found = triton_search.outer(weight, delta, inputs, bits, torch.float32)

@@ -69,7 +69,7 @@ def test_filling_on_a_cpu(seed: int, size: int, tasks: int) -> None:
 
 
 def test_the_kernel() -> None:
-    triton_switching = pytest.importorskip("supsup.triton_switching", reason="triton is not installed")
+    triton_switching = pytest.importorskip("supsup.kernels.triton_switching", reason="triton is not installed")
     for size, tasks in ((1, 1), (255, 3), (600, 17)):
         packed, frozen, expected = column(5, size, tasks)
         masked = torch.full((8 * size + 8,), torch.nan)

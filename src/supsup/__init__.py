@@ -7,15 +7,15 @@ from supsup.errors import SupSupError as SupSupError
 from supsup.evaluate import Evaluation as Evaluation
 from supsup.evaluate import evaluate as evaluate
 from supsup.evaluate import follow as follow
-from supsup.exporting import export as export
-from supsup.hop_learner import HopSupSup as HopSupSup
+from supsup.file.export import export as export
+from supsup.file.loading import load as load
+from supsup.hopfield.learner import HopSupSup as HopSupSup
+from supsup.hopfield.recovery import Recovery as Recovery
+from supsup.hopfield.units import UnitRecipe as UnitRecipe
 from supsup.inference import Inference as Inference
 from supsup.learner import SupSup as SupSup
-from supsup.loading import load as load
 from supsup.prediction import Prediction as Prediction
-from supsup.recovery import Recovery as Recovery
 from supsup.scenario import Scenario as Scenario
 from supsup.training import Recipe as Recipe
-from supsup.training.units import UnitRecipe as UnitRecipe
 
 __version__ = "0.1.0"

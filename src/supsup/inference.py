@@ -17,7 +17,7 @@ from supsup import objectives
 from supsup.bank import Bank
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
-from supsup.graphs import capture
+from supsup.kernels.graphs import capture
 from supsup.nets.registry import architecture_of
 from supsup.query import Goal, query
 

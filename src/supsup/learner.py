@@ -18,13 +18,13 @@ from supsup.checks import Array
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
+from supsup.file.format import now
+from supsup.file.modelfile import AnyPath, ModelFile, write_new
+from supsup.file.saving import everything, header_of, stored
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, infer
-from supsup.modelfile import AnyPath, ModelFile, write_new
-from supsup.modelformat import now
 from supsup.observing import Observer
 from supsup.prediction import Prediction
-from supsup.saving import everything, header_of, stored
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.switching import SwitchedNet
 from supsup.training import Recipe, Trained, train_masks

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-try:
-    from supsup import triton_philox
-except ImportError:  # no triton on this machine
-    triton_philox = None  # type: ignore[assignment]
+from supsup.kernels import available
+
+if available.TRITON:
+    from supsup.kernels import triton_philox
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -49,7 +49,7 @@ def words(seed: int, labels: Sequence[str], count: int, device: torch.device | s
     """Random 32-bit words as int64, [len(labels), count]: row i is the start of the stream with label i."""
     key = (seed & _WORD, (seed >> 32) & _WORD)
     streams = [(number & _WORD, number >> 32) for number in map(stream_id, labels)]
-    if torch.device(device).type == "cuda" and triton_philox is not None:
+    if torch.device(device).type == "cuda" and available.TRITON:
         return triton_philox.words(key, streams, count, device)
     blocks = -(-count // 4)
     position = torch.arange(blocks, dtype=torch.int64, device=device).expand(len(streams), blocks)

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-try:
-    from supsup import numba_search
-except ImportError:  # numba is an extra
-    numba_search = None  # type: ignore[assignment]
-try:
-    from supsup import triton_search
-except ImportError:  # no triton on this machine
-    triton_search = None  # type: ignore[assignment]
+from supsup.kernels import available
+
+if available.NUMBA:
+    from supsup.kernels import numba_search
+if available.TRITON:
+    from supsup.kernels import triton_search
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def flattened(values: Tensor | Outer, bits: int) -> Tensor:
     rows = values.shape[0]
     if isinstance(values, Outer):
         one_image = values.delta.shape[1] == 1
-        if values.delta.is_cuda and triton_search is not None and one_image and rows > FEW:
+        if values.delta.is_cuda and available.TRITON and one_image and rows > FEW:
             return triton_search.outer(values.weight, values.delta[:, 0], values.inputs[:, 0], bits)
         values = values.dense()
     flat = values.reshape(rows, -1)
@@ -71,12 +69,12 @@ def flattened(values: Tensor | Outer, bits: int) -> Tensor:
 def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
     """out [r, tasks] += query [r, bits] · masks, given as bytes [bits / 8, tasks]."""
     few = len(query) <= FEW
-    if query.is_cuda and triton_search is not None:
+    if query.is_cuda and available.TRITON:
         if few:
             triton_search.add_inner_few(query, block, out)
         else:
             triton_search.add_inner_many(query, block, out)
-    elif not query.is_cuda and few and numba_search is not None:
+    elif not query.is_cuda and few and available.NUMBA:
         numba_search.add_inner(query, block, out)
     else:
         plain_inner(query, block, out)
@@ -97,7 +95,7 @@ def top_coordinates(query: Tensor, count: int) -> Tensor:
 
 def add_inner_at(query: Tensor, coordinates: Tensor, block: Tensor, out: Tensor) -> None:
     """out [tasks] += Σ over the coordinates alone of query [bits] · masks, given as bytes [bits / 8, tasks]."""
-    if not query.is_cuda and numba_search is not None:
+    if not query.is_cuda and available.NUMBA:
         numba_search.add_inner_at(query, coordinates, block, out)
         return
     bits = (block[coordinates >> 3] >> (coordinates & 7).to(torch.uint8)[:, None]) & 1
@@ -106,7 +104,7 @@ def add_inner_at(query: Tensor, coordinates: Tensor, block: Tensor, out: Tensor)
 
 def inner_columns(query: Tensor, block: Tensor, columns: Tensor) -> Tensor:
     """The exact inner products of a query [bits] with some of the masks: [columns]."""
-    if not query.is_cuda and numba_search is not None:
+    if not query.is_cuda and available.NUMBA:
         return numba_search.inner_columns(query, block, columns)
     out = torch.zeros(1, len(columns), device=query.device)
     plain_inner(query[None], block[:, columns], out)

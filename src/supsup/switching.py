@@ -14,15 +14,12 @@ from torch import Tensor, nn
 
 from supsup.bank import Bank
 from supsup.frozen import FrozenNet
+from supsup.kernels import available
 
-try:
-    from supsup import numba_switching
-except ImportError:  # numba is an extra
-    numba_switching = None  # type: ignore[assignment]
-try:
-    from supsup import triton_switching
-except ImportError:  # no triton on this machine
-    triton_switching = None  # type: ignore[assignment]
+if available.NUMBA:
+    from supsup.kernels import numba_switching
+if available.TRITON:
+    from supsup.kernels import triton_switching
 
 _ON = ("mask on",)  # under this key a bank keeps which network has which of its masks on, until a mask changes
 
@@ -94,9 +91,9 @@ def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module 
 
 def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
     """masked [8 × bytes] = frozen where the bit of a mask, given as bytes, is 1, and 0 elsewhere."""
-    if frozen.is_cuda and triton_switching is not None:
+    if frozen.is_cuda and available.TRITON:
         triton_switching.fill(packed, frozen, masked)
-    elif numba_switching is not None and frozen.device.type == "cpu":
+    elif available.NUMBA and frozen.device.type == "cpu":
         numba_switching.fill(packed, frozen, masked)
     else:
         plain_fill(packed, frozen, masked)

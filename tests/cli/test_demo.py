@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from supsup import HopSupSup
-from supsup.modelfile import ModelFile
+from supsup.file.modelfile import ModelFile
 
 
 def supsup(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import supsup
 from supsup import HopSupSup, SupSup, SupSupError, nets
 from supsup.cli import app
-from supsup.modelfile import ModelFile
+from supsup.file.modelfile import ModelFile
 
 
 def run(*arguments: object) -> Result:

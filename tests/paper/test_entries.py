@@ -6,7 +6,8 @@ import re
 import pytest
 import torch
 
-from supsup import SupSupError, codec, nets
+from supsup import SupSupError, nets
+from supsup.file import codec
 from supsup.paper.catalogue import Entry, Row
 from supsup.paper.entries import ENTRIES, GROUPS, entries_named, only_rows
 from supsup.paper.runs import RUNS

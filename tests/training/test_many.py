@@ -10,8 +10,8 @@ from supsup.data import Stream, Task
 from supsup.frozen import FrozenNet
 from supsup.scores import initial_scores
 from supsup.training.batched import BatchedTrainer
-from supsup.training.kernels import gather
 from supsup.training.many import bytes_per_task, groups, make_feed, start_group, train_masks
+from supsup.training.operations import gather
 from supsup.training.order import batch_positions
 
 

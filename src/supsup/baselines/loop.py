@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from supsup.graphs import repeated
+from supsup.kernels.graphs import repeated
 from supsup.training.recipe import Recipe
 
 _WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured

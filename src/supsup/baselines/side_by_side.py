@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from supsup.baselines.loop import Loop, Pace
 from supsup.data import Part, Task
 from supsup.errors import SupSupError
-from supsup.training.kernels import gather
 from supsup.training.many import feature_map, image_feed
+from supsup.training.operations import gather
 from supsup.training.order import many_positions
 from supsup.training.recipe import Recipe
 

@@ -24,11 +24,11 @@ from supsup.bench import (
     measure_machine,
     warmed_up,
 )
+from supsup.cli.demo_run import NETS
 from supsup.data import Stream
-from supsup.demo import NETS
 from supsup.devices import resolve
+from supsup.file.loading import load
 from supsup.inference import Inference
-from supsup.loading import load
 from supsup.nets import FullyConnected
 from supsup.provenance import provenance
 from supsup.report import time_plot

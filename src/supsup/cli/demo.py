@@ -9,8 +9,8 @@ from rich.console import Console
 from typer import Option
 
 from supsup import data as sources
-from supsup import demo as demo_job
-from supsup import hop_demo
+from supsup.cli import demo_run as demo_job
+from supsup.cli import hopfield_demo as hop_demo
 from supsup.devices import resolve
 from supsup.report import accuracy_plot, closing_table
 from supsup.report.hop_plots import recovery_plot

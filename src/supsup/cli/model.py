@@ -11,10 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-from supsup import codec, exporting, loading
-from supsup import repair as repairing
-from supsup.hop_file import KIND
-from supsup.modelfile import ModelFile
+from supsup.file import codec, loading
+from supsup.file import export as exporting
+from supsup.file import repair as repairing
+from supsup.file.modelfile import ModelFile
+from supsup.hopfield.file import KIND
 
 File = Annotated[Path, Argument(help="A model file.")]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supsup import codec
-from supsup.modelfile import ModelFile
-from supsup.modelformat import Header
+from supsup.file import codec
+from supsup.file.format import Header
+from supsup.file.modelfile import ModelFile
 from supsup.paper import records
 
 

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from supsup.hop_experiment import Experiment
+from supsup.hopfield.experiment import Experiment
 from supsup.report.plots import new_figure
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from supsup.evaluate import Evaluation
-from supsup.hop_experiment import Experiment
+from supsup.hopfield.experiment import Experiment
 
 
 def closing_table(title: str, evaluations: Mapping[str, tuple[Evaluation, float]]) -> Table:

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from supsup.frozen import FrozenNet
 from supsup.nets import FullyConnected
-from supsup.training.kernels import Feed, LayerState, backward, forward, gather, loss_gradient, update
+from supsup.training.operations import Feed, LayerState, backward, forward, gather, loss_gradient, update
 from supsup.training.recipe import Recipe
 
 

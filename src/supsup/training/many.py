@@ -17,19 +17,18 @@ from supsup import philox
 from supsup.bank import pack_columns
 from supsup.data import Part, Task
 from supsup.frozen import FrozenNet
-from supsup.graphs import repeated
+from supsup.kernels import available
+from supsup.kernels.graphs import repeated
 from supsup.progress import Advance
 from supsup.scores import initial_scores, score_bound, score_label
 from supsup.training.batched import BatchedTrainer, supports
-from supsup.training.kernels import Feed
+from supsup.training.operations import Feed
 from supsup.training.order import batch_positions, many_positions
 from supsup.training.plain import train_mask
 from supsup.training.recipe import Recipe
 
-try:
+if available.TRITON:
     from supsup.training import residual
-except ImportError:  # no triton on this machine
-    residual = None  # type: ignore[assignment]
 
 Starts = Callable[[str], dict[str, Tensor]]
 
@@ -64,7 +63,7 @@ def train_masks(
     """
     parts = [task.train for task in tasks]
     on_gpu = net.device.type == "cuda"
-    if on_gpu and residual is not None and residual.supports(net, recipe) and all(map(residual.takes, parts)):
+    if on_gpu and available.TRITON and residual.supports(net, recipe) and all(map(residual.takes, parts)):
         yield from _residual_on_gpu(net, tasks, recipe, advance, precision, scores)
     elif scores is not None or not supports(net, recipe):
         yield from _one_by_one(net, tasks, recipe, advance, scores)

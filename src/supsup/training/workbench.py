@@ -12,10 +12,10 @@ from torch import Tensor
 from supsup.data import Part
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
-from supsup.graphs import repeated
+from supsup.kernels.graphs import repeated
 from supsup.training.batched import BatchedTrainer, supports
-from supsup.training.kernels import Feed
 from supsup.training.many import feature_map, image_feed
+from supsup.training.operations import Feed
 from supsup.training.plain import MaskTrainer
 from supsup.training.recipe import Recipe
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from supsup import data, nets
-from supsup.hop_experiment import Experiment, Outcome, run
-from supsup.hop_learner import HopSupSup
+from supsup.hopfield.experiment import Experiment, Outcome, run
+from supsup.hopfield.learner import HopSupSup
+from supsup.hopfield.recovery import Recovery
+from supsup.hopfield.units import UnitRecipe
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished, Wanted
 from supsup.paper.workshop import Workshop
-from supsup.recovery import Recovery
-from supsup.training.units import UnitRecipe
 
 
 def hopfield(job: Job, shop: Workshop) -> Work:

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from supsup.training.residual import convolution_kernels as k
+from supsup.kernels import triton_convolution as k
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
 _PROGRAMS = 96  # for the weight gradient of one task, about

@@ -13,7 +13,7 @@ from torch import Tensor
 from supsup.data import Part, Task
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
-from supsup.graphs import repeated
+from supsup.kernels.graphs import repeated
 from supsup.progress import Advance
 from supsup.training.order import many_positions
 from supsup.training.recipe import Recipe

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from supsup.training.residual import normalisation_kernels as k
+from supsup.kernels import triton_normalisation as k
 
 _TILE = 4096  # values in one program
 

@@ -14,12 +14,12 @@ import triton
 from torch import Tensor, nn
 
 from supsup.frozen import FrozenNet
+from supsup.kernels import triton_selection as k
+from supsup.kernels.triton_convolution import _gather
 from supsup.nets.resnet import BasicBlock, ResNet
 from supsup.scores import hard_mask
-from supsup.training.kernels import loss_gradient
+from supsup.training.operations import loss_gradient
 from supsup.training.recipe import Recipe
-from supsup.training.residual import selection_kernels as k
-from supsup.training.residual.convolution_kernels import _gather
 from supsup.training.residual.layers import (
     BLOCK,
     Layer,

@@ -1,0 +1,56 @@
+"""`supsup demo --hopfield`: classes two by two, all masks in one Hopfield memory, each recovered from images alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from supsup import data, nets
+from supsup.cli.demo_run import Settings
+from supsup.data import Stream
+from supsup.errors import SupSupError
+from supsup.hopfield.experiment import Experiment, run
+from supsup.hopfield.learner import HopSupSup
+from supsup.hopfield.units import UnitRecipe
+from supsup.provenance import provenance
+
+PROCEDURES = ("paper", "best-of")
+_IMAGES = 12_000  # what a task of the paper's SplitMNIST is trained on, in one epoch; smaller tasks make several
+
+
+def split_stream(settings: Settings) -> Stream:
+    """The classes of the data in tasks of a few."""
+    if settings.unannounced:
+        raise SupSupError("--hopfield needs to be told the tasks in training; leave --unannounced out")
+    return data.split(data.named(settings.data, settings.data_dir), settings.classes_per_task)
+
+
+def new_model(settings: Settings, stream: Stream) -> HopSupSup:
+    """A network with an output for every class of the stream, that has learned nothing yet."""
+    outputs = sum(task.classes for task in stream)
+    inputs = math.prod(stream[0].train.shape)
+    epochs = max(1, round(_IMAGES / len(stream[0].train)))
+    net = nets.HopMLP((inputs, settings.units, settings.units, outputs))
+    model = HopSupSup(net, settings.seed, recipe=UnitRecipe(epochs=epochs), device=settings.device)
+    model.notes = {"data": settings.data, "classes per task": settings.classes_per_task}
+    return model
+
+
+def run_and_save(settings: Settings, file: Path, figures: Path) -> Experiment:
+    """Learn, recover, grade; the model and all figures are written to files."""
+    stream = split_stream(settings)
+    model = new_model(settings, stream)
+    experiment = run([model], stream, PROCEDURES)
+    model.save(file)
+    record = {
+        "tasks": experiment.tasks,
+        "units": settings.units,
+        "masks as learned": experiment.own.summary(),
+        **{name: outcome.summary() for name, outcome in experiment.recovered.items()},
+        "learning seconds": round(experiment.learning_seconds, 2),
+        "bytes of Ψ and μ after each task": experiment.memory_bytes,
+        "made by": provenance(model.device),
+    }
+    figures.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return experiment

@@ -1,0 +1,112 @@
+"""One task's subnetwork as an ordinary network: dense weights W ⊙ M, for people who have never heard of supsup."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import secrets
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from supsup.errors import SupSupError
+from supsup.file.modelfile import AnyPath
+from supsup.learner import SupSup
+from supsup.nets.registry import architecture_of
+
+_NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
+
+
+def export(model: SupSup, task: str, path: AnyPath) -> None:
+    """Write a task's network to out.safetensors (state_dict names) or out.onnx, and check that it answers the same."""
+    target = Path(path).resolve()
+    writers: dict[str, Callable[[SupSup, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
+    if target.suffix not in writers:
+        raise SupSupError(f"{path}: give a name that ends in {' or '.join(writers)}")
+    if not target.parent.is_dir():
+        raise SupSupError(f"there is no folder {target.parent}; make it first")
+    model.classes(task)  # an error for an unknown one, before anything is written
+    part = target.with_name(f".{secrets.token_hex(4)}{target.suffix}")
+    try:
+        writers[target.suffix](model, task, part)
+        part.replace(target)
+    except OSError as error:
+        raise SupSupError(f"{target} could not be written: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@torch.no_grad()
+def plain_network(model: SupSup, task: str) -> nn.Module:
+    """The user's own kind of module, on the CPU, with the masked weights in place."""
+    module = copy.deepcopy(model.net.module).cpu()
+    places = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name, value in model.subnetwork(task).items():
+        places[name].copy_(value)
+    return module.eval()
+
+
+def _safetensors(model: SupSup, task: str, path: Path) -> None:
+    module = plain_network(model, task)
+    architecture = architecture_of(module)
+    about = {
+        "task": task,
+        "classes": str(model.classes(task)),
+        "architecture": json.dumps(architecture and {"name": architecture.name, "arguments": architecture.arguments}),
+        "made_by": "supsup",
+    }
+    save_file({name: value.contiguous() for name, value in module.state_dict().items()}, path, metadata=about)
+    again = copy.deepcopy(module)
+    again.load_state_dict(load_file(path))
+    _check(model, task, again)
+
+
+def _onnx(model: SupSup, task: str, path: Path) -> None:
+    missing = [name for name in _NEEDED_FOR_ONNX if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SupSupError(f"writing ONNX needs {', '.join(missing)}: pip install 'supsup[onnx]'")
+    import onnxruntime
+
+    module, images = plain_network(model, task), _images(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module,
+            (images,),
+            dynamo=True,
+            verbose=False,
+            input_names=["images"],
+            output_names=["outputs"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )
+    if program is None:
+        raise SupSupError(f"torch could not write task {task!r} as ONNX")
+    program.save(str(path), external_data=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    def run(x: Tensor) -> Tensor:
+        (outputs,) = session.run(None, {"images": x.numpy()})
+        return torch.from_numpy(outputs)
+
+    _check(model, task, run)
+
+
+def _check(model: SupSup, task: str, network: Callable[[Tensor], Any]) -> None:
+    images = _images(model, count=5)
+    with torch.no_grad():
+        expected = model.net.run(images.to(model.device), model.subnetwork(task)).cpu()
+        found = network(images)
+    if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4):
+        raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing written")
+
+
+def _images(model: SupSup, count: int = 2) -> Tensor:
+    if model.image_shape is None:
+        raise SupSupError("the model has learned nothing yet, so there is no task to export")
+    return torch.randn(count, *model.image_shape, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,331 @@
+"""One SQLite file per model: read by many, changed by one, every change committed whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from supsup.errors import Damaged, SupSupError
+from supsup.file import codec
+from supsup.file.format import (
+    COLUMNS,
+    Header,
+    Row,
+    Stored,
+    check_complete,
+    check_format,
+    create,
+    read_header,
+    read_reference,
+    read_state,
+    state_checksums,
+    write_header,
+    write_reference,
+    write_state,
+)
+from supsup.file.reference import Reference
+from supsup.file.sqlite import PAGE, WriterLock, connect, explained, transaction
+
+AnyPath = str | os.PathLike[str]
+_INSERT = f"REPLACE INTO tasks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class ModelFile:
+    """An open model file; with `write=True` the only one that may change it."""
+
+    header: Header
+    reference: Reference | None
+    _members: list[str]
+    _places: dict[str, tuple[int, bytes]] | None  # None while a commit may or may not have happened
+
+    def __init__(self, path: AnyPath, *, write: bool = False) -> None:
+        self.path = existing(path)
+        self._lock = WriterLock(self.path) if write else None
+        try:
+            with explained(self.path):
+                self._connection = connect(self.path)
+        except BaseException:
+            self._unlock()
+            raise
+        try:
+            self._places = None
+            self._known_places()
+            with explained(self.path):
+                self._version = self._data_version()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go; every commit is in it already."""
+        self._connection.close()
+        self._unlock()
+
+    def is_at(self, path: AnyPath) -> bool:
+        """Whether this is the file at a path."""
+        return Path(path).resolve() == self.path
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks, in order."""
+        return list(self._known_places())
+
+    def rows(self) -> Iterator[Row]:
+        """Every task as it lies in the file, in order; an error after the last if one is missing."""
+        with self._reading() as digest:
+            checksums = state_checksums(self._connection, self.header)
+            for values in self._connection.execute(f"SELECT {COLUMNS} FROM tasks ORDER BY position"):
+                row = Row.of(values)
+                checksums.append(row.checksum)
+                yield row
+            check_complete(checksums, digest)
+
+    def tasks(self) -> Iterator[Stored]:
+        """Every task, checked, in order; none is to be trusted before the last has come."""
+        for row in self.rows():
+            with explained(self.path):
+                task = row.decoded(self.header, self.reference)
+            yield task
+
+    def state(self) -> bytes:
+        """The tensors of a model that keeps all its tasks together, as safetensors bytes, checked."""
+        with self._reading():
+            return read_state(self._connection)
+
+    def put(self, tasks: Iterable[Stored], header: Header | None = None) -> None:
+        """Commit tasks, all or none: new ones, or new masks of those that are there."""
+        header = header or self.header
+        places = dict(self._known_places())
+        next_position = max((position for position, _ in places.values()), default=-1) + 1
+        with self._writing(header, places):
+            for task in tasks:
+                position = places[task.name][0] if task.name in places else next_position
+                next_position += task.name not in places
+                row = Row.encoded(header, position, task)
+                places[task.name] = (position, row.checksum)
+                self._connection.execute(_INSERT, row.values())
+
+    def remove(self, name: str, header: Header | None = None) -> None:
+        """Commit the removal of a task; its bytes are overwritten with zeros."""
+        self._check_writable()
+        places = dict(self._known_places())
+        if name not in places:
+            raise SupSupError(f"{self.path}: no task {name!r}; `supsup tasks {self.path.name}` lists what there is")
+        position, _ = places.pop(name)
+        independent = [] if self.reference is None or name not in self._members else self._coded_alone()
+        with self._writing(header or self.header, places):
+            self._connection.execute("DELETE FROM tasks WHERE position = ?", (position,))
+            if independent:
+                self._recode(independent, None)
+        if independent:
+            self.reference, self._members = None, []
+
+    def compact(self, *, against_mean: bool = False) -> None:
+        """Give the space of removed tasks back to the file system, and code masks that were written without a coder.
+
+        against_mean  also code masks against their mean, if the file gets smaller by it
+        """
+        self._check_writable()
+        if against_mean:
+            self._code_against_mean()
+        else:
+            self._code_plain_ones()
+        with explained(self.path):
+            self._connection.execute("VACUUM")
+
+    def structure_problems(self) -> list[str]:
+        """What is wrong with the file below the level of tasks."""
+        with self._reading() as digest:
+            found = [str(line) for (line,) in self._connection.execute("PRAGMA integrity_check(20)")]
+            problems = [] if found == ["ok"] else found
+            try:
+                same = read_header(self._connection, "spare") == (self.header, digest)
+            except Damaged:
+                same = False
+        return problems if same else [*problems, "the spare copy of the header is damaged"]
+
+    def _coded_alone(self) -> list[Row]:
+        """Every row with a mask that needs no other."""
+        return [Row.encoded(self.header, row.position, row.decoded(self.header, self.reference)) for row in self.rows()]
+
+    def _code_against_mean(self) -> None:
+        """Forgetting stays exact: when a task goes that the mean was taken over, the mean goes too."""
+        alone = self._coded_alone()
+        sizes = self.header.sizes
+        masks = [row.decoded(self.header, None).packed for row in alone]
+        reference = Reference.of(masks, sizes)
+        coded = [reference.encode(packed) for packed in masks]
+        better = [
+            replace(row, codec=name, mask=blob) if len(blob) < len(row.mask) else row
+            for row, (name, blob) in zip(alone, coded)
+        ]
+        saved = sum(len(row.mask) for row in alone) - sum(len(row.mask) for row in better)
+        wins = saved > len(reference.to_bytes()[1])
+        with self._writing(self.header, self._known_places()):
+            self._recode(better if wins else alone, reference if wins else None)
+        self.reference, self._members = (reference, self.names) if wins else (None, [])
+
+    def _code_plain_ones(self) -> None:
+        """Masks that lie in the file bit by bit, as a machine without the entropy coder writes them."""
+        plain = [row for row in self.rows() if row.codec == codec.PLAIN]
+        coded = [Row.encoded(self.header, row.position, row.decoded(self.header, None)) for row in plain]
+        smaller = [new for new, old in zip(coded, plain) if len(new.mask) < len(old.mask)]
+        if smaller:
+            with self._writing(self.header, self._known_places()):
+                self._connection.executemany(
+                    "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?",
+                    [(row.codec, row.mask, row.position) for row in smaller],
+                )
+
+    def _recode(self, rows: list[Row], reference: Reference | None) -> None:
+        self._connection.executemany(
+            "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?", [(r.codec, r.mask, r.position) for r in rows]
+        )
+        write_reference(self._connection, reference, self.names)
+
+    def _known_places(self) -> dict[str, tuple[int, bytes]]:
+        """Position and checksum of each task; the masks are not read."""
+        if self._places is not None:
+            return self._places
+        places = {}
+        with self._reading() as digest:
+            for values in self._connection.execute("SELECT position, name, checksum FROM tasks ORDER BY position"):
+                if [type(value) for value in values] != [int, str, bytes]:
+                    raise Damaged(f"task {values[1]!r} is damaged (a value has the wrong type)")
+                places[values[1]] = (values[0], values[2])
+            stored = state_checksums(self._connection, self.header)
+            check_complete([*stored, *(checksum for _, checksum in places.values())], digest)
+        self._places = places
+        return places
+
+    @contextmanager
+    def _reading(self) -> Iterator[bytes]:
+        """One state of the file from beginning to end: its header is read anew, the digest of its tasks is given."""
+        with explained(self.path), transaction(self._connection):
+            check_format(self._connection)
+            self.header, digest = read_header(self._connection)
+            self.reference, self._members = read_reference(self._connection, self.header)
+            yield digest
+
+    @contextmanager
+    def _writing(self, header: Header, places: dict[str, tuple[int, bytes]]) -> Iterator[None]:
+        """One commit, after which the tasks are those in `places`."""
+        self._check_writable()
+        with explained(self.path), transaction(self._connection, "IMMEDIATE"):
+            if self._data_version() != self._version:
+                raise SupSupError("another process has changed it; load it again before you go on")
+            yield
+            write_header(self._connection, header, (checksum for _, checksum in places.values()))
+            self._places = None
+        self._places, self.header = places, header
+
+    def _check_writable(self) -> None:
+        if self._lock is None:
+            raise SupSupError(f"{self.path} was opened to read only; open it with write=True to change it")
+        if self.header.kind != "SupSup":
+            raise SupSupError(
+                f"{self.path} holds a {self.header.kind} model, whose tasks lie in one memory: none of them can be "
+                "changed or removed on its own"
+            )
+
+    def _data_version(self) -> int:
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def write_new(path: AnyPath, header: Header, tasks: Iterable[Stored] = (), state: bytes = b"") -> Path:
+    """A whole model file at once, in place of an older model file if there is one; complete or not at all.
+
+    tasks  the rows of a SupSup model; `state` the tensors (safetensors) of a kind of model that has a state instead
+    """
+    target = Path(path).resolve()
+    if not target.parent.is_dir():
+        raise SupSupError(f"there is no folder {target.parent}; make it first")
+    lock = WriterLock(target)
+    try:
+        _check_replaceable(target)
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            with explained(target):
+                _write(part, header, tasks, state)
+            if target.exists():
+                shutil.copymode(target, part)
+            os.replace(part, target)
+            _sync(target.parent)
+        except OSError as error:
+            raise SupSupError(f"{target} could not be written: {error}") from error
+        finally:
+            for leftover in (part, part.with_name(part.name + "-journal")):
+                leftover.unlink(missing_ok=True)
+    finally:
+        lock.release()
+    return target
+
+
+def existing(path: AnyPath) -> Path:
+    """The path in full, once it is clear that there is something in it to read."""
+    full = Path(path).resolve()
+    if full.is_dir():
+        raise SupSupError(f"{full} is a folder; give the path of a model file")
+    if not full.exists():
+        raise SupSupError(f"there is no file {full}")
+    if full.stat().st_size == 0:
+        raise SupSupError(f"{full} is empty, so it is not a supsup model file")
+    return full
+
+
+def _write(path: Path, header: Header, tasks: Iterable[Stored], state: bytes) -> None:
+    connection = connect(path, create=True)
+    try:
+        connection.execute(f"PRAGMA page_size={PAGE}")
+        connection.execute("PRAGMA synchronous=FULL")
+        with transaction(connection, "IMMEDIATE"):
+            create(connection, header.format)
+            checksums = [] if header.format == 1 else [write_state(connection, state)]
+            for position, task in enumerate(tasks):
+                row = Row.encoded(header, position, task)
+                checksums.append(row.checksum)
+                connection.execute(_INSERT, row.values())
+            write_header(connection, header, checksums)
+    finally:
+        connection.close()
+
+
+def _check_replaceable(target: Path) -> None:
+    """Only a model file, or an empty one, may be overwritten; an unfinished commit to it is rolled back first."""
+    if not target.exists() or (target.is_file() and target.stat().st_size == 0):
+        target.with_name(target.name + "-journal").unlink(missing_ok=True)  # of a file that is no more
+        return
+    existing(target)
+    try:
+        ModelFile(target).close()
+    except SupSupError as error:
+        raise SupSupError(
+            f"{target} exists and is not a model file that can be read, so it is not overwritten; "
+            "remove it or save to another file"
+        ) from error
+
+
+def _sync(folder: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

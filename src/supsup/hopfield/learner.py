@@ -1,0 +1,277 @@
+"""`HopSupSup`: task after task on one frozen network, all masks in a Hopfield memory whose size never changes.
+
+A mask lies on the hidden units and, once learned, is stored in Ψ and μ and thrown away. When images come, their mask is
+recovered from the two. Many models with seeds of their own can do the same work at once: `learn_together` and
+`recover_together` are what `learn` and `recover` do for one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from supsup import checks
+from supsup.checks import Array
+from supsup.data import Part, Task
+from supsup.devices import resolve
+from supsup.errors import SupSupError
+from supsup.file.format import now
+from supsup.file.modelfile import AnyPath
+from supsup.frozen import FrozenNet
+from supsup.hopfield import memory as hopfield
+from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
+from supsup.hopfield.units import UnitRecipe, train_units
+from supsup.nets.hop_mlp import HopMLP, many_outputs
+from supsup.prediction import Prediction
+
+
+class MemoryFull(UserWarning):
+    """More masks were stored than the Hopfield memory holds."""
+
+
+class HopSupSup:
+    """Many tasks on one frozen network, in a memory of constant size.
+
+    net       nets.hop_mlp(outputs=…) or nets.HopMLP(widths); all tasks together may have as many
+              classes as it has outputs
+    rule      how a mask is stored: "storkey" or "hebb"
+    recipe    how a mask is trained
+    recovery  how a mask is recovered
+
+    Each task gets the next free outputs for its classes, so an answer says task and label at once. `notes` (JSON
+    values) are the user's own and are saved with the model.
+    """
+
+    def __init__(
+        self,
+        net: HopMLP,
+        seed: int = 0,
+        *,
+        rule: str = "storkey",
+        recipe: UnitRecipe | None = None,
+        recovery: Recovery | None = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        if not isinstance(net, HopMLP):
+            raise SupSupError(f"HopSupSup masks the units of a HopMLP, not of a {type(net).__name__}; use nets.hop_mlp")
+        self.device = resolve(device)
+        self.net = FrozenNet(net, seed, self.device)
+        self.rule = rule
+        self._store = hopfield.rule_named(rule)
+        self.recipe = recipe or UnitRecipe()
+        self.recovery = recovery or Recovery()
+        widths = net.widths[1:-1]
+        self.psi = [torch.zeros(width, width, device=self.device) for width in widths]
+        self.mean = [torch.zeros(width, device=self.device) for width in widths]
+        self.notes: dict[str, Any] = {}
+        self.created = now()
+        self._classes: dict[str, int] = {}
+        self._learned_at: dict[str, str] = {}
+        self._shape: tuple[int, ...] | None = None
+
+    @property
+    def seed(self) -> int:
+        return self.net.seed
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks learned, in order."""
+        return list(self._classes)
+
+    def classes(self, task: str) -> int:
+        """How many classes a task has."""
+        if task not in self._classes:
+            raise SupSupError(f"unknown task {task!r}; known: {', '.join(self.tasks) or 'none'}")
+        return self._classes[task]
+
+    def learned_at(self, task: str) -> str:
+        """When a task was learned (UTC)."""
+        self.classes(task)
+        return self._learned_at[task]
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """The shape of the images learned, or None before the first."""
+        return self._shape
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the network has."""
+        return self._module.widths[-1]
+
+    @property
+    def memory_bytes(self) -> int:
+        """The size of Ψ and μ: a matter of the network's widths alone."""
+        return sum(tensor.nbytes for tensor in [*self.psi, *self.mean])
+
+    def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
+        """Train a mask on a `Task`, or on a pair (images, labels) with task="name", and store it; returns the name."""
+        checked = self._checked(data, task)
+        learn_together([self], checked)
+        return checked.name
+
+    def recover(self, x: Array, *, trace: bool = False, procedure: str | None = None) -> Recovered:
+        """The mask of the task that all these images come from.
+
+        trace      also keep the string after every step
+        procedure  "paper" or "best-of", in place of the model's own setting
+        """
+        return recover_together([self], self._images(x), trace=trace, procedure=procedure)
+
+    def predict(self, x: Array, units: Sequence[Tensor] | None = None) -> Prediction:
+        """A label and a task for every image; all the images must come from one task, which need not be known.
+
+        units  a mask that was recovered before (`recover(...).units`), so that it is not sought again
+        """
+        images = self._images(x)
+        mask = [part.view(1, -1) for part in units or self.recover(images).units]
+        outputs = outputs_together([self], images, mask)[0]
+        owners = [(name, label) for name, count in self._classes.items() for label in range(count)]
+        confidence, best = outputs.softmax(-1)[:, : len(owners)].max(-1)
+        found = [owners[index] for index in best.tolist()]
+        labels = torch.tensor([label for _, label in found], device=self.device)
+        return Prediction(labels, [name for name, _ in found], confidence)
+
+    def store(self, task: str, classes: int, units: Sequence[Tensor], shape: tuple[int, ...]) -> None:
+        """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
+        self._check_room(task, classes)
+        count = len(self._classes) + 1
+        full = False
+        for layer, mask in enumerate(units):
+            z = mask.to(self.device).float() * 2 - 1
+            self.psi[layer] = self._store(self.psi[layer], z)
+            self.mean[layer] = hopfield.running_mean(self.mean[layer], z, count)
+            full |= hopfield.overfull(self.rule, self.psi[layer], self.mean[layer], z, count)
+        self._classes[task], self._learned_at[task], self._shape = classes, now(), shape
+        if full:
+            warnings.warn(
+                f"the memory is full: with task {task!r} it holds {count} masks, and some may no longer be recovered; "
+                "use a wider network, rule='storkey' or another model for further tasks",
+                MemoryFull,
+                stacklevel=3,
+            )
+
+    def save(self, path: AnyPath) -> None:
+        """Write the model to a file, whole or not at all; an older model file there is replaced."""
+        from supsup.hopfield.file import save
+
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: AnyPath, net: HopMLP | None = None, *, device: str | torch.device = "auto") -> HopSupSup:
+        """The model in a file, checked; `net` is needed only where it was not built from `supsup.nets`."""
+        from supsup.hopfield.file import load
+
+        return load(path, net, device)
+
+    @property
+    def _module(self) -> HopMLP:
+        module = self.net.module
+        assert isinstance(module, HopMLP)
+        return module
+
+    def _checked(self, data: Task | tuple[Array, Array], name: str | None) -> Task:
+        if isinstance(data, Task):
+            task = data if name is None else replace(data, name=name)
+        else:
+            if name is None:
+                raise SupSupError('give the task a name: learn((images, labels), task="name")')
+            if not isinstance(data, tuple | list) or len(data) != 2:
+                raise SupSupError(f"learn takes a Task or a pair (images, labels), not {type(data).__name__}")
+            images = checks.images(data[0], self.device)
+            labels = checks.labels(data[1], len(images), self.device)
+            part = Part(images, labels, torch.ones(1, device=self.device), torch.zeros(1, device=self.device))
+            task = Task(name, part, part, int(labels.max()) + 1)
+        if len(task.train) < 2:
+            raise SupSupError(f"task {task.name!r} has {len(task.train)} training images; give at least 2")
+        checks.label_range(task.train.labels, task.classes, task.name)
+        self._check_room(task.name, task.classes)
+        self._check_shape(task.train.shape)
+        return task
+
+    def _check_room(self, task: str, classes: int) -> None:
+        if not task:
+            raise SupSupError("a task needs a name that is not empty")
+        if task in self._classes:
+            raise SupSupError(f"task {task!r} has been learned already; use another name")
+        needed = sum(self._classes.values()) + classes
+        if needed > self.outputs:
+            raise SupSupError(
+                f"task {task!r} has {classes} classes, but only {self.outputs - needed + classes} of the network's "
+                f"{self.outputs} outputs are free; build it with outputs={needed} or more"
+            )
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if self._shape is not None and shape != self._shape:
+            raise SupSupError(f"images have shape {shape}, but this model learned images of shape {self._shape}")
+        features = torch.Size(shape).numel()
+        if features != self._module.widths[0]:
+            raise SupSupError(
+                f"images of shape {shape} have {features} pixels, but the network takes {self._module.widths[0]}; "
+                f"build it with inputs={features}"
+            )
+
+    def _images(self, x: Array) -> Tensor:
+        if not self._classes:
+            raise SupSupError("no task has been learned yet; call learn first")
+        images = checks.images(x, self.device)
+        self._check_shape(tuple(images.shape[1:]))
+        if len(images) < 2:
+            raise SupSupError(
+                "HopSupSup normalises over the batch, so it needs several images of one task at a time (the paper: a "
+                "whole test set in batches of 64); got 1"
+            )
+        return images
+
+
+def learn_together(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
+    """Every model learns the task, all in the same matrix products.
+
+    The models must share widths, recipe and tasks so far; their seeds differ. Returns the masks, booleans [n, width]
+    for each hidden layer, which the models themselves do not keep.
+    """
+    first = models[0]
+    for model in models:
+        model._checked(task, None)
+    start = sum(first._classes.values())
+    seeds = [model.seed for model in models]
+    units = train_units(_weights(models), seeds, task.name, task.train, start, first.recipe)
+    for index, model in enumerate(models):
+        model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape)
+    return units
+
+
+def recover_together(
+    models: Sequence[HopSupSup], x: Tensor, *, trace: bool = False, procedure: str | None = None
+) -> Recovered:
+    """`recover` by every model at once, for the same images [m, …]; the first model's setting holds."""
+    how = models[0].recovery if procedure is None else replace(models[0].recovery, procedure=procedure)  # type: ignore[arg-type]
+    layers = range(len(models[0].psi))
+    memory = Memory(
+        [torch.stack([model.psi[layer] for model in models]) for layer in layers],
+        [torch.stack([model.mean[layer] for model in models]) for layer in layers],
+    )
+    return recover(_weights(models), memory, x.flatten(1), how, trace=trace)
+
+
+@torch.no_grad()
+def outputs_together(models: Sequence[HopSupSup], x: Tensor, units: Sequence[Tensor]) -> Tensor:
+    """What each model answers to the same images [m, …] with its mask [n, width] for each layer: outputs [n, m, s].
+
+    The images are answered in batches of about `recovery.batch_size`, none of them small.
+    """
+    weights, masks = _weights(models), [mask[:, None].float() for mask in units]
+    pieces = x.flatten(1).tensor_split(-(-len(x) // models[0].recovery.batch_size))
+    return torch.cat([many_outputs(weights, piece[None, None], masks)[:, 0] for piece in pieces], dim=1)
+
+
+def _weights(models: Sequence[HopSupSup]) -> list[Tensor]:
+    """[n, out, in] for each layer."""
+    if len(models) == 1:
+        return [weight[None] for weight in models[0].net.weights.values()]
+    return [torch.stack(layer) for layer in zip(*(model.net.weights.values() for model in models))]

@@ -1,0 +1,179 @@
+"""Hopfield recovery: from images of an unknown task to the mask that was stored for it, with Ψ and μ alone.
+
+Gradient descent on a string z per hidden layer: at first on the entropy of the outputs, which leads towards the right
+mask, in the end on the Hopfield energy, which leads to a stored one. Which of several ends to trust is judged without
+labels, by the entropy that its mask leaves on the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+from supsup.errors import SupSupError
+from supsup.hopfield.memory import energy, settle, signs
+from supsup.nets.hop_mlp import many_outputs
+from supsup.objectives import entropy
+
+Procedure = Literal["paper", "best-of"]
+_JUDGED = 4  # batches of images on which combinations are compared
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a mask is recovered. All but `procedure`, `starts` and `least_steps` is the paper's.
+
+    procedure      "paper": one descent from μ. "best-of": `starts` descents, from μ and from strings around it, each
+                   end settled into a minimum of the energy; of all combinations of these, a string for each layer,
+                   the one that leaves the least entropy is taken
+    energy_weight  γ: what the energy weighs at the end
+    batch_size     images in a step; the steps are one pass over the images
+    least_steps    several passes where the images are too few to make so many steps
+    """
+
+    procedure: Procedure = "best-of"
+    starts: int = 8
+    learning_rate: float = 500.0
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    energy_weight: float = 1.5e-3
+    batch_size: int = 64
+    least_steps: int = 30
+
+    def __post_init__(self) -> None:
+        if self.procedure not in get_args(Procedure):
+            raise SupSupError(f"unknown procedure {self.procedure!r}; known: {', '.join(get_args(Procedure))}")
+        if self.starts < 1 or self.batch_size < 2 or self.least_steps < 1:
+            raise SupSupError("starts and least_steps must be at least 1, batch_size at least 2")
+        if not self.learning_rate > 0 or self.weight_decay < 0 or not 0 <= self.momentum < 1:
+            raise SupSupError("learning_rate must be positive, weight_decay at least 0, momentum in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """n Hopfield memories of one shape: Ψ [n, d, d] and μ [n, d] for each hidden layer."""
+
+    psi: list[Tensor]
+    mean: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The masks found by n networks for the same images, and what is known of them without labels.
+
+    units    booleans [n, width] for each hidden layer
+    entropy  [n], mean over all the images with that mask, in nats
+    energy   [n], summed over the layers
+    start    [n], the start whose own end left the least entropy (0 is μ)
+    trace    the units after every step of the descent from that start, if asked for: booleans [steps, n, all units]
+    """
+
+    units: list[Tensor]
+    entropy: Tensor
+    energy: Tensor
+    start: Tensor
+    trace: Tensor | None = field(default=None, repr=False)
+
+
+def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery, *, trace: bool = False) -> Recovered:
+    """The mask of the task that images x [m, inputs] come from, for each of n networks (weights [n, out, in])."""
+    starts = start_strings(memory.mean, 1 if how.procedure == "paper" else how.starts)
+    ends, path = _descend(weights, memory.psi, x, starts, how, trace)
+    if how.procedure == "best-of":
+        ends = [settle(psi, z) for psi, z in zip(memory.psi, ends)]
+    levels = mean_entropy(weights, x, ends, how.batch_size)
+    network = torch.arange(len(levels), device=levels.device)
+    start = levels.argmin(1)
+    chosen = [z[network, start] for z in ends]
+    if how.procedure == "best-of":
+        chosen = recombined(weights, x, ends, how.batch_size)
+    level = mean_entropy(weights, x, [z[:, None] for z in chosen], how.batch_size)[:, 0]
+    energies = torch.stack([energy(psi, z[:, None])[:, 0] for psi, z in zip(memory.psi, chosen)]).sum(0)
+    return Recovered(
+        units=[z > 0 for z in chosen],
+        entropy=level,
+        energy=energies,
+        start=start,
+        trace=path[:, network, start] if path is not None else None,
+    )
+
+
+def recombined(weights: Sequence[Tensor], x: Tensor, ends: Sequence[Tensor], batch_size: int) -> list[Tensor]:
+    """Of the ends [n, k, d] of all layers, the combination that leaves the least entropy: [n, d] for each layer.
+
+    Descents often end in one task's mask in one layer and in another task's in the next. Judged on a few batches.
+    """
+    k = ends[0].shape[1]
+    images = x[torch.linspace(0, len(x) - 1, min(len(x), _JUDGED * batch_size), device=x.device).long()]
+    choices = torch.cartesian_prod(*[torch.arange(k, device=x.device)] * len(ends)).view(-1, len(ends))
+    levels = [
+        mean_entropy(weights, images, [z[:, part[:, layer]] for layer, z in enumerate(ends)], batch_size)
+        for part in choices.split(k)
+    ]
+    best = choices[torch.cat(levels, dim=1).argmin(1)]
+    network = torch.arange(len(best), device=x.device)
+    return [z[network, best[:, layer]] for layer, z in enumerate(ends)]
+
+
+def start_strings(mean: Sequence[Tensor], starts: int) -> list[Tensor]:
+    """Where descents begin, [n, starts, d] for each layer: at μ, and at random strings around it, always the same."""
+    strings = []
+    for layer, mu in enumerate(mean):
+        labels = [f"recovery/{layer}/{start}" for start in range(1, starts)]
+        noise = philox.uniform(0, labels, mu.shape[-1], 1.0, mu.device) if labels else mu.new_empty(0, mu.shape[-1])
+        strings.append(torch.cat([mu[:, None], mu[:, None] + noise], dim=1))
+    return strings
+
+
+@torch.no_grad()
+def mean_entropy(weights: Sequence[Tensor], x: Tensor, z: Sequence[Tensor], batch_size: int) -> Tensor:
+    """How unsure the networks are of images x [m, inputs] with masks of ±1 [n, k, d], in nats: [n, k]."""
+    units = [(string + 1) / 2 for string in z]
+    pieces = x.tensor_split(-(-len(x) // batch_size))
+    totals = [entropy(many_outputs(weights, piece[None, None], units), 0).sum(-1) for piece in pieces]
+    return torch.stack(totals).sum(0) / len(x)
+
+
+def _descend(
+    weights: Sequence[Tensor], psi: Sequence[Tensor], x: Tensor, starts: Sequence[Tensor], how: Recovery, trace: bool
+) -> tuple[list[Tensor], Tensor | None]:
+    """The paper's descent from each start: where it ends, as ±1, and the strings after each step if asked for."""
+    steps, size = max(how.least_steps, -(-len(x) // how.batch_size)), min(how.batch_size, len(x))
+    strings = [start.clone().requires_grad_() for start in starts]
+    optimiser = torch.optim.SGD(strings, lr=how.learning_rate, momentum=how.momentum, weight_decay=how.weight_decay)
+    path = []
+    for step in range(1, steps + 1):
+        images = x[(torch.arange(size, device=x.device) + (step - 1) * size) % len(x)]
+        z = [_binarised(string) for string in strings]
+        outputs = many_outputs(weights, images[None, None], [(string + 1) / 2 for string in z])
+        unsure = entropy(outputs, 0).mean(-1)
+        energies = torch.stack([energy(matrix, string) for matrix, string in zip(psi, z)]).sum(0)
+        late = step / steps
+        loss = (how.energy_weight * late * energies + (1 - late) * unsure).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if trace:
+            path.append(torch.cat([string.detach() >= 0 for string in strings], dim=-1))
+    return [signs(string.detach()) for string in strings], torch.stack(path) if trace else None
+
+
+class _Binarised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, string: Tensor) -> Tensor:
+        return signs(string)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def _binarised(string: Tensor) -> Tensor:
+    """±1 by sign; backwards the identity."""
+    z: Tensor = _Binarised.apply(string)  # type: ignore[no-untyped-call]
+    return z

@@ -1,0 +1,11 @@
+"""Which compilers for kernels are installed: the one place that asks. Without them the plain torch paths run.
+
+Only the library itself may be missing. A kernel of ours that does not import is an error, not a slow path.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+TRITON = find_spec("triton") is not None  # comes with torch where there is a GPU
+NUMBA = find_spec("numba") is not None  # the extra `fast`

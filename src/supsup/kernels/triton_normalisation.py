@@ -1,0 +1,183 @@
+"""Triton kernels for batch normalisation and relu, forward and backward, for many tasks in one launch."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from supsup.kernels.triton_convolution import _bordered
+
+
+@triton.jit
+def _moments(
+    sums,
+    mean,
+    spread,
+    running_mean,
+    running_variance,
+    parts,
+    count,
+    channels: tl.constexpr,
+    block_parts: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Mean and 1/√(variance + ε) of each channel from partial sums [t, parts, 2, channels]; running values follow."""
+    task = tl.program_id(0)
+    c = tl.program_id(1) * block + tl.arange(0, block)
+    first = tl.zeros((block_parts, block), dtype=tl.float32)
+    second = tl.zeros((block_parts, block), dtype=tl.float32)
+    for start in range(0, parts, block_parts):
+        p = start + tl.arange(0, block_parts)
+        place = sums + ((task * parts + p[:, None]) * 2) * channels + c[None, :]
+        inside = (p < parts)[:, None] & (c < channels)[None, :]
+        first += tl.load(place, mask=inside, other=0.0)
+        second += tl.load(place + channels, mask=inside, other=0.0)
+    average = tl.sum(first, 0) / count
+    variance = tl.maximum(tl.sum(second, 0) / count - average * average, 0.0)
+    here = task * channels + c
+    inside = c < channels
+    tl.store(mean + here, average, mask=inside)
+    tl.store(spread + here, 1.0 / tl.sqrt(variance + 1e-5), mask=inside)
+    old_mean = tl.load(running_mean + here, mask=inside, other=0.0)
+    old_variance = tl.load(running_variance + here, mask=inside, other=0.0)
+    tl.store(running_mean + here, 0.9 * old_mean + 0.1 * average, mask=inside)
+    tl.store(running_variance + here, 0.9 * old_variance + 0.1 * variance * count / (count - 1), mask=inside)
+
+
+@triton.jit
+def _normalise(
+    z,
+    mean,
+    spread,
+    other,
+    other_mean,
+    other_spread,
+    out,
+    rows,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    channels: tl.constexpr,
+    kind: tl.constexpr,
+    block_rows: tl.constexpr,
+    block: tl.constexpr,
+):
+    """relu of normalised z, plus nothing (kind 0), another activation (1) or another normalised z (2)."""
+    task = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    c = tl.arange(0, block)
+    real = c < channels
+    inside = (m < rows)[:, None] & real[None, :]
+    here = (task * rows + m[:, None]) * channels + c[None, :]
+    bordered = rows // (height * width) * (height + 2) * (width + 2)
+    there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+    average = tl.load(mean + task * channels + c, mask=real, other=0.0)
+    scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
+    value = (tl.load(z + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
+    if kind == 1:
+        value += tl.load(other + there, mask=inside, other=0.0).to(tl.float32)
+    if kind == 2:
+        average = tl.load(other_mean + task * channels + c, mask=real, other=0.0)
+        scale = tl.load(other_spread + task * channels + c, mask=real, other=0.0)
+        value += (tl.load(other + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
+    tl.store(out + there, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _slope_sums(
+    slope,
+    gate,
+    z,
+    mean,
+    spread,
+    other,
+    other_mean,
+    other_spread,
+    sums,
+    rows,
+    share,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    channels: tl.constexpr,
+    gated: tl.constexpr,
+    two: tl.constexpr,
+    block_rows: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Go back through the relu and sum the slope, and slope × normalised z, over a share of the pixels.
+
+    gated  the relu's output is given and decides, and the slope is changed in place; else the sign of normalised z does
+    two    also sum slope × another normalised z, of the shortcut
+    """
+    task = tl.program_id(1).to(tl.int64)
+    c = tl.arange(0, block)
+    real = c < channels
+    average = tl.load(mean + task * channels + c, mask=real, other=0.0)
+    scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
+    if two:
+        other_average = tl.load(other_mean + task * channels + c, mask=real, other=0.0)
+        other_scale = tl.load(other_spread + task * channels + c, mask=real, other=0.0)
+    plain = tl.zeros((block_rows, block), dtype=tl.float32)
+    product = tl.zeros((block_rows, block), dtype=tl.float32)
+    other_product = tl.zeros((block_rows, block), dtype=tl.float32)
+    stop = min((tl.program_id(0) + 1) * share, rows)
+    for start in range(tl.program_id(0) * share, stop, block_rows):
+        m = start + tl.arange(0, block_rows)
+        inside = (m < stop)[:, None] & real[None, :]
+        here = (task * rows + m[:, None]) * channels + c[None, :]
+        s = tl.load(slope + here, mask=inside, other=0.0).to(tl.float32)
+        normal = (tl.load(z + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
+        if gated:
+            bordered = rows // (height * width) * (height + 2) * (width + 2)
+            there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+            s = tl.where(tl.load(gate + there, mask=inside, other=0.0) > 0, s, 0.0)
+            tl.store(slope + here, s.to(slope.dtype.element_ty), mask=inside)
+        else:
+            s = tl.where(normal > 0, s, 0.0)
+        plain += s
+        product += tl.where(inside, s * normal, 0.0)
+        if two:
+            shortcut = tl.load(other + here, mask=inside, other=0.0).to(tl.float32)
+            other_product += tl.where(inside, s * (shortcut - other_average[None, :]) * other_scale[None, :], 0.0)
+    partial = sums + ((task * tl.num_programs(0) + tl.program_id(0)) * 3) * channels + c
+    tl.store(partial, tl.sum(plain, 0), mask=real)
+    tl.store(partial + channels, tl.sum(product, 0), mask=real)
+    tl.store(partial + 2 * channels, tl.sum(other_product, 0), mask=real)
+
+
+@triton.jit
+def _normalise_back(
+    slope,
+    z,
+    mean,
+    spread,
+    sums,
+    out,
+    rows,
+    which,
+    gated: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    channels: tl.constexpr,
+    block_rows: tl.constexpr,
+    block: tl.constexpr,
+):
+    """The gradient at z, from that at normalised z (unless gated: after the relu) and the sums over all pixels."""
+    task = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    c = tl.arange(0, block)
+    real = c < channels
+    inside = (m < rows)[:, None] & real[None, :]
+    here = (task * rows + m[:, None]) * channels + c[None, :]
+    s = tl.load(slope + here, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
+    average = tl.load(mean + task * channels + c, mask=real, other=0.0)
+    scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
+    plain = tl.load(sums + task * 3 * channels + c, mask=real, other=0.0) / rows
+    product = tl.load(sums + (task * 3 + which) * channels + c, mask=real, other=0.0) / rows
+    normal = (value - average[None, :]) * scale[None, :]
+    if not gated:
+        s = tl.where(normal > 0, s, 0.0)
+    back = (s - plain[None, :] - normal * product[None, :]) * scale[None, :]
+    bordered = rows // (height * width) * (height + 2) * (width + 2)
+    there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+    tl.store(out + there, back.to(out.dtype.element_ty), mask=inside)

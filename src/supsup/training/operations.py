@@ -1,0 +1,135 @@
+"""The steps of training many masks at once, each as one Triton kernel and as plain torch operations.
+
+Shapes: t tasks, b images in a batch, f features of an image; a layer has [out, in] weights shared by all tasks.
+The torch versions define the meaning and run anywhere; the kernels run on CUDA (in tests: in Triton's interpreter).
+On a CPU thread of its own the update is one compiled pass, where numba is installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from supsup.kernels import available
+from supsup.training.recipe import Recipe
+
+if available.NUMBA:
+    from supsup.kernels import numba_training
+if available.TRITON:
+    from supsup.kernels import triton_training
+
+_FEW_TASKS = 4  # for so few, small products in one launch each beat those of the library
+
+
+@dataclass
+class Feed:
+    """Where the batches of t tasks come from: shared images and, for each task, rows, labels and a pixel map."""
+
+    images: Tensor  # [n, f] uint8 or float32
+    gain: Tensor  # [f]
+    offset: Tensor  # [f]
+    maps: Tensor  # [t, f] int32: the pixel shown at each place, −1 for none
+    rows: Tensor  # [t, steps · b] int32, of the images
+    labels: Tensor  # [t, steps · b] int32
+    step: Tensor  # [1] int32: the step to come
+
+
+def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
+    """Fill the first features of x [t, b, ≥ f], and y [t, b], with the batch of the feed's present step."""
+    if x.is_cuda and available.TRITON:
+        triton_training.gather(feed, x, y)
+        return
+    batch = x.shape[1]
+    start = int(feed.step) * batch
+    outside = feed.maps < 0
+    for task in range(len(x)):
+        pixels = feed.images[feed.rows[task, start : start + batch].long()].float()
+        shown = pixels[:, feed.maps[task].clamp(min=0).long()].mul_(feed.gain).add_(feed.offset)
+        x[task, :, : shown.shape[1]] = shown.masked_fill_(outside[task], 0)
+    y.copy_(feed.labels[:, start : start + batch])
+
+
+def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
+    """Turn the first `size` outputs [t, b, ≥ size] into the gradient of the mean cross-entropy, in place; 0 beyond."""
+    if outputs.is_cuda and available.TRITON:
+        triton_training.loss_gradient(outputs, y, size)
+        return
+    batch = outputs.shape[1]
+    p = outputs[..., :size].float().softmax(-1)
+    p.scatter_add_(2, y.long()[..., None], torch.full_like(p[..., :1], -1.0))
+    outputs[..., :size] = p.div_(batch)
+    outputs[..., size:] = 0
+
+
+def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
+    """out [t, b, out] = inputs [t, b, in] · masked [t, out, in]ᵀ, with ReLU if asked for."""
+    if len(out) <= _FEW_TASKS and out.is_cuda and available.TRITON:
+        triton_training.forward(inputs, masked, out, relu)
+        return
+    torch.bmm(inputs, masked.transpose(1, 2), out=out)
+    if relu:
+        out.relu_()
+
+
+def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
+    """The gradient at the inputs [t, b, in] of a layer, through the ReLU that made them."""
+    if len(delta) <= _FEW_TASKS and delta.is_cuda and available.TRITON:
+        return triton_training.backward(delta, masked, inputs)
+    below = torch.bmm(delta, masked)
+    torch.ops.aten.threshold_backward.grad_input(below, inputs, 0, grad_input=below)
+    return below
+
+
+@dataclass
+class LayerState:
+    """Scores and optimiser state of one layer for t tasks, and the masked weights they give."""
+
+    weight: Tensor  # [out, in] float32, frozen, shared
+    scores: Tensor  # [t, out, in] float32
+    masked: Tensor  # [t, out, in] in the precision of the matrix products
+    first: Tensor | None  # momentum (SGD) or first moment (Adam)
+    second: Tensor | None  # second moment (RMSprop, Adam)
+
+
+def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, step: Tensor) -> None:
+    """One optimiser step on a layer's scores from its outputs' gradient [t, b, out] and its inputs [t, b, in].
+
+    `step` holds the number of steps done before this one.
+    """
+    if delta.is_cuda and available.TRITON:
+        triton_training.update(layer, delta, inputs, recipe, step)
+        return
+    g = torch.bmm(delta.transpose(1, 2), inputs).float()
+    alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
+    if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
+        numba_training.apply(
+            g, layer.weight, layer.scores, layer.masked, layer.first, layer.second, recipe, int(step) + 1
+        )
+    else:
+        plain_update(layer, g, recipe, int(step) + 1)
+
+
+def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int) -> None:
+    """The optimiser's step number `count` from the gradient of the masked weights [t, out, in], which it overwrites."""
+    g.mul_(layer.weight)
+    scores, rate = layer.scores, recipe.learning_rate
+    if recipe.weight_decay:
+        g.add_(scores, alpha=recipe.weight_decay)
+    if recipe.optimiser == "rmsprop":
+        assert layer.second is not None
+        layer.second.mul_(0.99).addcmul_(g, g, value=0.01)
+        scores.addcdiv_(g, layer.second.sqrt().add_(1e-8), value=-rate)
+    elif recipe.optimiser == "adam":
+        assert layer.first is not None
+        assert layer.second is not None
+        layer.first.lerp_(g, 0.1)
+        layer.second.mul_(0.999).addcmul_(g, g, value=0.001)
+        root = (layer.second.sqrt() / (1 - 0.999**count) ** 0.5).add_(1e-8)
+        scores.addcdiv_(layer.first, root, value=-rate / (1 - 0.9**count))
+    else:
+        if layer.first is not None:
+            g = layer.first.mul_(recipe.momentum).add_(g)
+        scores.add_(g, alpha=-rate)
+    layer.masked.copy_(scores >= 0).mul_(layer.weight)

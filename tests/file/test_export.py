@@ -1,0 +1,66 @@
+"""One task as an ordinary network, for those without supsup."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import supsup
+from supsup import Recipe, SupSup, SupSupError, nets
+from supsup.data import Stream
+
+
+def outputs(model: SupSup, x: Tensor, task: str) -> Tensor:
+    return model.net.run(x, model.net.masked(model.mask(task)))
+
+
+def test_safetensors_loads_into_a_plain_module(learned: SupSup, images: Tensor, tmp_path: Path) -> None:
+    path = tmp_path / "one.safetensors"
+    supsup.export(learned, "permutation-1", path)
+    plain = nets.lenet_300_100(outputs=50)
+    plain.load_state_dict(load_file(path))
+    assert torch.equal(plain(images), outputs(learned, images, "permutation-1"))
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["task"] == "permutation-1"
+        assert file.metadata()["classes"] == "10"
+
+
+def test_onnx_runs_without_torch(learned: SupSup, images: Tensor, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path = tmp_path / "one.onnx"
+    supsup.export(learned, "permutation-2", path)
+    assert [file.name for file in tmp_path.iterdir()] == ["one.onnx"]
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for batch in (images[:1], images):
+        (found,) = session.run(None, {"images": batch.numpy()})
+        assert torch.allclose(torch.from_numpy(found), outputs(learned, batch, "permutation-2"), atol=1e-5)
+
+
+def test_convolutions_and_buffers(stream: Stream, images: Tensor, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    net = nn.Sequential(nn.Conv2d(1, 4, 5, stride=2), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(576, 20))
+    model = SupSup(net, recipe=Recipe(steps=2), device="cpu")
+    model.learn(stream[0])
+    supsup.export(model, "permutation-0", tmp_path / "a.safetensors")
+    supsup.export(model, "permutation-0", tmp_path / "a.onnx")
+    net.load_state_dict(load_file(tmp_path / "a.safetensors"))
+    assert torch.equal(net.eval()(images), outputs(model, images, "permutation-0"))
+
+
+def test_mistakes(learned: SupSup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [
+        ("permutation-0", "net.pt", r"\.safetensors or \.onnx"),
+        ("nobody", "net.onnx", "unknown task 'nobody'"),
+        ("nobody", "net.safetensors", "unknown task 'nobody'"),
+        ("permutation-0", "nowhere/net.onnx", "no folder"),
+    ]
+    for task, name, message in cases:
+        with pytest.raises(SupSupError, match=message):
+            supsup.export(learned, task, tmp_path / name)
+    monkeypatch.setattr("supsup.file.export._NEEDED_FOR_ONNX", ("nothing_of_that_name",))
+    with pytest.raises(SupSupError, match=r"pip install 'supsup\[onnx\]'"):
+        supsup.export(learned, "permutation-0", tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []

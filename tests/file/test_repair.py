@@ -1,0 +1,153 @@
+"""Damaged files: what is intact is rescued, what is not is named, and nothing false is kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import supsup
+from supsup import Recipe, SupSup, SupSupError, nets
+from supsup.file.modelfile import ModelFile
+from supsup.file.repair import repair, verify
+
+
+def model_file(path: Path, tasks: int = 12) -> dict[str, bytes]:
+    """A file of random masks; what must come back of each task that is rescued."""
+    model = SupSup(nets.FullyConnected((200, 40, 20)), recipe=Recipe(steps=2), device="cpu")
+    chance = torch.Generator().manual_seed(0)
+    for number in range(tasks):
+        mask = {name: torch.rand(shape, generator=chance) < 0.4 for name, shape in model.net.shapes.items()}
+        model.put({f"task-{number}": 10}, model.bank.pack(mask)[:, None], {}, (200,))
+        model.commit()
+    model.save(path)
+    return masks(model)
+
+
+def masks(model: SupSup) -> dict[str, bytes]:
+    return {name: model.bank.packed(i).numpy().tobytes() for i, name in enumerate(model.tasks)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.supsup"
+
+
+def rescued(path: Path) -> dict[str, bytes]:
+    out = path.with_name("rescued.supsup")
+    out.unlink(missing_ok=True)
+    before = path.read_bytes()
+    repair(path, out)
+    assert path.read_bytes() == before
+    found = masks(supsup.load(out, device="cpu"))
+    assert verify(out).clean
+    return found
+
+
+def position_of(path: Path, task: str) -> int:
+    """Where in the file some bytes of a task's mask lie."""
+    with ModelFile(path) as file:
+        mask = next(row.mask for row in file.rows() if row.name == task)
+    return path.read_bytes().index(mask[600:630])
+
+
+def overwrite(path: Path, where: int, what: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(where)
+        file.write(what)
+
+
+def test_a_sound_file_is_clean(path: Path) -> None:
+    expected = model_file(path)
+    findings = verify(path)
+    assert findings.clean
+    assert [task.name for task in findings.intact] == list(expected)
+    assert rescued(path) == expected
+
+
+def test_a_flipped_bit_costs_one_task(path: Path) -> None:
+    expected = model_file(path)
+    where = position_of(path, "task-5")
+    overwrite(path, where, bytes([path.read_bytes()[where] ^ 16]))
+    findings = verify(path)
+    assert list(findings.damaged) == ["task-5"]
+    assert not findings.structure
+    expected.pop("task-5")
+    assert rescued(path) == expected
+
+
+def test_a_damaged_spare_header_is_found(path: Path) -> None:
+    expected = model_file(path)
+    content = path.read_bytes()
+    spare = content.index(b'"seed"', content.index(b'"seed"') + 1)
+    overwrite(path, spare, b'"SEED"')
+    assert masks(supsup.load(path, device="cpu")) == expected
+    assert verify(path).structure == ["the spare copy of the header is damaged"]
+    assert rescued(path) == expected
+
+
+def test_ruined_pages_cost_the_tasks_on_them(path: Path) -> None:
+    expected = model_file(path)
+    for task in ("task-3", "task-8"):
+        overwrite(path, position_of(path, task) // 1024 * 1024, b"\xff" * 1024)
+    found = rescued(path)
+    assert 8 <= len(found) <= 10
+    assert found.items() <= expected.items()
+    assert not verify(path).clean
+
+
+def test_a_file_cut_off_keeps_the_tasks_before_the_cut(path: Path) -> None:
+    expected = model_file(path, tasks=60)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 3 // 4])
+    with pytest.raises(SupSupError, match=r"`supsup repair model\.supsup`"):
+        supsup.load(path)
+    found = rescued(path)
+    assert len(found) > 35
+    assert found.items() <= expected.items()
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("length", [16, 100, 1024, 2048])
+def test_a_ruined_beginning_costs_nothing(path: Path, length: int, compacted: bool) -> None:
+    """The tables lie in known places and the header is there twice."""
+    expected = model_file(path)
+    if compacted:
+        with ModelFile(path, write=True) as file:
+            file.remove("task-1")
+            file.compact()
+        expected.pop("task-1")
+    overwrite(path, 0, b"\xff" * length)
+    assert rescued(path) == expected
+
+
+def test_what_cannot_be_rescued(path: Path, tmp_path: Path) -> None:
+    model_file(path)
+    with pytest.raises(SupSupError, match="exists; give the name of a new file"):
+        repair(path, path)
+    overwrite(path, 0, b"\xff" * 4096)
+    picture = tmp_path / "cat.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(5000))
+    for file in (path, picture):
+        with pytest.raises(SupSupError, match="nothing can be rescued"):
+            repair(file, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_no_mutation_is_rescued_as_another_mask(path: Path) -> None:
+    expected = model_file(path)
+    original = path.read_bytes()
+    chance = np.random.default_rng(0)
+    kept = []
+    for _ in range(100):
+        path.write_bytes(original)
+        for _ in range(3):
+            where = int(chance.integers(len(original) - 50))
+            overwrite(path, where, chance.bytes(int(chance.integers(1, 50))))
+        try:
+            found = rescued(path)
+        except SupSupError:
+            continue
+        assert found.items() <= expected.items()
+        kept.append(len(found))
+    assert np.mean(kept) > 8

@@ -1,0 +1,119 @@
+"""Recovery: what the paper's steps are, and what several starts add to them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from supsup import HopSupSup, Recovery, SupSupError, nets
+from supsup.data import Task
+from supsup.hopfield.memory import energy, settle, signs, unstable
+from supsup.hopfield.recovery import Memory, mean_entropy, recombined, recover, start_strings
+from supsup.nets.hop_mlp import many_outputs
+from supsup.objectives import entropy
+
+Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
+
+
+def by_hand(model: HopSupSup, x: Tensor, steps: int) -> list[Tensor]:
+    """The protocol line by line, for one model: SGD written out, the energy's gradient in closed form."""
+    z = [mean.clone() for mean in model.mean]
+    speed = [torch.zeros_like(mean) for mean in model.mean]
+    weights = [weight[None] for weight in model.net.weights.values()]
+    for t in range(1, steps + 1):
+        images = x[(torch.arange(64) + (t - 1) * 64) % len(x)]
+        binary = [signs(string).requires_grad_() for string in z]
+        units = [((string + 1) / 2)[None, None] for string in binary]
+        unsure = entropy(many_outputs(weights, images[None, None], units), 0).mean()
+        pulls = torch.autograd.grad(unsure, binary)
+        for layer, pull in enumerate(pulls):
+            downhill = -model.psi[layer] @ binary[layer].detach()
+            gradient = 1.5e-3 * t / steps * downhill + (1 - t / steps) * pull + 1e-4 * z[layer]
+            speed[layer] = 0.9 * speed[layer] + gradient
+            z[layer] = z[layer] - 500 * speed[layer]
+    return z
+
+
+def test_the_papers_procedure_is_the_protocol(hop: Hop) -> None:
+    model, tasks, _ = hop
+    x = tasks[0].test.tensors()[0]
+    found = model.recover(x, procedure="paper", trace=True)
+    expected = by_hand(model, x.flatten(1), steps=30)
+    for units, z in zip(found.units, expected):
+        assert (units[0] == (z >= 0)).float().mean() > 0.99  # sums are taken in another order
+    assert found.trace is not None
+    assert found.trace.shape == (30, 1, 1024)
+    assert torch.equal(found.trace[-1, 0], torch.cat(found.units, dim=-1)[0])
+
+
+def test_several_starts_find_the_mask_exactly(hop: Hop) -> None:
+    model, tasks, masks = hop
+    for task, learned in zip(tasks, masks):
+        found = model.recover(task.test.tensors()[0], procedure="best-of")
+        for units, true in zip(found.units, learned):
+            assert torch.equal(units, true)
+
+
+def test_no_end_of_several_is_worse_than_the_papers(hop: Hop) -> None:
+    """By the only measure there is without labels; and it is a minimum of the energy."""
+    model, tasks, _ = hop
+    x = tasks[1].test.tensors()[0].flatten(1)
+    plain, better = (model.recover(x.view(-1, 1, 28, 28), procedure=name) for name in ("paper", "best-of"))
+    assert better.entropy <= plain.entropy + 0.02
+    z = [units.float() * 2 - 1 for units in better.units]
+    total = torch.zeros(1)
+    for psi, string in zip(model.psi, z):
+        assert not unstable(psi, string).any()
+        total += energy(psi, string)
+    torch.testing.assert_close(better.energy, total)
+    weights = [weight[None] for weight in model.net.weights.values()]
+    again = mean_entropy(weights, x, [string[:, None] for string in z], batch_size=64)
+    torch.testing.assert_close(better.entropy, again[0])
+
+
+def test_layers_that_ended_in_different_tasks_are_put_together(hop: Hop) -> None:
+    """A memory whose every start leads to one right layer only still gives the right mask."""
+    model, tasks, masks = hop
+    weights = [weight[None] for weight in model.net.weights.values()]
+    psi = [matrix[None] for matrix in model.psi]
+    x = tasks[0].test.tensors()[0].flatten(1)
+    (a1, a2), (b1, b2) = ([mask.float() * 2 - 1 for mask in learned] for learned in masks)
+    ends = [settle(psi[0], torch.stack([a1, b1], dim=1)), settle(psi[1], torch.stack([b2, a2], dim=1))]
+    best = recombined(weights, x, ends, 64)
+    assert torch.equal(best[0], a1)
+    assert torch.equal(best[1], a2)
+
+
+def test_starts_are_the_mean_and_strings_around_it() -> None:
+    mean = [torch.tensor([[-1.0, -0.5, 0.5, 1.0]])]
+    (starts,) = start_strings(mean, 50)
+    assert torch.equal(starts[:, 0], mean[0])
+    sure = signs(starts[0])[:, [0, 3]]
+    assert torch.equal(sure, torch.tensor([[-1.0, 1.0]]).expand(50, 2))  # units on which all masks agree stay
+    assert signs(starts[0])[:, 1].unique().numel() == 2
+    assert torch.equal(start_strings(mean, 50)[0], starts)
+
+
+def test_models_recover_together_as_alone() -> None:
+    chance = torch.Generator().manual_seed(0)
+    weights = [torch.randn(2, b, a, generator=chance) for a, b in ((20, 30), (30, 24), (24, 6))]
+    z = [signs(torch.randn(2, width, generator=chance)) for width in (30, 24)]
+    psi = [string[:, :, None] * string[:, None, :] / string.shape[1] for string in z]
+    x, how = torch.randn(90, 20, generator=chance), Recovery(starts=3)
+    both = recover(weights, Memory(psi, z), x, how)
+    for index in range(2):
+        rows = slice(index, index + 1)
+        alone = recover([w[rows] for w in weights], Memory([p[rows] for p in psi], [s[rows] for s in z]), x, how)
+        torch.testing.assert_close(alone.entropy, both.entropy[rows])
+        for mine, ours in zip(alone.units, both.units):
+            assert torch.equal(mine[0], ours[index])
+
+
+def test_mistakes() -> None:
+    with pytest.raises(SupSupError, match="paper, best-of"):
+        Recovery(procedure="guess")  # type: ignore[arg-type]
+    with pytest.raises(SupSupError, match="batch_size at least 2"):
+        Recovery(batch_size=1)
+    with pytest.raises(SupSupError, match="learning_rate"):
+        Recovery(momentum=1.0)
+    with pytest.raises(SupSupError, match="HopMLP"):
+        HopSupSup(nets.lenet_300_100())  # type: ignore[arg-type]

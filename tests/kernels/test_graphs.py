@@ -1,0 +1,21 @@
+import gc
+from contextlib import suppress
+
+from supsup.kernels.graphs import no_collecting
+
+
+def test_garbage_waits_and_collecting_goes_on_afterwards_whatever_happens() -> None:
+    with suppress(ZeroDivisionError), no_collecting():
+        assert not gc.isenabled()
+        _ = 1 / 0
+    assert gc.isenabled()
+
+
+def test_collecting_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with no_collecting():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

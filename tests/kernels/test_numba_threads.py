@@ -1,0 +1,39 @@
+"""Compiled loops keep to the number of threads that torch was given."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+numba = pytest.importorskip("numba")
+
+
+def test_a_search_leaves_the_threads_as_they_were() -> None:
+    """In a process of its own: numba starts its threads once, and OpenMP's number with them."""
+    code = """
+import torch
+from supsup.bank import Bank
+torch.set_num_threads(1)
+bank = Bank({"w": torch.Size((8, 8))})
+for _ in range(3):
+    bank.add({"w": torch.rand(8, 8) > 0.5})
+bank.inner({"w": torch.rand(1, 8, 8)})
+import numba
+print(torch.get_num_threads(), numba.get_num_threads())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "1"], done.stderr
+
+
+def test_as_many_as_torch_has() -> None:
+    from supsup.kernels.numba_threads import thread_count
+
+    before = torch.get_num_threads()
+    try:
+        for wanted in (1, before):
+            torch.set_num_threads(wanted)
+            assert thread_count() == min(wanted, numba.config.NUMBA_NUM_THREADS)
+            assert torch.get_num_threads() == wanted
+    finally:
+        torch.set_num_threads(before)

@@ -35,8 +35,8 @@ from supsup.devices import resolve
 from supsup.grading import Known
 from supsup.nets import FullyConnected
 from supsup.provenance import provenance
+from supsup.training import Trained
 from supsup.training.batched import BatchedTrainer
-from supsup.training.many import Trained
 
 SEED = 1  # of the scripts, where nobody asks for another
 TASKS = 250  # for which they draw scores, however many are learned here

@@ -19,7 +19,7 @@ from supsup.paper.reproduction import reproduce
 from supsup.paper.workshop import Workshop
 from supsup.search import Outer, flattened, plain_inner
 from supsup.switching import SwitchedNet, plain_fill
-from supsup.training import train_mask, train_masks
+from supsup.training import Job, train_mask, train_masks
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -38,7 +38,7 @@ def model(device: str, steps: int = 300) -> SupSup:
 )
 def test_masks_in_float32_agree_with_the_plain_path(digits: Stream, recipe: Recipe) -> None:
     net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cuda"))
-    ((tasks, packed, _, _),) = train_masks(net, digits[:3], recipe, precision=torch.float32)
+    ((tasks, packed, _, _),) = train_masks(net, [Job(task, recipe) for task in digits[:3]], torch.float32)
     bank = Bank(net.shapes, "cuda")
     bank.add_packed(packed)
     weights = sum(weight.numel() for weight in net.weights.values())
@@ -64,7 +64,7 @@ def test_residual_networks_learn_as_on_the_plain_path(shared_data: Path, selecti
     recipe = Recipe("adam", 1e-2, steps=150, weight_decay=1e-4, schedule="cosine", **selection)
     net = FrozenNet(nets.ResNet(2, (1, 1), (8, 16), channels=1), 0, torch.device("cuda"))
     bank = Bank(net.shapes, "cuda", net.statistics)
-    for fast in train_masks(net, stream, recipe):
+    for fast in train_masks(net, [Job(task, recipe) for task in stream]):
         bank.add_packed(fast.packed, fast.statistics)
     for i, task in enumerate(stream):
         plain = train_mask(net, task.name, task.train, recipe)

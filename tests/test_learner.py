@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from supsup import Allocation, Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Stream, Task
-from supsup.training import many
+from supsup.training import Job, batched
 from supsup.training.batched import BatchedTrainer
 
 
@@ -276,14 +276,14 @@ def test_a_network_that_does_not_take_the_images(stream: Stream) -> None:
 
 def test_an_interruption_keeps_the_tasks_finished(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
-    start = many.start_group
+    start = batched.start_jobs
 
-    def interrupted(trainer: BatchedTrainer, names: Sequence[str]) -> None:
-        if "permutation-2" in names:
+    def interrupted(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
+        if any(job.task.name == "permutation-2" for job in jobs):
             raise KeyboardInterrupt
-        start(trainer, names)
+        start(trainer, jobs)
 
-    monkeypatch.setattr(many, "start_group", interrupted)
+    monkeypatch.setattr(batched, "start_jobs", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn_many(stream)
     assert model.tasks == ["permutation-0", "permutation-1"]

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from torch.nn.parameter import is_lazy
 
 from supsup import philox
 from supsup.errors import SupSupError
+from supsup.nets.fully_connected import plain_layers
+from supsup.nets.resnet import plain_blocks
 
 _MASKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NOT_MASKABLE = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, nn.modules.conv._ConvTransposeNd)
@@ -58,6 +61,16 @@ class FrozenNet:
         self.statistics: dict[str, Tensor] = {
             name: buffers[name].detach().clone() for name in tracked if name.endswith(_STATISTICS)
         }
+
+    @cached_property
+    def is_fully_connected(self) -> bool:
+        """Whether the module is a chain of linear layers and ReLU, with nothing added: it can be computed by hand."""
+        return plain_layers(self.module) is not None
+
+    @cached_property
+    def is_residual(self) -> bool:
+        """Whether the module is one of our residual networks for small images, with nothing added."""
+        return plain_blocks(self.module) is not None
 
     def run(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given."""

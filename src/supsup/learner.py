@@ -27,7 +27,7 @@ from supsup.observing import Observer
 from supsup.prediction import Prediction
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.switching import SwitchedNet
-from supsup.training import Recipe, Trained, train_masks
+from supsup.training import Job, Recipe, Trained, train_masks
 
 
 class SupSup:
@@ -300,8 +300,9 @@ class SupSup:
         groups = [tasks] if self.recipe.transfer == "none" else [[task] for task in tasks]
         with progress.bar("learning", len(tasks), show=show_progress) as advance:
             for group in groups:
-                scores = None if self.recipe.transfer == "none" else self.first_scores
-                for trained in train_masks(self.net, group, self.recipe, advance, precision, scores):
+                transfers = self.recipe.transfer != "none"
+                jobs = [Job(task, self.recipe, self.first_scores(task.name) if transfers else None) for task in group]
+                for trained in train_masks(self.net, jobs, precision, advance):
                     self.take_in(trained)
 
     def take_in(self, trained: Trained) -> None:

@@ -8,11 +8,11 @@ import torch
 
 from supsup import Recipe, SupSupError, data, nets
 from supsup.baselines import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound, learn_side_by_side
-from supsup.baselines.any_module import learn_plain
-from supsup.baselines.rival import Method
+from supsup.baselines.executors import learn_plain
+from supsup.baselines.rival import Rival
 from supsup.data import Stream
 
-Make = Callable[..., Method]
+Make = Callable[..., Rival]
 
 
 def net(outputs: int = 10) -> nets.FullyConnected:
@@ -42,7 +42,7 @@ METHODS: dict[str, Make] = {
 }
 
 
-def same(a: Method, b: Method) -> None:
+def same(a: Rival, b: Rival) -> None:
     assert a.tasks == b.tasks
     for task in a.tasks:
         ours, theirs = a.state_of(task), b.state_of(task)

@@ -5,7 +5,7 @@ import torch
 
 from supsup import nets
 from supsup.baselines import BatchE, SeparateHeads, UpperBound
-from supsup.baselines.rival import Method
+from supsup.baselines.rival import Rival
 from supsup.data import Part, Task
 
 PUBLISHED = {
@@ -17,7 +17,7 @@ PUBLISHED = {
 }
 
 
-def rival(name: str) -> Method:
+def rival(name: str) -> Rival:
     net = nets.gem_resnet18(outputs=5)
     if name.startswith("BatchE"):
         return BatchE(net, base="random" if "Rand" in name else "trained", last="head", device="cpu")

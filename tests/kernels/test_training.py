@@ -7,30 +7,36 @@ import torch
 from torch import Tensor
 
 from supsup import Recipe
+from supsup.data import Part
 from supsup.training import operations
-from supsup.training.operations import Feed, LayerState
+from supsup.training.batched import one_thread_each
+from supsup.training.feed import Feed
+from supsup.training.operations import LayerState, rule_of
 
 triton_training = pytest.importorskip("supsup.kernels.triton_training", reason="triton is not installed")
 
 
 def random_feed(tasks: int, steps: int, batch: int, features: int, dtype: torch.dtype) -> Feed:
-    images = (torch.rand(20, features) * 255).to(dtype)
+    images = (torch.rand(20, 2, 1, features // 2) * 255).to(dtype)
     maps = torch.stack([torch.randperm(features) for _ in range(tasks)]).int()
     maps[0, :3] = -1
     rows = torch.randint(20, (tasks, steps * batch), dtype=torch.int32)
     labels = torch.randint(5, (tasks, steps * batch), dtype=torch.int32)
-    return Feed(images, torch.rand(features), torch.randn(features), maps, rows, labels, torch.tensor([1]).int())
+    part = Part(images, torch.zeros(20).long(), gain=torch.rand(2), offset=torch.randn(2))
+    return Feed(part, rows, labels, None, maps, step=torch.tensor([1]).int())
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize(("tasks", "batch"), [(3, 5), (2, 301)])  # one image in a program, and several
 def test_gather(dtype: torch.dtype, tasks: int, batch: int) -> None:
     torch.manual_seed(0)
-    feed = random_feed(tasks, 2, batch, 19, dtype)
-    expected, found = (torch.full((tasks, batch, 19), torch.nan) for _ in range(2))
+    feed = random_feed(tasks, 2, batch, 18, dtype)
+    expected, found = (torch.full((tasks, batch, 18), torch.nan) for _ in range(2))
     labels, found_labels = (torch.full((tasks, batch), -1, dtype=torch.int32) for _ in range(2))
     operations.gather(feed, expected, labels)
-    triton_training.gather(feed, found, found_labels)
+    assert feed.maps is not None
+    shared = (feed.part.images.flatten(1), feed.gain, feed.offset)
+    triton_training.gather(*shared, feed.maps, feed.rows, feed.labels, feed.step, found, found_labels)
     assert torch.allclose(found, expected)
     assert torch.equal(found_labels, labels)
 
@@ -72,9 +78,12 @@ def test_forward_and_backward(relu: bool) -> None:
         Recipe("adam", 1e-3, weight_decay=0.1),
         Recipe("sgd", 0.1),
         Recipe("sgd", 0.1, momentum=0.9, weight_decay=0.01),
+        Recipe(second_decay=0.5, epsilon=0.1),
+        Recipe("adam", 1e-3, first_decay=0.5, second_decay=0.7, epsilon=0.1),
     ],
 )
 def test_update(recipe: Recipe) -> None:
+    """Every compiled optimiser takes the plain one's step; numba's runs only where torch has one thread."""
     torch.manual_seed(0)
     tasks, batch, out_size, in_size = 2, 20, 70, 67
 
@@ -94,8 +103,9 @@ def test_update(recipe: Recipe) -> None:
     for _ in range(2):
         delta, inputs = torch.randn(tasks, batch, out_size), torch.randn(tasks, batch, in_size)
         operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4)
-        operations.update(by_numba, delta, inputs, recipe, step)
-        triton_training.update(by_triton, delta, inputs, recipe, step)
+        with one_thread_each():
+            operations.update(by_numba, delta, inputs, recipe, step)
+        triton_training.update(*by_triton.tensors, delta, inputs, step, rule_of(recipe))
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):
             a, b = getattr(expected, name), getattr(found, name)

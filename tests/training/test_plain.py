@@ -7,7 +7,7 @@ from supsup import Recipe, nets
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.scores import initial_scores
-from supsup.training import MaskTrainer, train_mask
+from supsup.training import MaskTraining, train_mask
 
 CPU = torch.device("cpu")
 
@@ -17,7 +17,7 @@ def test_a_step_is_rmsprop_on_the_scores_through_the_mask(stream: Stream) -> Non
     net = FrozenNet(nets.FullyConnected((784, 20, 12)), 0, CPU)
     x, y = stream[0].train.batch(torch.arange(32))
     start = initial_scores(0, "t", net.shapes)
-    trainer = MaskTrainer(net, start, Recipe(learning_rate=0.01))
+    trainer = MaskTraining(net, start, Recipe(learning_rate=0.01))
     trainer.step(x, y)
     masked = {n: (w * (start[n] >= 0)).requires_grad_() for n, w in net.weights.items()}
     gradients = torch.autograd.grad(cross_entropy(net.run(x, masked), y), list(masked.values()))

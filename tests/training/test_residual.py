@@ -2,17 +2,19 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from supsup import nets
 from supsup.frozen import FrozenNet
 from supsup.scores import initial_scores, soft_mask
-from supsup.training import MaskTrainer, Recipe
+from supsup.training import MaskTraining, Recipe
 
 pytest.importorskip("triton")
 
-from supsup.training.residual.trainer import ImageFeed, ResidualTrainer
+from supsup.data import Augmentation, Part
+from supsup.training.feed import Feed
+from supsup.training.residual.trainer import ResidualTrainer
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-2, steps=4, weight_decay=1e-3, schedule="cosine", selection="edge-popup", budget=2)
@@ -29,6 +31,18 @@ def started(net: FrozenNet, tasks: list[str], recipe: Recipe, batch: int = 6) ->
     each = [initial_scores(0, name, net.shapes) for name in tasks]
     trainer.start({name: torch.stack([scores[name] for scores in each]) for name in net.shapes})
     return trainer
+
+
+@pytest.mark.parametrize(("epsilon", "momentum"), [(1e-5, 0.1), (0.3, 0.1), (1e-5, 0.6)])
+def test_normalisation_is_that_of_the_module(epsilon: float, momentum: float) -> None:
+    """A layer's own ε and momentum count, not the usual ones."""
+    module = nets.ResNet(3, (1, 1), (4, 8), channels=2)
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.eps, layer.momentum = epsilon, momentum
+    net = FrozenNet(module, 0, CPU)
+    assert net.is_residual
+    test_gradients_of_every_layer_are_those_of_autograd(net)
 
 
 def batches(tasks: int, batch: int = 6) -> tuple[Tensor, Tensor]:
@@ -67,7 +81,7 @@ def test_gradients_of_every_layer_are_those_of_autograd(net: FrozenNet) -> None:
 @pytest.mark.parametrize("recipe", [RECIPE, Recipe("adam", 1e-2, steps=4)])
 def test_a_few_steps_end_with_the_scores_and_masks_of_the_plain_path(net: FrozenNet, recipe: Recipe) -> None:
     trainer = started(net, ["one", "two"], recipe)
-    plain = [MaskTrainer(net, initial_scores(0, name, net.shapes), recipe) for name in ("one", "two")]
+    plain = [MaskTraining(net, initial_scores(0, name, net.shapes), recipe) for name in ("one", "two")]
     x, y = batches(2)
     load(trainer, x, y)
     for _ in range(3):
@@ -101,7 +115,8 @@ def test_a_batch_is_cropped_mirrored_and_normalised(net: FrozenNet) -> None:
     crops = torch.tensor([[[0, 3, 1], [1, 0, 0], [2, 2, 1], [2, 4, 0]], [[4, 4, 1], [0, 0, 0], [1, 3, 1], [4, 0, 1]]])
     draws = (crops[..., 0] + 256 * crops[..., 1] + 65536 * crops[..., 2]).int()
     gain, offset = torch.tensor([0.01, 0.02]), torch.tensor([-1.0, 0.5])
-    feed = ImageFeed(images, gain, offset, rows, rows % 3, draws, padding=2)
+    part = Part(images, torch.zeros(5).long(), gain, offset, augmentation=Augmentation(padding=2, flip=True))
+    feed = Feed(part, rows, rows % 3, draws, None, step=torch.zeros(1).int())
     trainer.step_count += 1
     trainer.step = lambda: None  # type: ignore[method-assign]
     trainer.step_from(feed)

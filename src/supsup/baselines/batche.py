@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from supsup import checks, philox
 from supsup.baselines import storage
 from supsup.baselines.inferring import TaskInference, decide
-from supsup.baselines.rival import Method
-from supsup.baselines.side_by_side import State
+from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.prediction import Prediction
 from supsup.training import Recipe
+from supsup.training.trainee import State
 
 BaseWeights = Literal["trained", "random"]
 LastLayer = Literal["rank-one", "head"]
 
 
-class BatchE(Method):
+class BatchE(Rival):
     """A task is two vectors per layer: s scales its inputs and r its outputs.
 
     base       "trained": W is trained on the first task, then frozen; "random": never, so that it need not be stored

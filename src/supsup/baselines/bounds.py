@@ -12,16 +12,16 @@ from torch import nn
 
 from supsup.baselines import storage
 from supsup.baselines.initial import Filling
-from supsup.baselines.rival import Method
-from supsup.baselines.side_by_side import State
+from supsup.baselines.rival import Rival
 from supsup.data import Task
 from supsup.errors import SupSupError
+from supsup.training.trainee import State
 
 Heads = Literal["multi", "single"]
 _HEAD: Filling = "kaiming_uniform"  # of each task's own head, as in the released scripts
 
 
-class LowerBound(Method):
+class LowerBound(Rival):
     """One trunk trained on and on.
 
     heads  "multi": a head per task, so that an answer needs the task; "single": one head, which knows no tasks
@@ -51,7 +51,7 @@ class LowerBound(Method):
         )
 
 
-class UpperBound(Method):
+class UpperBound(Rival):
     """A whole network for each task."""
 
     head_filling = _HEAD

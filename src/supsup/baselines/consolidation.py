@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from supsup import checks
 from supsup.baselines import storage
-from supsup.baselines.rival import Method
-from supsup.baselines.side_by_side import State
+from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.prediction import Prediction
 from supsup.training import Recipe
+from supsup.training.trainee import State
 
 Labels = Literal["shared", "unshared"]
 OPEN = "open outputs"  # 0 for the outputs in use, −∞ for those of tasks to come
 
 
-class Consolidation(Method):
+class Consolidation(Rival):
     """The penalty strength · Σ importance · (w − anchor)² on every weight w."""
 
     filling = "kaiming_uniform"

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from supsup import philox
 from supsup.baselines.consolidation import Consolidation, importance
-from supsup.baselines.side_by_side import State
 from supsup.data import Task
+from supsup.training.trainee import State
 
 _AT_ONCE = {"cpu": 256, "cuda": 4096}  # images in one pass by hand
 _BY_AUTOGRAD = 16  # images in one pass with a gradient of every weight for each

@@ -1,51 +1,87 @@
-"""Which executor trains a rival's tasks: by hand side by side, captured on a GPU, or plain."""
+"""Who trains a rival's tasks: by hand side by side, captured on a GPU, or plain; the first that takes them.
+
+A rival is a `Trainee`, so the last two are the executors that train masks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from supsup.baselines.any_module import learn_plain
-from supsup.baselines.captured import learn_captured, learn_on_streams
-from supsup.baselines.side_by_side import learn_side_by_side, learn_together
+from supsup.baselines.side_by_side import learn_side_by_side, learn_together, stacks
 from supsup.data import Task
+from supsup.training.captured import Lane, captures, lane_for, run_lanes
+from supsup.training.plain import PlainTraining
 
 if TYPE_CHECKING:
-    from supsup.baselines.rival import Method
+    from supsup.baselines.rival import Rival
 
-_TOGETHER = 512  # tasks of a fully connected network at once at most
+_STACKED = 512  # tasks of a fully connected network at once at most
 _STREAMS = 10  # tasks of another network at once on a GPU
 
 
-def learn_one(method: Method, task: Task) -> None:
+def learn_one(rival: Rival, task: Task) -> None:
     """The next task."""
-    if _stacks(method, task):
-        learn_side_by_side([method], [task])
-    elif _captures(method, task):
-        learn_captured(method, task)
+    if stacks(rival, task):
+        learn_side_by_side([rival], [task])
+    elif _captured(rival, task):
+        learn_captured(rival, [task])
     else:
-        learn_plain(method, task)
+        learn_plain(rival, task)
 
 
-def learn_independent(method: Method, tasks: Sequence[Task]) -> Iterator[int]:
+def learn_independent(rival: Rival, tasks: Sequence[Task]) -> Iterator[int]:
     """Tasks that do not depend on each other; yields how many have just been learned."""
-    stacks, captures = (all(kind(method, task) for task in tasks) for kind in (_stacks, _captures))
-    size = _TOGETHER if stacks else _STREAMS if captures else 1
+    stacked = all(stacks(rival, task) for task in tasks)
+    captured = not stacked and all(_captured(rival, task) for task in tasks)
+    size = _STACKED if stacked else _STREAMS if captured else 1
     for start in range(0, len(tasks), size):
         group = tasks[start : start + size]
-        if stacks:
-            learn_together(method, group)
-        elif captures:
-            learn_on_streams(method, group)
+        if stacked:
+            learn_together(rival, group)
+        elif captured:
+            learn_captured(rival, group)
         else:
-            learn_one(method, group[0])
+            learn_one(rival, group[0])
         yield len(group)
 
 
-def _stacks(method: Method, task: Task) -> bool:
-    return method.stackable and task.train.in_memory and task.train.augmentation is None
+def learn_plain(rival: Rival, task: Task) -> None:
+    """One task on any module with autograd: what defines the meaning."""
+    rival.check(task)
+    recipe = rival.recipe_of_next()
+    training = PlainTraining(rival, rival.begin(task), recipe, recipe.steps_for(len(task.train)))
+    training.run(task.name, task.train, rival.label_offset(task))
+    rival.finish(task, {name: value.detach() for name, value in training.state.items()})
 
 
-def _captures(method: Method, task: Task) -> bool:
-    """On a GPU only; pixels that a task rearranges are left to the plain path."""
-    return method.device.type == "cuda" and task.train.in_memory and task.train.pixels is None
+def learn_captured(rival: Rival, tasks: Sequence[Task]) -> None:
+    """Independent tasks, or one, each on a stream of its own; the host does not wait for them."""
+    for task in tasks:
+        rival.check(task)
+    recipe, lanes = rival.recipe_of_next(), []
+    for index, task in enumerate(tasks):
+        state = rival.begin(task)
+
+        def make(task: Task = task) -> Lane:
+            return _lane(rival, task)
+
+        lane = lane_for(rival.lanes, index, state, recipe, task.train, make)
+        lane.start(state, task, rival.label_offset(task))
+        lanes.append(lane)
+    run_lanes(lanes)
+    for lane, task in zip(lanes, tasks):
+        rival.finish(task, lane.ended())
+
+
+def _captured(rival: Rival, task: Task) -> bool:
+    """On a GPU, where the network can be captured: tried once."""
+    if rival.device.type != "cuda":
+        return False
+    if rival.captures is None:
+        rival.captures = captures(_lane(rival, task), rival.net)
+    return rival.captures
+
+
+def _lane(rival: Rival, task: Task) -> Lane:
+    return Lane(rival, rival.begin(task), rival.recipe_of_next(), task.train)

@@ -7,15 +7,15 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from supsup.baselines import storage
-from supsup.baselines.rival import Method
-from supsup.baselines.side_by_side import State
+from supsup.baselines.rival import Rival
 from supsup.data import Task
 from supsup.errors import SupSupError
+from supsup.training.trainee import State
 
 Trunk = Literal["trained", "random"]
 
 
-class SeparateHeads(Method):
+class SeparateHeads(Rival):
     """The trunk never changes after the first task, so nothing is forgotten.
 
     trunk  "trained": on the first task, then frozen; "random": never trained, so that it need not be stored

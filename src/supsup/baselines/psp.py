@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from supsup.baselines import storage
 from supsup.baselines.contexts import Kind, context, folded, turn
-from supsup.baselines.rival import Method
-from supsup.baselines.side_by_side import State
+from supsup.baselines.rival import Rival
 from supsup.data import Task
 from supsup.errors import SupSupError
+from supsup.training.trainee import State
 
 _KEPT = {"cuda": 8 << 30, "cpu": 1 << 28}  # bytes of contexts held ready; the others are made again from the seed
 
 
-class PSP(Method):
+class PSP(Rival):
     """Each layer's inputs are turned by the task's context before they meet the weights.
 
     contexts  "rotation" (the paper's), "complex" or "binary"; all come from the seed, so none is stored

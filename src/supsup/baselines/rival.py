@@ -1,7 +1,7 @@
 """What the rivals have in common: the face of `SupSup`, and a state (named tensors) for the task being learned.
 
-A method says what the state of a task is, which of its tensors are trained, and what weights they give; two executors
-train it: `any_module` for any module, `side_by_side` for fully connected networks, many at once.
+A rival says what the state of a task is, which of its tensors are trained, and what weights they give; `executors` says
+who trains it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -17,38 +17,22 @@ from torch.func import functional_call
 
 from supsup import checks, progress
 from supsup.baselines import initial
-from supsup.baselines.captured import Bench
 from supsup.baselines.executors import learn_independent, learn_one
-from supsup.baselines.side_by_side import Stack, State
+from supsup.baselines.side_by_side import Stack
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.nets import FullyConnected
+from supsup.nets.fully_connected import plain_layers
 from supsup.prediction import Prediction
 from supsup.training import Recipe
+from supsup.training.captured import Lane
+from supsup.training.trainee import State
 
 _ANSWERED_AT_ONCE = 16384  # images in one forward pass
 
 
-@runtime_checkable
-class Rival(Protocol):
-    """What can be compared with SupSup."""
-
-    @property
-    def tasks(self) -> list[str]: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    def learn(self, data: Task, /) -> str: ...
-
-    def learn_many(self, stream: Sequence[Task]) -> list[str]: ...
-
-    def predict(self, x: Tensor, task: str | None = None) -> Prediction: ...
-
-
-class Method(ABC):
+class Rival(ABC):
     """A network with weights that all tasks share and, for some methods, tensors that each task has of its own.
 
     net      any module; copied, its layers filled from `seed`
@@ -89,7 +73,9 @@ class Method(ABC):
         self.shared: State = filled | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
         self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
-        self.benches: list[Bench] = []  # the same on another network on a GPU
+        self.lanes: list[Lane] = []  # the same on another network on a GPU
+        self.captures: bool | None = None  # whether that network can be captured, once it was tried
+        self.stackable = plain_layers(self.net) is not None  # `run_side_by_side` knows the forward pass
 
     @property
     def tasks(self) -> list[str]:
@@ -118,6 +104,19 @@ class Method(ABC):
     def trains(self, name: str, first: bool) -> bool:
         """Whether a tensor of the state is trained, on the first task or a later one."""
         return name not in self.statistics
+
+    def trained_names(self, state: State) -> list[str]:
+        """Which tensors of the state are trained on the next task."""
+        return [name for name in state if self.trains(name, not self.own)]
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """While it lasts, layers behave as in training."""
+        self.net.train()
+        try:
+            yield
+        finally:
+            self.net.eval()
 
     def finish(self, task: Task, state: State) -> None:
         """Keep what the training of a task has made of its state."""
@@ -160,11 +159,6 @@ class Method(ABC):
     def recipe_of_next(self) -> Recipe:
         """How the next task is trained."""
         return self.recipe if self.own else self.first
-
-    @property
-    def stackable(self) -> bool:
-        """Whether `run_side_by_side` knows the network's forward pass."""
-        return type(self.net) is FullyConnected
 
     def learn(self, data: Task, /) -> str:
         """Train on the next task; returns its name."""

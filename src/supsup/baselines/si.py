@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from supsup.baselines.consolidation import Consolidation, anchor
-from supsup.baselines.side_by_side import State
 from supsup.data import Task
+from supsup.training.trainee import State
 
 
 class SI(Consolidation):

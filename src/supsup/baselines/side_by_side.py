@@ -6,67 +6,65 @@ row knows of another. On a GPU batches are gathered on the device and steps are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from supsup.baselines.loop import Loop, Pace
 from supsup.data import Part, Task
 from supsup.errors import SupSupError
-from supsup.training.many import feature_map, image_feed
+from supsup.training.feed import Feed
+from supsup.training.loop import Loop, Pace
 from supsup.training.operations import gather
-from supsup.training.order import many_positions
 from supsup.training.recipe import Recipe
+from supsup.training.trainee import State
 
 if TYPE_CHECKING:
-    from supsup.baselines.rival import Method
-
-State = dict[str, Tensor]
+    from supsup.baselines.rival import Rival
 
 
 class Stack:
-    """n states of a method, trained together.
+    """n states of a rival, trained together.
 
     common  names of tensors that all rows share: they are not stacked, and not trained
     """
 
     def __init__(
-        self, method: Method, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
+        self, rival: Rival, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
     ) -> None:
-        self.method, self.recipe, self.images = method, recipe, part.images
-        first, device = not method.own, method.device
+        self.rival, self.recipe, self.images = rival, recipe, part.images
+        first, device = not rival.own, rival.device
         self.state: State = {
             name: value.clone() if name in common else torch.zeros(len(states), *value.shape, device=device)
             for name, value in states[0].items()
         }
         self._stacked = [name for name in self.state if name not in common]
-        self._trained = [name for name in self._stacked if method.trains(name, first)]
+        self._trained = [name for name in self._stacked if rival.trains(name, first)]
         steps = recipe.steps_for(len(part))
         self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
-        self.feed = image_feed(part, len(states), steps * recipe.batch_size)
-        self.x = torch.zeros(len(states), recipe.batch_size, self.feed.images.shape[1], device=device)
+        self.feed = Feed.empty(part, len(states), steps * recipe.batch_size, mapped=True)
+        self.x = torch.zeros(len(states), recipe.batch_size, math.prod(part.shape), device=device)
         self.y = torch.zeros(len(states), recipe.batch_size, dtype=torch.int32, device=device)
         self.loop = Loop(self._step, steps, device)
 
     def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
         """Whether these states can be trained here."""
-        names = [name for name in states[0] if self.method.trains(name, not self.method.own)]
+        names = [name for name in states[0] if self.rival.trains(name, not self.rival.own)]
         same = (len(states), recipe, names) == (len(self.x), self.recipe, self._trained)
         return same and part.images is self.images and recipe.steps_for(len(part)) == self.loop.steps
 
     def _step(self) -> None:
         gather(self.feed, self.x, self.y)
-        outputs = self.method.run_side_by_side(self.state, self.x)
+        outputs = self.rival.run_side_by_side(self.state, self.x)
         loss = cross_entropy(outputs.flatten(0, 1), self.y.flatten().long(), reduction="sum") / self.x.shape[1]
-        penalty = self.method.penalty(self.state)
+        penalty = self.rival.penalty(self.state)
         self.pace.optimiser.zero_grad()
         (loss if penalty is None else loss + penalty).backward()
-        self.method.before_update(self.state)
+        self.rival.before_update(self.state)
         self.pace.step()
-        self.method.after_update(self.state)
+        self.rival.after_update(self.state)
         self.feed.step += 1
 
     @torch.no_grad()
@@ -77,18 +75,10 @@ class Stack:
         for row, (state, task) in enumerate(zip(states, tasks)):
             for name in self._stacked:
                 self.state[name][row] = state[name]
-            self._fill(row, task.train.on(self.method.device), task.name, seeds[row], offsets[row])
+            self.feed.fill([task], seeds[row], self.recipe.batch_size, [row], offsets[row])
         self.pace.restart()
-        self.feed.step.zero_()
         with torch.enable_grad():
             self.loop.run()
-
-    def _fill(self, row: int, part: Part, name: str, seed: int, offset: int) -> None:
-        feed = self.feed
-        order = many_positions(seed, [name], len(part), feed.rows.shape[1], self.method.device)[0]
-        feed.rows[row] = (order if part.rows is None else part.rows[order]).int()
-        feed.labels[row] = part.labels[order].int() + offset
-        feed.maps[row] = feature_map(part)
 
     def row(self, index: int) -> State:
         """One state as it stands."""
@@ -98,39 +88,44 @@ class Stack:
         }
 
 
-def learn_side_by_side(methods: Sequence[Method], tasks: Sequence[Task]) -> None:
+def learn_side_by_side(rivals: Sequence[Rival], tasks: Sequence[Task]) -> None:
     """Each of several rivals, alike but for their seeds, learns its next task; the tasks share their images."""
-    leader = methods[0]
+    leader = rivals[0]
     if not leader.stackable:
         raise SupSupError("rivals learn side by side on fully connected networks (nets.FullyConnected) only")
-    for method, task in zip(methods, tasks, strict=True):
-        method.check(task)
+    for rival, task in zip(rivals, tasks, strict=True):
+        rival.check(task)
     part = _shared_part(leader, tasks)
-    states = [method.begin(task) for method, task in zip(methods, tasks)]
+    states = [rival.begin(task) for rival, task in zip(rivals, tasks)]
     stack, recipe = leader.stack, leader.recipe_of_next()
     if stack is None or not stack.fits(states, recipe, part):  # capturing takes longer than a task
         stack = leader.stack = Stack(leader, states, recipe, part)
-    offsets = [method.label_offset(task) for method, task in zip(methods, tasks)]
-    stack.train(states, tasks, [method.seed for method in methods], offsets)
-    for row, (method, task) in enumerate(zip(methods, tasks)):
-        method.finish(task, stack.row(row))
+    offsets = [rival.label_offset(task) for rival, task in zip(rivals, tasks)]
+    stack.train(states, tasks, [rival.seed for rival in rivals], offsets)
+    for row, (rival, task) in enumerate(zip(rivals, tasks)):
+        rival.finish(task, stack.row(row))
 
 
-def learn_together(method: Method, tasks: Sequence[Task]) -> None:
+def learn_together(rival: Rival, tasks: Sequence[Task]) -> None:
     """One rival learns tasks that do not depend on each other, all at once; what they share is not stacked."""
-    states = [method.begin(task) for task in tasks]
-    frozen = [name for name in method.shared if not method.trains(name, not method.own)]
-    stack = Stack(method, states, method.recipe_of_next(), _shared_part(method, tasks), common=frozen)
-    offsets = [method.label_offset(task) for task in tasks]
-    stack.train(states, tasks, [method.seed] * len(tasks), offsets)
+    states = [rival.begin(task) for task in tasks]
+    frozen = [name for name in rival.shared if not rival.trains(name, not rival.own)]
+    stack = Stack(rival, states, rival.recipe_of_next(), _shared_part(rival, tasks), common=frozen)
+    offsets = [rival.label_offset(task) for task in tasks]
+    stack.train(states, tasks, [rival.seed] * len(tasks), offsets)
     for row, task in enumerate(tasks):
-        method.finish(task, stack.row(row))
+        rival.finish(task, stack.row(row))
 
 
-def _shared_part(method: Method, tasks: Sequence[Task]) -> Part:
-    parts = [task.train.on(method.device) for task in tasks]
+def _shared_part(rival: Rival, tasks: Sequence[Task]) -> Part:
+    parts = [task.train.on(rival.device) for task in tasks]
     if any(part.images is not parts[0].images or len(part) != len(parts[0]) for part in parts):
         raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
     if any(part.augmentation is not None or not part.in_memory for part in parts):
         raise SupSupError("tasks trained side by side must have their images in memory, and not augmented")
     return parts[0]
+
+
+def stacks(rival: Rival, task: Task) -> bool:
+    """Whether a task can be trained side by side with others."""
+    return rival.stackable and task.train.in_memory and task.train.augmentation is None

@@ -14,7 +14,7 @@ from supsup.evaluate import follow
 from supsup.frozen import FrozenNet
 from supsup.learner import SupSup
 from supsup.scores import initial_scores
-from supsup.training import MaskTrainer, Recipe
+from supsup.training import MaskTraining, Recipe
 
 Row = dict[str, Any]
 
@@ -87,7 +87,7 @@ def plain_step(net: FrozenNet, stream: Stream, recipe: Recipe, steps: int = 60) 
     """Seconds of one step by eager autograd, one task, batches from memory."""
     task = stream[0]
     part = task.train.on(net.device)
-    trainer = MaskTrainer(net, initial_scores(net.seed, task.name, net.shapes, net.device), recipe)
+    trainer = MaskTraining(net, initial_scores(net.seed, task.name, net.shapes, net.device), recipe)
     order = torch.randint(len(part), (steps, recipe.batch_size), device=net.device)
 
     def work() -> None:

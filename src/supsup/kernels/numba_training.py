@@ -11,55 +11,58 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from supsup.training.recipe import Recipe
+from supsup.kernels.rule import Rule
 
 _NOTHING = np.zeros(1, dtype=np.float32)
 
 
-def apply(
-    gradient: Tensor,
+def update(
     weight: Tensor,
     scores: Tensor,
     masked: Tensor,
     first: Tensor | None,
     second: Tensor | None,
-    recipe: Recipe,
+    gradient: Tensor,
     count: int,
+    rule: Rule,
 ) -> None:
     """The optimiser's step number `count` on scores [t, out, in] from the gradient of the masked weights."""
+    optimiser, rate, weight_decay, momentum, first_decay, second_decay, epsilon = rule
     flat = [t.view(len(scores), -1).numpy() for t in (gradient, scores, masked)]
     moments = [_NOTHING[None] if t is None else t.view(len(scores), -1).numpy() for t in (first, second)]
-    rate, decay = np.float32(recipe.learning_rate), np.float32(recipe.weight_decay)
-    frozen = weight.view(-1).numpy()
-    if recipe.optimiser == "rmsprop":
-        _rmsprop(*flat, moments[1], frozen, rate, decay)  # type: ignore[call-arg]
-    elif recipe.optimiser == "adam":
-        rate = np.float32(recipe.learning_rate / (1 - 0.9**count))
-        _adam(*flat, *moments, frozen, rate, decay, np.float32(math.sqrt(1 - 0.999**count)))  # type: ignore[call-arg]
+    frozen, decay = weight.view(-1).numpy(), np.float32(weight_decay)
+    squares = np.float32(second_decay), np.float32(1 - second_decay)
+    if optimiser == "rmsprop":
+        _rmsprop(*flat, moments[1], frozen, np.float32(rate), decay, *squares, np.float32(epsilon))  # type: ignore[call-arg]
+    elif optimiser == "adam":
+        corrected = np.float32(rate / (1 - first_decay**count))
+        root = np.float32(math.sqrt(1 - second_decay**count))
+        mixed = np.float32(1 - first_decay)
+        _adam(*flat, *moments, frozen, corrected, decay, mixed, *squares, root, np.float32(epsilon))  # type: ignore[call-arg]
     else:
-        _sgd(*flat, moments[0], frozen, rate, decay, np.float32(recipe.momentum), first is not None)  # type: ignore[call-arg]
+        _sgd(*flat, moments[0], frozen, np.float32(rate), decay, np.float32(momentum), first is not None)  # type: ignore[call-arg]
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _rmsprop(gradient, scores, masked, second, weight, rate, decay):  # type: ignore[no-untyped-def]
+def _rmsprop(gradient, scores, masked, second, weight, rate, decay, old, new, epsilon):  # type: ignore[no-untyped-def]
     for t in range(scores.shape[0]):
         for i in range(weight.size):
             g = gradient[t, i] * weight[i] + decay * scores[t, i]
-            v = np.float32(0.99) * second[t, i] + np.float32(0.01) * g * g
-            s = scores[t, i] - rate * g / (np.sqrt(v) + np.float32(1e-8))
+            v = old * second[t, i] + new * g * g
+            s = scores[t, i] - rate * g / (np.sqrt(v) + epsilon)
             second[t, i] = v
             scores[t, i] = s
             masked[t, i] = weight[i] if s >= 0 else np.float32(0)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _adam(gradient, scores, masked, first, second, weight, rate, decay, root):  # type: ignore[no-untyped-def]
+def _adam(gradient, scores, masked, first, second, weight, rate, decay, mixed, old, new, root, epsilon):  # type: ignore[no-untyped-def]
     for t in range(scores.shape[0]):
         for i in range(weight.size):
             g = gradient[t, i] * weight[i] + decay * scores[t, i]
-            u = first[t, i] + np.float32(0.1) * (g - first[t, i])
-            v = np.float32(0.999) * second[t, i] + np.float32(0.001) * g * g
-            s = scores[t, i] - rate * u / (np.sqrt(v) / root + np.float32(1e-8))
+            u = first[t, i] + mixed * (g - first[t, i])
+            v = old * second[t, i] + new * g * g
+            s = scores[t, i] - rate * u / (np.sqrt(v) / root + epsilon)
             first[t, i] = u
             second[t, i] = v
             scores[t, i] = s

@@ -40,6 +40,7 @@ def _gather(
     width: tl.constexpr,
     channels: tl.constexpr,
     padded: tl.constexpr,
+    cropped: tl.constexpr,
     block: tl.constexpr,
 ):
     """One program writes one image: cropped from its black surroundings, mirrored, normalised."""
@@ -47,7 +48,7 @@ def _gather(
     task = tl.program_id(1).to(tl.int64)
     at = task * drawn + tl.load(step).to(tl.int64) * batch + place
     row = tl.load(rows + at).to(tl.int64)
-    draw = tl.load(draws + at)
+    draw = tl.load(draws + at) * cropped
     tl.store(y + task * batch + place, tl.load(labels + at))
     n = tl.arange(0, block)
     c = n % padded

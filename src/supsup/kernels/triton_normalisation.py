@@ -18,6 +18,8 @@ def _moments(
     parts,
     count,
     channels: tl.constexpr,
+    epsilon: tl.constexpr,
+    momentum: tl.constexpr,
     block_parts: tl.constexpr,
     block: tl.constexpr,
 ):
@@ -37,11 +39,12 @@ def _moments(
     here = task * channels + c
     inside = c < channels
     tl.store(mean + here, average, mask=inside)
-    tl.store(spread + here, 1.0 / tl.sqrt(variance + 1e-5), mask=inside)
+    tl.store(spread + here, 1.0 / tl.sqrt(variance + epsilon), mask=inside)
     old_mean = tl.load(running_mean + here, mask=inside, other=0.0)
     old_variance = tl.load(running_variance + here, mask=inside, other=0.0)
-    tl.store(running_mean + here, 0.9 * old_mean + 0.1 * average, mask=inside)
-    tl.store(running_variance + here, 0.9 * old_variance + 0.1 * variance * count / (count - 1), mask=inside)
+    tl.store(running_mean + here, (1.0 - momentum) * old_mean + momentum * average, mask=inside)
+    unbiased = momentum * variance * count / (count - 1)
+    tl.store(running_variance + here, (1.0 - momentum) * old_variance + unbiased, mask=inside)
 
 
 @triton.jit

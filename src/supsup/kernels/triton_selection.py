@@ -24,6 +24,9 @@ def _update(
     total_weights,
     total_gradients,
     signed: tl.constexpr,
+    first_decay: tl.constexpr,
+    second_decay: tl.constexpr,
+    epsilon: tl.constexpr,
     block: tl.constexpr,
 ):
     """One step of Adam on a block of one task's scores; the gradient is summed over the shares it was made in."""
@@ -47,10 +50,10 @@ def _update(
     g += decay * s
     u = tl.load(first + here)
     v = tl.load(second + here)
-    u = u + 0.1 * (g - u)
-    v = 0.999 * v + 0.001 * g * g
+    u = u + (1.0 - first_decay) * (g - u)
+    v = second_decay * v + (1.0 - second_decay) * g * g
     now = tl.load(step)
-    s -= tl.load(factors + 2 * now) * u / (tl.sqrt(v) * tl.load(factors + 2 * now + 1) + 1e-8)
+    s -= tl.load(factors + 2 * now) * u / (tl.sqrt(v) * tl.load(factors + 2 * now + 1) + epsilon)
     tl.store(first + here, u)
     tl.store(second + here, v)
     tl.store(scores + here, tl.where(w == 0, 0.0, s))

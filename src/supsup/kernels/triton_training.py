@@ -1,21 +1,20 @@
-"""Triton kernels for training many masks at once; `kernels` says what each computes and when it is used."""
+"""Triton kernels for training many masks at once; `training.operations` says what each computes and when it is used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from supsup.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from supsup.training.operations import Feed, LayerState
+from supsup.kernels.rule import Rule
 
 _PROGRAMS = 256  # that a GPU should have at least before one of them takes several images
 _OPTIMISERS = {"rmsprop": 0, "adam": 1, "sgd": 2}
+_TINY = 1e-300  # has a logarithm, which 0 has not
 
 
 @triton.jit
@@ -55,21 +54,31 @@ def _gather(
             tl.store(y + task * batch + b, tl.load(labels + task * total + start + b))
 
 
-def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
+def gather(
+    images: Tensor,
+    gain: Tensor,
+    offset: Tensor,
+    maps: Tensor,
+    rows: Tensor,
+    labels: Tensor,
+    step: Tensor,
+    x: Tensor,
+    y: Tensor,
+) -> None:
     tasks, batch, stride = x.shape
-    features = feed.images.shape[1]
+    features = images.shape[1]
     stored = max(1, min(16, tasks * batch // _PROGRAMS))
     _gather[(triton.cdiv(batch, stored), tasks)](
-        feed.images,
-        feed.gain,
-        feed.offset,
-        feed.maps,
-        feed.rows,
-        feed.labels,
-        feed.step,
+        images,
+        gain,
+        offset,
+        maps,
+        rows,
+        labels,
+        step,
         x,
         y,
-        feed.rows.shape[1],
+        rows.shape[1],
         batch,
         features=features,
         stride=stride,
@@ -191,6 +200,11 @@ def _update(
     optimiser: tl.constexpr,
     has_decay: tl.constexpr,
     has_first: tl.constexpr,
+    first_decay: tl.constexpr,
+    second_decay: tl.constexpr,
+    first_log: tl.constexpr,
+    second_log: tl.constexpr,
+    epsilon: tl.constexpr,
     precision: tl.constexpr,
     block_out: tl.constexpr,
     block_in: tl.constexpr,
@@ -225,19 +239,19 @@ def _update(
     if has_decay:
         g += decay * s
     if optimiser == 0:
-        v = 0.99 * v + 0.01 * g * g
+        v = second_decay * v + (1.0 - second_decay) * g * g
         tl.store(second + here, v, mask=inside)
-        s -= rate * g / (tl.sqrt(v) + 1e-8)
+        s -= rate * g / (tl.sqrt(v) + epsilon)
     elif optimiser == 1:
         count = tl.load(step).to(tl.float32) + 1.0
         u = tl.load(first + here, mask=inside, other=0.0)
-        u = u + 0.1 * (g - u)
-        v = 0.999 * v + 0.001 * g * g
+        u = u + (1.0 - first_decay) * (g - u)
+        v = second_decay * v + (1.0 - second_decay) * g * g
         tl.store(first + here, u, mask=inside)
         tl.store(second + here, v, mask=inside)
-        corrected = 1.0 - tl.exp2(count * -0.0014434168696687186)  # log2(0.999)
-        root = tl.sqrt(v) / tl.sqrt(corrected) + 1e-8
-        s -= rate / (1.0 - tl.exp2(count * -0.15200309344504997)) * u / root  # log2(0.9)
+        corrected = 1.0 - tl.exp2(count * second_log)
+        root = tl.sqrt(v) / tl.sqrt(corrected) + epsilon
+        s -= rate / (1.0 - tl.exp2(count * first_log)) * u / root
     else:
         if has_first:
             u = momentum * tl.load(first + here, mask=inside, other=0.0) + g
@@ -248,29 +262,44 @@ def _update(
     tl.store(masked + here, tl.where(s >= 0, w, 0.0).to(masked.dtype.element_ty), mask=inside)
 
 
-def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, step: Tensor) -> None:
+def update(
+    weight: Tensor,
+    scores: Tensor,
+    masked: Tensor,
+    first: Tensor | None,
+    second: Tensor | None,
+    delta: Tensor,
+    inputs: Tensor,
+    step: Tensor,
+    rule: Rule,
+) -> None:
     tasks, batch, out_size = delta.shape
     in_size = inputs.shape[2]
     tile = tile_of(batch, inputs.dtype)
     programs = triton.cdiv(out_size, tile["block_out"]) * triton.cdiv(in_size, tile["block_in"])
     _update[(programs, tasks)](
-        layer.weight,
-        layer.scores,
-        layer.masked,
-        layer.first if layer.first is not None else layer.scores,
-        layer.second if layer.second is not None else layer.scores,
+        weight,
+        scores,
+        masked,
+        first if first is not None else scores,
+        second if second is not None else scores,
         delta,
         inputs,
         step,
-        recipe.learning_rate,
-        recipe.weight_decay,
-        recipe.momentum,
+        rule.rate,
+        rule.weight_decay,
+        rule.momentum,
         batch=batch,
         out_size=out_size,
         in_size=in_size,
-        optimiser=_OPTIMISERS[recipe.optimiser],
-        has_decay=recipe.weight_decay > 0,
-        has_first=layer.first is not None,
+        optimiser=_OPTIMISERS[rule.optimiser],
+        has_decay=rule.weight_decay > 0,
+        has_first=first is not None,
+        first_decay=rule.first_decay,
+        second_decay=rule.second_decay,
+        first_log=math.log2(max(rule.first_decay, _TINY)),
+        second_log=math.log2(max(rule.second_decay, _TINY)),
+        epsilon=rule.epsilon,
         precision="ieee" if inputs.dtype == torch.float32 else "tf32",
         **tile,
     )

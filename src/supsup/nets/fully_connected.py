@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 
 from supsup.errors import SupSupError
 from supsup.nets.registry import architecture
+from supsup.nets.structure import as_built
 
 
 @architecture
@@ -46,30 +46,8 @@ def fc_1024(outputs: int = 10, inputs: int = 784) -> FullyConnected:
 def plain_layers(module: nn.Module) -> list[nn.Linear] | None:
     """The layers of a `FullyConnected` that computes what its class says and nothing else; None for any other module.
 
-    What works by hand, without calling the module, asks this first. It looks at what the module holds: somebody may
-    have given a layer a bias, a hook, another parametrisation, or put another layer in its place.
+    What works by hand, without calling the module, asks this first.
     """
-    if type(module) is not FullyConnected or "forward" in vars(module) or _hooked(module) or _hooked(module.layers):
+    if not isinstance(module, FullyConnected) or not as_built(module):
         return None
-    if _own_tensors(module) or _own_tensors(module.layers) or len(module.layers) != len(module.widths) - 1:
-        return None
-    layers = []
-    for layer, (inputs, outputs) in zip(module.layers, pairwise(module.widths)):
-        if not isinstance(layer, nn.Linear) or layer.weight.shape != (outputs, inputs):
-            return None
-        changed = type(layer) is not nn.Linear or "forward" in vars(layer) or _hooked(layer)
-        if changed or _own_tensors(layer) != 1 or list(layer.children()):
-            return None
-        layers.append(layer)
-    return layers
-
-
-def _own_tensors(module: nn.Module) -> int:
-    return len(list(module.parameters(recurse=False))) + len(list(module.buffers(recurse=False)))
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether something is called before or after the module, or with its gradients."""
-    own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    everywhere = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
-    return any(getattr(module, name) for name in own) or any(getattr(module_hooks, name) for name in everywhere)
+    return [layer for layer in module.layers if isinstance(layer, nn.Linear)]

@@ -9,6 +9,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d
 
 from supsup.errors import SupSupError
 from supsup.nets.registry import architecture
+from supsup.nets.structure import as_built
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -118,3 +119,15 @@ def gem_resnet18(outputs: int = 5) -> ResNet:
 def resnet50(outputs: int = 10) -> ResNet:
     """ResNet-50 for images of 224×224."""
     return ResNet(outputs, (3, 4, 6, 3), (64, 128, 256, 512), bottleneck=True, large_images=True)
+
+
+def plain_blocks(module: nn.Module) -> list[BasicBlock] | None:
+    """The blocks of a `ResNet` for small images that computes what its class says; None for any other module.
+
+    What works by hand, without calling the module, asks this first.
+    """
+    if not isinstance(module, ResNet) or module.large_images or not as_built(module):
+        return None
+    blocks = [block for block in module.stages.modules() if isinstance(block, BasicBlock | Bottleneck)]
+    basic = [block for block in blocks if isinstance(block, BasicBlock)]
+    return basic if len(basic) == len(blocks) else None

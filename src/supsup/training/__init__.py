@@ -1,8 +1,9 @@
 """From a task's images to a mask: the recipe, the order of the batches, and the executors that train."""
 
-from supsup.training.many import Trained as Trained
-from supsup.training.many import train_masks as train_masks
-from supsup.training.plain import MaskTrainer as MaskTrainer
+from supsup.training.executor import train_masks as train_masks
+from supsup.training.job import Job as Job
+from supsup.training.job import Trained as Trained
+from supsup.training.plain import MaskTraining as MaskTraining
 from supsup.training.plain import train_mask as train_mask
 from supsup.training.recipe import SPLIT_CIFAR100 as SPLIT_CIFAR100
 from supsup.training.recipe import SPLIT_IMAGENET as SPLIT_IMAGENET

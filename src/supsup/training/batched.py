@@ -5,22 +5,32 @@ With one task on a CPU this is simply a faster way to train one mask; with thous
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from supsup import philox
+from supsup.bank import pack_columns
 from supsup.frozen import FrozenNet
-from supsup.nets import FullyConnected
-from supsup.training.operations import Feed, LayerState, backward, forward, gather, loss_gradient, update
+from supsup.kernels.graphs import repeated
+from supsup.progress import Advance
+from supsup.scores import score_bound, score_label
+from supsup.training.feed import Feed
+from supsup.training.grouping import free_memory, groups
+from supsup.training.job import Job, Trained
+from supsup.training.operations import LayerState, backward, forward, gather, loss_gradient, update
+from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
 
-
-def supports(net: FrozenNet, recipe: Recipe) -> bool:
-    """Whether this executor knows the network's forward pass and how the recipe goes."""
-    simple = recipe.selection == "threshold" and recipe.schedule == "constant" and not recipe.warm_up
-    return type(net.module) is FullyConnected and simple
+_TOGETHER = 2500  # tasks at once at most: more do not go faster, and an interruption loses those under way
+_REPORTED = 50  # steps between two looks at the clock
+_SCORES = 1 << 26  # drawn at once
 
 
 def padded(width: int) -> int:
@@ -50,12 +60,12 @@ class BatchedTrainer:
         self.resize(tasks, batch_size)
 
     def resize(self, tasks: int, batch_size: int) -> None:
-        """Make room for batches of another size."""
+        """Buffers for batches of another size."""
 
-        def room(width: int) -> Tensor:
+        def buffer(width: int) -> Tensor:
             return torch.zeros(tasks, batch_size, width, dtype=self.precision, device=self.net.device)
 
-        self.x, *self.hidden = (room(width) for width in self.widths)
+        self.x, *self.hidden = (buffer(width) for width in self.widths)
         self.y = torch.zeros(tasks, batch_size, dtype=torch.int32, device=self.net.device)
 
     def _layer(self, weight: Tensor, tasks: int, precision: torch.dtype) -> LayerState:
@@ -130,3 +140,148 @@ class BatchedTrainer:
             name: layer.scores[:, :rows, :columns] >= 0
             for (name, (rows, columns)), layer in zip(self.net.shapes.items(), self.layers)
         }
+
+    def scores(self) -> dict[str, Tensor]:
+        """The scores as they stand, [t, out, in] for each weight, a copy."""
+        return {
+            name: layer.scores[:, :rows, :columns].clone()
+            for (name, (rows, columns)), layer in zip(self.net.shapes.items(), self.layers)
+        }
+
+    def scores_if_asked(self) -> dict[str, Tensor] | None:
+        """The scores where the recipe hands them on to later tasks; they are as large as all the rest."""
+        return self.scores() if self.recipe.transfer == "scores" else None
+
+
+class BatchedOnGPU:
+    """Thousands of tasks of a fully connected network at once, as one CUDA graph for each step."""
+
+    name = "batched on a GPU"
+
+    def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
+        return (
+            net.device.type == "cuda"
+            and precision in (None, torch.bfloat16, torch.float32)
+            and _in_step(net, jobs)
+            and all(job.task.train.in_memory and job.task.train.augmentation is None for job in jobs)
+        )
+
+    def train(
+        self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
+    ) -> Iterator[Trained]:
+        for group in groups(jobs, _alike, lambda job: bytes_per_task(net, job), free_memory(net.device), _TOGETHER):
+            recipe, steps = group[0].recipe, group[0].steps
+            trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision)
+            tasks = [job.task for job in group]
+            feed = Feed.empty(tasks[0].train.on(net.device), len(group), steps * recipe.batch_size, mapped=True)
+            feed.fill(tasks, net.seed, recipe.batch_size)
+            step = repeated(partial(trainer.step_from, feed))
+            feed.step.zero_()
+            start_jobs(trainer, group)
+            for count in range(1, steps + 1):
+                step()
+                if count % _REPORTED == 0 or count == steps:
+                    torch.cuda.synchronize()
+                    advance(len(group) * ((count - 1) % _REPORTED + 1) / steps)
+            trained = Trained(tasks, pack_columns(trainer.masks()), {}, trainer.scores_if_asked())
+            del trainer, feed, step
+            yield trained
+
+
+class BatchedOnCPU:
+    """As many tasks of a fully connected network side by side as torch has threads, each on one of them.
+
+    A lone task has one thread too, so that its mask is the same to the bit whatever it is learned with.
+    """
+
+    name = "batched on a CPU"
+
+    def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
+        known = precision in (None, torch.bfloat16, torch.float32, torch.float64)
+        return net.device.type == "cpu" and known and _in_step(net, jobs)
+
+    def train(
+        self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
+    ) -> Iterator[Trained]:
+        threads = min(torch.get_num_threads(), len(jobs))
+        of_thread = threading.local()
+        stop = threading.Event()
+
+        def train(job: Job) -> Trained:
+            task, recipe, _ = job
+            if not hasattr(of_thread, "trainer"):
+                of_thread.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
+            trainer: BatchedTrainer = of_thread.trainer
+            start_jobs(trainer, [job])
+            order = batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, job.steps)
+            for x, y in task.train.training_batches(order, net.seed, task.name):
+                if stop.is_set():
+                    break
+                trainer.load(x, y)
+                trainer.step()
+            return Trained([task], pack_columns(trainer.masks()), {}, trainer.scores_if_asked())
+
+        with one_thread_each(), ThreadPoolExecutor(threads) as pool:
+            try:
+                for trained in pool.map(train, jobs):
+                    yield trained
+                    advance(1)
+            finally:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Torch operations on one thread for a while."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def bytes_per_task(net: FrozenNet, job: Job) -> int:
+    """What training one task takes on the device: scores, moments, masked weights, a batch's activations, its order."""
+    recipe = job.recipe
+    weights = sum(shape.numel() for shape in net.shapes.values())
+    units = sum(shape[0] for shape in net.shapes.values()) + next(iter(net.shapes.values()))[1]
+    moments = {"rmsprop": 1, "adam": 2, "sgd": 1 if recipe.momentum else 0}[recipe.optimiser]
+    return weights * (4 + 4 * moments + 4 + 2) + 8 * units * recipe.batch_size + 8 * job.steps * recipe.batch_size
+
+
+def start_jobs(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
+    """Begin training these jobs, each from its own scores."""
+    net = trainer.net
+
+    def scores(weight: str) -> Iterator[Tensor]:
+        shape = net.shapes[weight]
+        at_once = max(1, _SCORES // shape.numel())
+        for start in range(0, len(jobs), at_once):
+            some = jobs[start : start + at_once]
+            given = [job.scores[weight] for job in some if job.scores is not None]
+            if given:
+                yield torch.stack(given)
+            else:
+                labels = [score_label(job.task.name, weight) for job in some]
+                yield philox.uniform(net.seed, labels, shape.numel(), score_bound(shape), net.device).view(-1, *shape)
+
+    trainer.start(scores)
+
+
+def by_hand(net: FrozenNet, recipe: Recipe) -> bool:
+    """Whether a step by hand is the step of this network and recipe."""
+    simple = recipe.selection == "threshold" and recipe.schedule == "constant" and not recipe.warm_up
+    return net.is_fully_connected and simple
+
+
+def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:
+    """Whether a step by hand is all that these jobs ask for: one recipe, and scores given for all or none."""
+    same = all(job.recipe == jobs[0].recipe and (job.scores is None) == (jobs[0].scores is None) for job in jobs)
+    return same and by_hand(net, jobs[0].recipe)
+
+
+def _alike(one: Job, other: Job) -> bool:
+    """Whether two tasks share their images and length, so that one feed serves both."""
+    return one.task.train.images is other.task.train.images and len(one.task.train) == len(other.task.train)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from supsup.kernels import available
+from supsup.kernels.rule import Rule
+from supsup.training.feed import Feed
 from supsup.training.recipe import Recipe
 
 if available.NUMBA:
@@ -23,29 +25,18 @@ if available.TRITON:
 _FEW_TASKS = 4  # for so few, small products in one launch each beat those of the library
 
 
-@dataclass
-class Feed:
-    """Where the batches of t tasks come from: shared images and, for each task, rows, labels and a pixel map."""
-
-    images: Tensor  # [n, f] uint8 or float32
-    gain: Tensor  # [f]
-    offset: Tensor  # [f]
-    maps: Tensor  # [t, f] int32: the pixel shown at each place, −1 for none
-    rows: Tensor  # [t, steps · b] int32, of the images
-    labels: Tensor  # [t, steps · b] int32
-    step: Tensor  # [1] int32: the step to come
-
-
 def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
     """Fill the first features of x [t, b, ≥ f], and y [t, b], with the batch of the feed's present step."""
+    assert feed.maps is not None
+    images = feed.part.images.flatten(1)
     if x.is_cuda and available.TRITON:
-        triton_training.gather(feed, x, y)
+        triton_training.gather(images, feed.gain, feed.offset, feed.maps, feed.rows, feed.labels, feed.step, x, y)
         return
     batch = x.shape[1]
     start = int(feed.step) * batch
     outside = feed.maps < 0
     for task in range(len(x)):
-        pixels = feed.images[feed.rows[task, start : start + batch].long()].float()
+        pixels = images[feed.rows[task, start : start + batch].long()].float()
         shown = pixels[:, feed.maps[task].clamp(min=0).long()].mul_(feed.gain).add_(feed.offset)
         x[task, :, : shown.shape[1]] = shown.masked_fill_(outside[task], 0)
     y.copy_(feed.labels[:, start : start + batch])
@@ -92,6 +83,11 @@ class LayerState:
     first: Tensor | None  # momentum (SGD) or first moment (Adam)
     second: Tensor | None  # second moment (RMSprop, Adam)
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """All of them, in order."""
+        return self.weight, self.scores, self.masked, self.first, self.second
+
 
 def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, step: Tensor) -> None:
     """One optimiser step on a layer's scores from its outputs' gradient [t, b, out] and its inputs [t, b, in].
@@ -99,16 +95,31 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
     `step` holds the number of steps done before this one.
     """
     if delta.is_cuda and available.TRITON:
-        triton_training.update(layer, delta, inputs, recipe, step)
+        triton_training.update(
+            layer.weight, layer.scores, layer.masked, layer.first, layer.second, delta, inputs, step, rule_of(recipe)
+        )
         return
     g = torch.bmm(delta.transpose(1, 2), inputs).float()
     alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
-        numba_training.apply(
-            g, layer.weight, layer.scores, layer.masked, layer.first, layer.second, recipe, int(step) + 1
+        numba_training.update(
+            layer.weight, layer.scores, layer.masked, layer.first, layer.second, g, int(step) + 1, rule_of(recipe)
         )
     else:
         plain_update(layer, g, recipe, int(step) + 1)
+
+
+def rule_of(recipe: Recipe) -> Rule:
+    """An optimiser's constants as kernels take them."""
+    return Rule(
+        recipe.optimiser,
+        recipe.learning_rate,
+        recipe.weight_decay,
+        recipe.momentum,
+        recipe.first_decay,
+        recipe.squares_decay,
+        recipe.epsilon,
+    )
 
 
 def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int) -> None:
@@ -117,17 +128,18 @@ def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int) -> No
     scores, rate = layer.scores, recipe.learning_rate
     if recipe.weight_decay:
         g.add_(scores, alpha=recipe.weight_decay)
+    decay = recipe.squares_decay
     if recipe.optimiser == "rmsprop":
         assert layer.second is not None
-        layer.second.mul_(0.99).addcmul_(g, g, value=0.01)
-        scores.addcdiv_(g, layer.second.sqrt().add_(1e-8), value=-rate)
+        layer.second.mul_(decay).addcmul_(g, g, value=1 - decay)
+        scores.addcdiv_(g, layer.second.sqrt().add_(recipe.epsilon), value=-rate)
     elif recipe.optimiser == "adam":
         assert layer.first is not None
         assert layer.second is not None
-        layer.first.lerp_(g, 0.1)
-        layer.second.mul_(0.999).addcmul_(g, g, value=0.001)
-        root = (layer.second.sqrt() / (1 - 0.999**count) ** 0.5).add_(1e-8)
-        scores.addcdiv_(layer.first, root, value=-rate / (1 - 0.9**count))
+        layer.first.lerp_(g, 1 - recipe.first_decay)
+        layer.second.mul_(decay).addcmul_(g, g, value=1 - decay)
+        root = (layer.second.sqrt() / (1 - decay**count) ** 0.5).add_(recipe.epsilon)
+        scores.addcdiv_(layer.first, root, value=-rate / (1 - recipe.first_decay**count))
     else:
         if layer.first is not None:
             g = layer.first.mul_(recipe.momentum).add_(g)

@@ -1,8 +1,8 @@
-"""Training one mask on any module with autograd: the path that defines what is right."""
+"""Training on any module with autograd, one task at a time: the path that defines what is right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -10,43 +10,81 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from supsup import philox
+from supsup.bank import pack_columns
 from supsup.data import Part
 from supsup.frozen import FrozenNet
-from supsup.scores import hard_mask, initial_scores, soft_mask
+from supsup.progress import Advance
+from supsup.scores import initial_scores
+from supsup.training.job import Job, Trained
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
+from supsup.training.trainee import MaskTrainee, State, Trainee
 
 
-class MaskTrainer:
-    """The scores of one mask, their optimiser and the task's statistics; the frozen weights are only read.
+class PlainTraining:
+    """A state of a trainee and its optimiser.
 
     steps  how many there will be, for a learning rate that changes
     """
 
-    def __init__(self, net: FrozenNet, scores: Mapping[str, Tensor], recipe: Recipe, steps: int | None = None) -> None:
-        self.net, self.recipe = net, recipe
-        self.steps = recipe.steps if steps is None else steps
-        self.done = 0
-        self.scores = {name: value.clone().requires_grad_() for name, value in scores.items()}
-        self.statistics = {name: value.clone() for name, value in net.statistics.items()}
-        self.optimiser = recipe.build(self.scores.values())
+    def __init__(self, trainee: Trainee, state: Mapping[str, Tensor], recipe: Recipe, steps: int) -> None:
+        self.trainee, self.recipe, self.steps, self.done = trainee, recipe, steps, 0
+        self.state: State = {name: value.clone() for name, value in state.items()}
+        trained = [self.state[name].requires_grad_() for name in trainee.trained_names(self.state)]
+        self.optimiser = recipe.build(trained)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One batch."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.done, self.steps)
-        masks = {name: soft_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
-        with self.net.training():
-            loss = cross_entropy(self.net.run(x, self.net.masked(masks | self.statistics)), y)
+        with self.trainee.training():
+            loss = cross_entropy(self.trainee.run(self.state, x), y)
+        penalty = self.trainee.penalty(self.state)
         self.optimiser.zero_grad()
-        loss.backward()
+        (loss if penalty is None else loss + penalty).backward()
+        self.trainee.before_update(self.state)
         self.optimiser.step()
+        self.trainee.after_update(self.state)
         self.done += 1
 
-    @torch.no_grad()
-    def mask(self) -> dict[str, Tensor]:
+    def run(self, task: str, part: Part, offset: int = 0, after_step: Callable[[], None] | None = None) -> None:
+        """All batches of a task, whose name and size decide their order; `offset` is added to the labels."""
+        order = batch_positions(self.trainee.seed, task, len(part), self.recipe.batch_size, self.steps)
+        for x, y in part.on(self.trainee.device).training_batches(order, self.trainee.seed, task):
+            self.step(x, y + offset if offset else y)
+            if after_step is not None:
+                after_step()
+
+
+class MaskTraining(PlainTraining):
+    """The same for a mask: its scores, their optimiser and the task's statistics; the frozen weights are only read."""
+
+    trainee: MaskTrainee
+
+    def __init__(
+        self,
+        net: FrozenNet,
+        scores: Mapping[str, Tensor],
+        recipe: Recipe,
+        steps: int | None = None,
+        statistics: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        trainee = MaskTrainee(net, recipe)
+        super().__init__(trainee, trainee.begin(scores, statistics), recipe, recipe.steps if steps is None else steps)
+
+    @property
+    def scores(self) -> State:
+        """The scores as they stand."""
+        return self.trainee.scores(self.state)
+
+    @property
+    def statistics(self) -> State:
+        """The task's statistics as they stand."""
+        return self.trainee.statistics(self.state)
+
+    def mask(self) -> State:
         """The mask as the scores stand now."""
-        return {name: hard_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
+        return self.trainee.mask(self.state)
 
 
 def train_mask(
@@ -56,25 +94,20 @@ def train_mask(
     recipe: Recipe,
     after_step: Callable[[], None] | None = None,
     scores: Mapping[str, Tensor] | None = None,
-) -> MaskTrainer:
+) -> MaskTraining:
     """A trained mask: a function of the network's seed, the task's name and images, the recipe and first scores alone.
 
     scores  where they start (`initial_scores` by default)
     """
-    steps = recipe.steps_for(len(part))
     start = initial_scores(net.seed, task, net.shapes, net.device) if scores is None else scores
-    trainer = MaskTrainer(net, start, recipe, steps)
-    order = batch_positions(net.seed, task, len(part), recipe.batch_size, steps)
-    with _randomness(net.seed, task, net.device):
-        for x, y in part.on(net.device).training_batches(order, net.seed, task):
-            trainer.step(x, y)
-            if after_step is not None:
-                after_step()
-    return trainer
+    training = MaskTraining(net, start, recipe, recipe.steps_for(len(part)))
+    with seeded(net.seed, task, net.device):
+        training.run(task, part, after_step=after_step)
+    return training
 
 
 @contextmanager
-def _randomness(seed: int, task: str, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
     """Layers that draw numbers in training (dropout) draw them from the seed and the task's name alone."""
     start = int(philox.words(seed, [f"layers/{task}"], 1))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -83,3 +116,29 @@ def _randomness(seed: int, task: str, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(start)
         yield
+
+
+class Plain:
+    """The executor that takes everything, in float32."""
+
+    name = "plain"
+
+    def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
+        return precision in (None, torch.float32)
+
+    def train(
+        self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
+    ) -> Iterator[Trained]:
+        for task, recipe, scores in jobs:
+            share = 1 / recipe.steps_for(len(task.train))
+
+            def after_step(share: float = share) -> None:
+                advance(share)
+
+            training = train_mask(net, task.name, task.train, recipe, after_step, scores)
+            packed = pack_columns({name: bits[None] for name, bits in training.mask().items()})
+            statistics, ended = (
+                {name: value.detach()[None] for name, value in found.items()}
+                for found in (training.statistics, training.scores)
+            )
+            yield Trained([task], packed, statistics, ended)

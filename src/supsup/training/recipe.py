@@ -34,6 +34,9 @@ class Recipe:
 
     steps, epochs  so many batches of `batch_size` images, or so many epochs of ⌈images / batch_size⌉ batches
     momentum       for "sgd" only
+    first_decay    the share of the mean gradient that stays at each step: Adam's β₁
+    second_decay   the share of the mean squared gradient that stays: Adam's β₂ (0.999 if None), RMSprop's α (0.99)
+    epsilon        what Adam and RMSprop add to the root they divide by
     schedule       "constant", or "cosine" from `learning_rate` down to 0
     warm_up        the share of the steps in which the rate first rises from 0
     selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
@@ -55,6 +58,9 @@ class Recipe:
     budget: float | None = None
     density: float | None = None
     transfer: Transfer = "none"
+    first_decay: float = 0.9
+    second_decay: float | None = None
+    epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
         for name, kinds in _CHOICES.items():
@@ -68,6 +74,9 @@ class Recipe:
             raise SupSupError("learning_rate must be positive, weight_decay at least 0, momentum in [0, 1)")
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
+        decays = [self.first_decay, self.second_decay if self.second_decay is not None else 0.0]
+        if not all(0 <= decay < 1 for decay in decays) or not self.epsilon > 0:
+            raise SupSupError("first_decay and second_decay must be in [0, 1), epsilon positive")
         if not 0 <= self.warm_up < 1:
             raise SupSupError(f"warm_up is a share of the steps, at least 0 and below 1; got {self.warm_up}")
         self._check_selection()
@@ -100,17 +109,23 @@ class Recipe:
         """How many weights of a tensor a mask keeps; None where the scores decide."""
         return None if self.selection == "threshold" else weights_kept(shape, self.budget, self.density)
 
+    @property
+    def squares_decay(self) -> float:
+        """`second_decay`, or what is usual for the optimiser."""
+        usual = 0.99 if self.optimiser == "rmsprop" else 0.999
+        return usual if self.second_decay is None else self.second_decay
+
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The torch optimiser over these tensors."""
+        rate, decay = self.learning_rate, self.weight_decay
         if self.optimiser == "rmsprop":
             return torch.optim.RMSprop(
-                parameters, lr=self.learning_rate, alpha=0.99, eps=1e-8, weight_decay=self.weight_decay
+                parameters, lr=rate, alpha=self.squares_decay, eps=self.epsilon, weight_decay=decay
             )
         if self.optimiser == "adam":
-            return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(
-            parameters, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
-        )
+            betas = (self.first_decay, self.squares_decay)
+            return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=self.epsilon, weight_decay=decay)
+        return torch.optim.SGD(parameters, lr=rate, momentum=self.momentum, weight_decay=decay)
 
 
 SPLIT_CIFAR100 = Recipe(

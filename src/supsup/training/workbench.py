@@ -13,10 +13,9 @@ from supsup.data import Part
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import repeated
-from supsup.training.batched import BatchedTrainer, supports
-from supsup.training.many import feature_map, image_feed
-from supsup.training.operations import Feed
-from supsup.training.plain import MaskTrainer
+from supsup.training.batched import BatchedTrainer, by_hand
+from supsup.training.feed import Feed, feature_map
+from supsup.training.plain import MaskTraining
 from supsup.training.recipe import Recipe
 
 _AT_ONCE = 20  # steps in one launch on a GPU
@@ -48,7 +47,7 @@ def workbench(net: FrozenNet, recipe: Recipe) -> Workbench:
     """The fastest one for this network."""
     if recipe.schedule != "constant" or recipe.warm_up:
         raise SupSupError("observe goes on without end, so its learning rate must be constant: Recipe(schedule=…)")
-    return DirectBench(net, recipe) if supports(net, recipe) else PlainBench(net, recipe)
+    return DirectBench(net, recipe) if by_hand(net, recipe) else PlainBench(net, recipe)
 
 
 class PlainBench:
@@ -58,13 +57,12 @@ class PlainBench:
         self.net, self.recipe = net, recipe
 
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
-        self.trainer = MaskTrainer(self.net, scores, self.recipe)
-        self.trainer.statistics |= {name: value.clone() for name, value in (statistics or {}).items()}
+        self.trainer = MaskTraining(self.net, scores, self.recipe, statistics=statistics)
 
-    def take_off(self) -> MaskTrainer:
+    def take_off(self) -> MaskTraining:
         return self.trainer
 
-    def put_on(self, state: MaskTrainer) -> None:
+    def put_on(self, state: MaskTraining) -> None:
         self.trainer = state
 
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -119,6 +117,7 @@ class DirectBench:
             return
         fed = self._feed(part, positions)
         feed, order = fed.feed, positions.flatten()
+        assert feed.maps is not None
         feed.maps[0] = feature_map(part)
         feed.rows[0, : len(order)] = (order if part.rows is None else part.rows[order]).int()
         feed.labels[0, : len(order)] = part.labels[order].int()
@@ -140,7 +139,7 @@ class DirectBench:
                 return fed
         if self.trainer.x.shape[1] != batch_size:
             self.trainer.resize(1, batch_size)
-        feed = image_feed(part, 1, positions.numel())
+        feed = Feed.empty(part, 1, positions.numel(), mapped=True)
         state = self.take_off()
         one = partial(self.trainer.step_from, feed)
         step, steps = repeated(one), repeated(one, _AT_ONCE)

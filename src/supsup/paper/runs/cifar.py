@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from supsup import nets, progress
-from supsup.bank import pack_columns
 from supsup.data import Stream, Task
 from supsup.evaluate import evaluate
 from supsup.learner import SupSup
@@ -21,7 +20,8 @@ from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.sizes import bytes_of
 from supsup.paper.workshop import Workshop
-from supsup.training import SPLIT_CIFAR100, Recipe, Trained
+from supsup.training import SPLIT_CIFAR100, Recipe, train_masks
+from supsup.training import Job as MaskJob
 
 
 def split_cifar100(job: Job, shop: Workshop) -> Work:
@@ -58,19 +58,11 @@ def new_model(job: Job, shop: Workshop, budget: float) -> SupSup:
 
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance) -> None:
     """One task in several models that differ in the weights kept; on a GPU in one go."""
-    if models[0].device.type != "cuda":
-        for model in models:
-            model.learn(task)
-            advance(1)
-        return
-    from supsup.training import residual
-
-    jobs = [residual.Job(task, model.recipe, model.first_scores(task.name)) for model in models]
-    trainer = residual.train_together(models[0].net, jobs, advance)
-    masks, statistics, scores = trainer.masks(), trainer.statistics(), trainer.final_scores()
-    for i, model in enumerate(models):
-        rows = [{name: value[i : i + 1] for name, value in found.items()} for found in (masks, statistics, scores)]
-        model.take_in(Trained([task], pack_columns(rows[0]), rows[1], rows[2]))
+    jobs = [MaskJob(task, model.recipe, model.first_scores(task.name)) for model in models]
+    waiting = iter(models)
+    for trained in train_masks(models[0].net, jobs, advance=advance):
+        for one in trained.split():
+            next(waiting).take_in(one)
 
 
 def _finished(

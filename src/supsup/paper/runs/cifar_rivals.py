@@ -10,7 +10,7 @@ import torch
 
 from supsup import nets
 from supsup.baselines import BatchE, SeparateHeads, UpperBound
-from supsup.baselines.rival import Method
+from supsup.baselines.rival import Rival
 from supsup.evaluate import evaluate
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished
@@ -40,20 +40,20 @@ def split_cifar100_rivals(job: Job, shop: Workshop) -> Work:
         yield Finished(wanted, seed, figures, each, _sizes(graded_model), seconds)
 
 
-def _sizes(model: Method) -> dict[str, int]:
+def _sizes(model: Rival) -> dict[str, int]:
     """The paper counts a head for each task, also where the released script trains a rank-one last layer."""
     if isinstance(model, BatchE) and model.last == "rank-one":
         return {"paper's count": model.bytes_with("head"), "vectors": model.bytes}
     return {"paper's count": model.bytes}
 
 
-def model_of(training: Mapping[str, Any], seed: int, device: torch.device) -> Method:
+def model_of(training: Mapping[str, Any], seed: int, device: torch.device) -> Rival:
     """The rival of a training."""
     slow = recipe_of(training, _BASIC)
     fast, fastest = replace(slow, learning_rate=1e-2), replace(slow, learning_rate=0.1)
     common: dict[str, Any] = {"net": nets.gem_resnet18(outputs=5), "seed": seed, "device": device}
     common["filling"] = "kaiming_uniform"  # as in the released configurations
-    kinds: dict[str, Callable[[], Method]] = {
+    kinds: dict[str, Callable[[], Rival]] = {
         "batche": lambda: BatchE(last="head", recipe=fast, first=slow, **common),
         "batche-random-rank-one": lambda: BatchE(base="random", recipe=fastest, **common),
         "batche-random-heads": lambda: BatchE(base="random", last="head", recipe=fastest, **common),

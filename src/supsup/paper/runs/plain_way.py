@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from supsup.baselines.any_module import learn_plain
-from supsup.baselines.rival import Method
+from supsup.baselines.executors import learn_plain
+from supsup.baselines.rival import Rival
 from supsup.data import Stream
 from supsup.learner import SupSup
 from supsup.paper.records import PLAIN_WAY
@@ -32,7 +32,7 @@ def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> dict[str, float]
     return _multiplied(train, recipe, stream, shop)
 
 
-def plain_rival(rival: Method, make: Callable[[Recipe], Method], stream: Stream, shop: Workshop) -> dict[str, float]:
+def plain_rival(rival: Rival, make: Callable[[Recipe], Rival], stream: Stream, shop: Workshop) -> dict[str, float]:
     """Seconds for all tasks of a rival; `make` makes another of its kind."""
     if rival.seed:
         return {}

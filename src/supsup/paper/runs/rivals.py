@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
-from supsup.baselines.rival import Method
+from supsup.baselines.rival import Rival
 from supsup.data import Stream
 from supsup.evaluate import Evaluation, evaluate
 from supsup.grading import Known
@@ -20,7 +20,7 @@ from supsup.paper.runs.plain_way import plain_rival
 from supsup.paper.workshop import Workshop, net_of
 from supsup.training import Recipe
 
-Grade = Callable[[Method, Stream], Evaluation]
+Grade = Callable[[Rival, Stream], Evaluation]
 
 
 class Curve:
@@ -45,12 +45,12 @@ class Curve:
 class Sequential:
     """All seeds in step, task after task, graded after each of the stages."""
 
-    def __init__(self, models: Sequence[Method], streams: Sequence[Stream], stages: Sequence[int]) -> None:
+    def __init__(self, models: Sequence[Rival], streams: Sequence[Stream], stages: Sequence[int]) -> None:
         self.models, self.streams, self.stages = models, streams, stages
         self.grading = 0.0
         self._begin = time.perf_counter()
 
-    def run(self, grade: Callable[[int, int, Method, Stream], None]) -> Iterator[int]:
+    def run(self, grade: Callable[[int, int, Rival, Stream], None]) -> Iterator[int]:
         """grade(number of the model, tasks learned, model, tasks it knows)"""
         for count, tasks in enumerate(zip(*self.streams), 1):
             learn_side_by_side(self.models, tasks)
@@ -83,13 +83,13 @@ def consolidation(job: Job, shop: Workshop) -> Work:
     kind = OnlineEWC if training["method"] == "ewc" else SI
     models = [kind(net_of(training), seed, **how) for seed in job.seeds]
 
-    def grade(model: Method, stream: Stream) -> Evaluation:
+    def grade(model: Rival, stream: Stream) -> Evaluation:
         return evaluate(model, stream, "GNu", protocol="strict", show_progress=False)
 
     yield from _given(job, shop, models, grade)
 
 
-def _given(job: Job, shop: Workshop, models: Sequence[Method], grade: Grade) -> Work:
+def _given(job: Job, shop: Workshop, models: Sequence[Rival], grade: Grade) -> Work:
     streams = [shop.mnist_stream(job.training, seed) for seed in job.seeds]
     curve, work = Curve(job.seeds), Sequential(models, streams, job.training["stages"])
     yield from work.run(lambda i, count, model, stream: curve.add(job.seeds[i], count, grade(model, stream)))
@@ -107,7 +107,7 @@ def bounds(job: Job, shop: Workshop) -> Work:
     curves = {kept: Curve(job.seeds) for kept in {wanted.own["keep"] for wanted in job.wanted}}
     known = [Known() for _ in models]  # the networks kept do not change any more
 
-    def grade(number: int, count: int, model: Method, stream: Stream) -> None:
+    def grade(number: int, count: int, model: Rival, stream: Stream) -> None:
         for kept, curve in curves.items():
             answers = known[number] if kept == "upper" else None
             graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, known=answers)
@@ -120,7 +120,7 @@ def bounds(job: Job, shop: Workshop) -> Work:
             yield curves[kept].finished(wanted, seed, _kept(model, kept).bytes, work.seconds)
 
 
-def _kept(model: Method, kept: str) -> Method:
+def _kept(model: Rival, kept: str) -> Rival:
     assert isinstance(model, UpperBound)
     return model.lower_bound() if kept == "lower" else model
 

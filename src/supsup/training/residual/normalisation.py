@@ -28,10 +28,12 @@ class Normal:
 
 @dataclass
 class Running:
-    """Running moments of one layer for all tasks, [t, channels], padded."""
+    """Running moments of one layer for all tasks, [t, channels], padded, and the layer's ε and momentum."""
 
     mean: Tensor
     variance: Tensor
+    epsilon: float
+    momentum: float
 
 
 def moments(z: Tensor, sums: Tensor, running: Running) -> Normal:
@@ -47,6 +49,8 @@ def moments(z: Tensor, sums: Tensor, running: Running) -> Normal:
         parts,
         normal.rows,
         channels=channels,
+        epsilon=running.epsilon,
+        momentum=running.momentum,
         block_parts=min(512, max(1, triton.next_power_of_2(parts))),
         block=8,
     )

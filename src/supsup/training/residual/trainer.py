@@ -18,6 +18,7 @@ from supsup.kernels import triton_selection as k
 from supsup.kernels.triton_convolution import _gather
 from supsup.nets.resnet import BasicBlock, ResNet
 from supsup.scores import hard_mask
+from supsup.training.feed import Feed
 from supsup.training.operations import loss_gradient
 from supsup.training.recipe import Recipe
 from supsup.training.residual.layers import (
@@ -34,36 +35,6 @@ from supsup.training.residual.normalisation import Normal, Running, backward, mo
 
 _CHUNK = 4096  # scores in one program of the selection
 _PASSES = 6  # of the selection, which find the 31 bits of a score from the highest on
-
-
-@dataclass
-class ImageFeed:
-    """Where the batches of t tasks come from: shared images and, for each task and place, a row, a label and a crop."""
-
-    images: Tensor  # [n, channels, height, width] uint8
-    gain: Tensor  # [channels]
-    offset: Tensor  # [channels]
-    rows: Tensor  # [t, steps · b] int32
-    labels: Tensor  # [t, steps · b] int32
-    draws: Tensor  # [t, steps · b] int32: line + 256 · column + 65536 · mirrored
-    padding: int
-
-
-def supports(net: FrozenNet, recipe: Recipe) -> bool:
-    """Whether this executor knows the network and how the recipe goes."""
-    module = net.module
-    return (
-        type(module) is ResNet
-        and not module.large_images
-        and all(isinstance(block, BasicBlock) for block in blocks(module))
-        and recipe.optimiser == "adam"
-        and not net.pretrained
-    )
-
-
-def blocks(module: ResNet) -> list[BasicBlock]:
-    """All residual blocks in order."""
-    return [block for stage in module.stages for block in stage]  # type: ignore[attr-defined]
 
 
 class ResidualTrainer:
@@ -84,9 +55,10 @@ class ResidualTrainer:
     ) -> None:
         assert isinstance(net.module, ResNet)
         self.net, self.module, self.recipe, self.kept = net, net.module, recipe, kept
+        self._blocks = [block for block in net.module.stages.modules() if isinstance(block, BasicBlock)]
         self.tasks, self.batch_size, self.precision = len(kept), batch_size, precision
         channels, height, width = image
-        self.layers = _layers(net.module, height, width, batch_size)
+        self.layers = _layers(net.module, self._blocks, height, width, batch_size)
         self._tables(net.device)
         total = sum(layer.blocks for layer in self.layers) * BLOCK
 
@@ -101,10 +73,11 @@ class ResidualTrainer:
         self.step_count = torch.zeros(1, dtype=torch.int32, device=net.device)
         self.factors = _adam_factors(recipe, steps).to(net.device)
         self.running: dict[str, Running] = {}
-        for name, value in net.statistics.items():
-            if name.endswith(".running_mean"):
-                room = [torch.zeros(self.tasks, padded(len(value)), device=net.device) for _ in range(2)]
-                self.running[name.removesuffix(".running_mean")] = Running(*room)
+        for name, layer in net.module.named_modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                assert layer.momentum is not None
+                mean, variance = torch.zeros(2, self.tasks, padded(layer.num_features), device=net.device)
+                self.running[name] = Running(mean, variance, layer.eps, layer.momentum)
 
     def _tables(self, device: torch.device) -> None:
         """What the launches over all layers need to know of each block, chunk and layer."""
@@ -138,31 +111,32 @@ class ResidualTrainer:
         for value in (self.first, self.second, self.step_count):
             value.zero_()
         for name, running in self.running.items():
-            for room, kind in ((running.mean, "running_mean"), (running.variance, "running_var")):
+            for buffer, kind in ((running.mean, "running_mean"), (running.variance, "running_var")):
                 fresh = self.net.statistics[f"{name}.{kind}"]
-                room.zero_()
-                room[:, : len(fresh)] = fresh
+                buffer.zero_()
+                buffer[:, : len(fresh)] = fresh
         self._select()
 
-    def step_from(self, feed: ImageFeed) -> None:
+    def step_from(self, feed: Feed) -> None:
         """One step on the feed's next batch."""
         tasks, batch, height, width, channels = self.x.shape
         _gather[(batch, tasks)](
-            feed.images,
+            feed.part.images,
             feed.rows,
             feed.labels,
-            feed.draws,
-            feed.gain,
-            feed.offset,
+            feed.rows if feed.crops is None else feed.crops,
+            feed.channel_gain,
+            feed.channel_offset,
             self.step_count,
             self.x,
             self.y,
             feed.rows.shape[1],
             batch,
-            feed.padding,
+            0 if feed.part.augmentation is None else feed.part.augmentation.padding,
             height=height - 2,
             width=width - 2,
-            channels=feed.images.shape[1],
+            channels=feed.part.images.shape[1],
+            cropped=int(feed.crops is not None),
             padded=channels,
             block=triton.next_power_of_2((height - 2) * (width - 2) * channels),
         )
@@ -190,7 +164,7 @@ class ResidualTrainer:
         stem = normalised(self.module.conv, self.module.norm, self.x)
         x = relu(stem, room("stem", stem))
         traces = []
-        for block in blocks(self.module):
+        for block in self._blocks:
             one = normalised(block.conv1, block.norm1, x)
             hidden = relu(one, room(names[id(block.conv1)], one))
             two = normalised(block.conv2, block.norm2, hidden)
@@ -260,6 +234,9 @@ class ResidualTrainer:
             self.scores.shape[1],
             self.gradients.shape[1],
             signed=self._selects,
+            first_decay=self.recipe.first_decay,
+            second_decay=self.recipe.squares_decay,
+            epsilon=self.recipe.epsilon,
             block=BLOCK,
         )
 
@@ -334,7 +311,7 @@ class _Trace:
     out: Tensor
 
 
-def _layers(module: ResNet, height: int, width: int, batch: int) -> list[Layer]:
+def _layers(module: ResNet, blocks: list[BasicBlock], height: int, width: int, batch: int) -> list[Layer]:
     """All layers in the order of their use, the classifier last, with their places."""
     found: list[Layer] = []
 
@@ -349,7 +326,7 @@ def _layers(module: ResNet, height: int, width: int, batch: int) -> list[Layer]:
 
     place("conv.weight", module.conv, height, width)
     paths = {id(child): path for path, child in module.named_modules()}
-    for block in blocks(module):
+    for block in blocks:
         path = paths[id(block)]
         one = place(f"{path}.conv1.weight", block.conv1, height, width)
         place(f"{path}.conv2.weight", block.conv2, one.out_height, one.out_width)
@@ -362,7 +339,9 @@ def _layers(module: ResNet, height: int, width: int, batch: int) -> list[Layer]:
 
 def _adam_factors(recipe: Recipe, steps: int) -> Tensor:
     """For each step the rate over the first moment's correction, and one over the root of the second's: [steps, 2]."""
+    first, second = recipe.first_decay, recipe.squares_decay
     rows = [
-        (recipe.rate(step, steps) / (1 - 0.9 ** (step + 1)), (1 - 0.999 ** (step + 1)) ** -0.5) for step in range(steps)
+        (recipe.rate(step, steps) / (1 - first ** (step + 1)), (1 - second ** (step + 1)) ** -0.5)
+        for step in range(steps)
     ]
     return torch.tensor([*rows, rows[-1]], dtype=torch.float32)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from supsup import Recipe
-from supsup.baselines.loop import Loop, Pace, whole_launches
+from supsup.training.loop import Loop, Pace, whole_launches
 
 
 @pytest.mark.parametrize("steps", [1, 7, 1000, 5000, 997, 120])

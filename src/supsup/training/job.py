@@ -1,0 +1,49 @@
+"""What an executor is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from supsup.data import Task
+from supsup.training.recipe import Recipe
+
+
+class Job(NamedTuple):
+    """A mask to train: a task, how, and where its scores start (None: at random, from seed and name)."""
+
+    task: Task
+    recipe: Recipe
+    scores: Mapping[str, Tensor] | None = None
+
+    @property
+    def steps(self) -> int:
+        """How many batches it takes."""
+        return self.recipe.steps_for(len(self.task.train))
+
+
+class Trained(NamedTuple):
+    """Tasks that were trained together, their masks as bytes [bytes, tasks], and their statistics [tasks, …] by name.
+
+    scores  as they ended, [tasks, …] by weight; None where nobody will ask for them
+    """
+
+    tasks: list[Task]
+    packed: Tensor
+    statistics: dict[str, Tensor]
+    scores: dict[str, Tensor] | None = None
+
+    def split(self) -> Iterator[Trained]:
+        """Each task on its own."""
+        for i, task in enumerate(self.tasks):
+            statistics = {name: value[i : i + 1] for name, value in self.statistics.items()}
+            scores = None if self.scores is None else {name: value[i : i + 1] for name, value in self.scores.items()}
+            yield Trained([task], self.packed[:, i : i + 1], statistics, scores)
+
+
+def same_but_for_budget(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes differ in nothing but how many weights a mask keeps."""
+    return one.selection == other.selection and replace(one, budget=other.budget, density=other.density) == other

@@ -1,0 +1,112 @@
+"""Training many tasks of a residual network on one GPU: which go together, and one CUDA graph for each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from supsup.bank import pack_columns
+from supsup.data import Part
+from supsup.frozen import FrozenNet
+from supsup.kernels.graphs import repeated
+from supsup.progress import Advance
+from supsup.scores import initial_scores
+from supsup.training.feed import Feed, fits
+from supsup.training.grouping import free_memory, groups
+from supsup.training.job import Job, Trained, same_but_for_budget
+from supsup.training.residual.trainer import ResidualTrainer
+
+_TOGETHER = 120  # tasks at most: more do not go faster, and an interruption loses those under way
+_REPORTED = 50  # steps between two looks at the clock
+
+
+class Residual:
+    """Residual networks of basic blocks with Adam; jobs that go together may keep different numbers of weights."""
+
+    name = "residual on a GPU"
+
+    def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
+        return (
+            net.device.type == "cuda"
+            and precision in (None, torch.bfloat16, torch.float32)
+            and by_hand(net, jobs)
+            and all(feeds(job.task.train) for job in jobs)
+        )
+
+    def train(
+        self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
+    ) -> Iterator[Trained]:
+        for group in groups(jobs, alike, lambda job: bytes_per_task(net, job), free_memory(net.device), _TOGETHER):
+            trainer = train_together(net, group, precision, advance)
+            tasks = [job.task for job in group]
+            trained = Trained(tasks, pack_columns(trainer.masks()), trainer.statistics(), trainer.final_scores())
+            del trainer
+            yield trained
+
+
+def by_hand(net: FrozenNet, jobs: Sequence[Job]) -> bool:
+    """Whether the kernels know the network's forward pass and the recipes of all jobs."""
+    recipe = jobs[0].recipe
+    same = all(same_but_for_budget(recipe, job.recipe) for job in jobs)
+    return net.is_residual and recipe.optimiser == "adam" and same
+
+
+def feeds(part: Part) -> bool:
+    """Whether these images can be fed to the kernels."""
+    return fits(part) and part.images.dtype == torch.uint8 and part.images.ndim == 4 and part.pixels is None
+
+
+def alike(one: Job, other: Job) -> bool:
+    """Whether two jobs share images and length, so that they can go in step."""
+    first, second = one.task.train, other.task.train
+    same = first.images is second.images and first.augmentation == second.augmentation
+    return same and len(first) == len(second)
+
+
+def train_together(
+    net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None = None, advance: Advance = lambda _: None
+) -> ResidualTrainer:
+    """The trainer of these jobs, which are alike, when it is done."""
+    recipe, steps = jobs[0].recipe, jobs[0].steps
+    channels, height, width = jobs[0].task.train.shape
+    kept = [[job.recipe.kept(shape) for shape in net.shapes.values()] for job in jobs]
+    trainer = ResidualTrainer(
+        net, (channels, height, width), kept, recipe, recipe.batch_size, steps, precision or torch.bfloat16
+    )
+    feed = feed_of(net, jobs)
+    step = repeated(partial(trainer.step_from, feed))
+    scores = [_first_scores(net, job) for job in jobs]
+    trainer.start({name: torch.stack([own[name] for own in scores]) for name in net.shapes})
+    for count in range(1, steps + 1):
+        step()
+        if count % _REPORTED == 0 or count == steps:
+            torch.cuda.synchronize()
+            advance(len(jobs) * ((count - 1) % _REPORTED + 1) / steps)
+    return trainer
+
+
+def feed_of(net: FrozenNet, jobs: Sequence[Job]) -> Feed:
+    """The batches of jobs that are alike."""
+    batch_size = jobs[0].recipe.batch_size
+    feed = Feed.empty(jobs[0].task.train.on(net.device), len(jobs), jobs[0].steps * batch_size, mapped=False)
+    feed.fill([job.task for job in jobs], net.seed, batch_size)
+    return feed
+
+
+def bytes_per_task(net: FrozenNet, job: Job) -> int:
+    """What training one task takes on the device, about: activations and slopes, scores and moments, its order."""
+    pixels = math.prod(job.task.train.shape[-2:]) * job.recipe.batch_size
+    widths = [shape[0] for shape in net.shapes.values()]
+    weights = sum(shape.numel() for shape in net.shapes.values())
+    values = sum(pixels * width * widths[0] // max(width, widths[0]) for width in widths)
+    return 10 * values + 48 * weights + 12 * job.steps * job.recipe.batch_size
+
+
+def _first_scores(net: FrozenNet, job: Job) -> dict[str, Tensor]:
+    if job.scores is not None:
+        return dict(job.scores)
+    return initial_scores(net.seed, job.task.name, net.shapes, net.device)

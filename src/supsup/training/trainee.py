@@ -1,0 +1,91 @@
+"""What is trained, as an executor for any module sees it: a state of named tensors and the outputs it gives.
+
+Masks are one kind of trainee, the rivals another; one plain loop and one captured loop serve both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from supsup.frozen import FrozenNet
+from supsup.scores import hard_mask, soft_mask
+from supsup.training.recipe import Recipe
+
+State = dict[str, Tensor]
+
+
+class Trainee(Protocol):
+    """What an executor needs to know of anything that is trained."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    def trained_names(self, state: State) -> list[str]:
+        """Which tensors of a state the optimiser moves."""
+
+    def training(self) -> AbstractContextManager[None]:
+        """While it lasts, layers behave as in training."""
+
+    def run(self, state: State, x: Tensor) -> Tensor:
+        """Outputs [images, s] of a state."""
+
+    def penalty(self, state: State) -> Tensor | None:
+        """What is added to the loss."""
+
+    def before_update(self, state: State) -> None:
+        """Called between the gradient and the optimiser's step."""
+
+    def after_update(self, state: State) -> None:
+        """Called after the optimiser's step."""
+
+
+class MaskTrainee:
+    """A mask: scores, which are trained, and the task's statistics, which the forward pass moves."""
+
+    def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
+        self.net, self.recipe = net, recipe
+        self.device, self.seed = net.device, net.seed
+
+    def begin(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> State:
+        """The state of a task before its first step, with fresh statistics if none are given."""
+        return {**scores, **self.net.statistics, **(statistics or {})}
+
+    def trained_names(self, state: State) -> list[str]:
+        return list(self.net.weights)
+
+    def training(self) -> AbstractContextManager[None]:
+        return self.net.training()
+
+    def run(self, state: State, x: Tensor) -> Tensor:
+        masks = {name: soft_mask(state[name], self.recipe.kept(shape)) for name, shape in self.net.shapes.items()}
+        return self.net.run(x, self.net.masked(masks | self.statistics(state)))
+
+    def penalty(self, state: State) -> Tensor | None:
+        return None
+
+    def before_update(self, state: State) -> None:
+        pass
+
+    def after_update(self, state: State) -> None:
+        pass
+
+    def scores(self, state: State) -> State:
+        """The scores of a state."""
+        return {name: state[name] for name in self.net.weights}
+
+    def statistics(self, state: State) -> State:
+        """The statistics of a state."""
+        return {name: state[name] for name in self.net.statistics}
+
+    @torch.no_grad()
+    def mask(self, state: State) -> State:
+        """The mask of a state, as booleans."""
+        return {name: hard_mask(state[name], self.recipe.kept(shape)) for name, shape in self.net.shapes.items()}

@@ -1,0 +1,67 @@
+"""Batches on a device: a task sees what the plain path shows it, whoever it is grouped with."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from supsup import data
+from supsup.data import Augmentation, Stream
+from supsup.training.feed import Feed, fits
+from supsup.training.operations import gather
+from supsup.training.order import batch_positions
+
+
+def colour() -> data.Source:
+    torch.manual_seed(0)
+    x = torch.randint(256, (60, 3, 4, 5), dtype=torch.uint8)
+    return data.arrays(x[:50], torch.arange(50) % 6, x[50:], torch.arange(10) % 6)
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        data.permuted(data.digits(), 3),
+        data.rotated(data.digits(), 3),
+        data.split(data.digits(), 5),
+        data.permuted(colour(), 3),
+        data.rotated(colour(), 2, step=45),
+        data.split(colour(), 2, seed=1),
+    ],
+    ids=["permuted", "rotated", "split", "permuted colour", "rotated colour", "split colour"],
+)
+def test_the_feed_gives_the_batches_of_the_plain_path(tasks: Stream) -> None:
+    feed = Feed.empty(tasks[0].train, len(tasks), 7 * 16, mapped=True)
+    feed.fill(list(tasks), 3, 16)
+    plain = [batch_positions(3, task.name, len(task.train), 16, 7) for task in tasks]
+    features = math.prod(tasks[0].train.shape)
+    x, y = torch.empty(len(tasks), 16, features), torch.empty(len(tasks), 16).int()
+    for step in range(7):
+        feed.step.fill_(step)
+        gather(feed, x, y)
+        for i, task in enumerate(tasks):
+            images, labels = task.train.batch(next(plain[i]))
+            assert torch.allclose(x[i], images.flatten(1), atol=1e-6)
+            assert torch.equal(y[i].long(), labels)
+
+
+@pytest.mark.parametrize("kind", ["split", "augmented", "rotated"])
+def test_a_lone_task_is_fed_the_batches_of_the_plain_path(kind: str) -> None:
+    """What is captured on a GPU must see the images that autograd sees, cropped, mirrored, turned and normalised."""
+    task = (data.rotated(colour(), 2, step=45) if kind == "rotated" else data.split(colour(), 2, seed=1))[1]
+    part = replace(task.train, augmentation=Augmentation(padding=2, flip=True)) if kind == "augmented" else task.train
+    task = replace(task, train=part)
+    feed = Feed.empty(part, 1, 5 * 8, mapped=part.pixels is not None)
+    feed.fill([task], seed=3, batch_size=8, offset=5)
+    order = batch_positions(3, task.name, len(part), 8, 5)
+    for x, y in part.training_batches(order, 3, task.name):
+        images, labels = feed.next(8)
+        assert torch.allclose(images, x, atol=1e-5)
+        assert torch.equal(labels, y + 5)
+
+
+def test_frames_too_wide_for_a_feed_are_left_to_the_plain_path() -> None:
+    part = data.split(colour(), 2)[0].train
+    assert fits(replace(part, augmentation=Augmentation(padding=127)))
+    assert not fits(replace(part, augmentation=Augmentation(padding=128)))

@@ -1,0 +1,108 @@
+"""Which residual tasks go together, and that the kernels see the very batches that every executor sees."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from supsup import data, nets
+from supsup.data import Augmentation, Source, Stream
+from supsup.frozen import FrozenNet
+from supsup.training import Job, Recipe
+from supsup.training.order import batch_positions
+
+pytest.importorskip("triton")
+
+from supsup.training.residual.executor import alike, by_hand, feed_of, feeds
+from supsup.training.residual.trainer import ResidualTrainer
+
+CPU = torch.device("cpu")
+RECIPE = Recipe("adam", 1e-2, epochs=2, batch_size=4, selection="edge-popup", budget=2)
+
+
+@pytest.fixture(scope="module")
+def net() -> FrozenNet:
+    return FrozenNet(nets.ResNet(3, (1,), (4,), channels=2), 0, CPU)
+
+
+@pytest.fixture(scope="module")
+def stream() -> Stream:
+    chance = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (40, 2, 8, 8), dtype=torch.uint8, generator=chance)
+    labels = torch.arange(40) % 4
+    gain, offset = torch.tensor([0.01, 0.02]), torch.tensor([-1.0, 0.5])
+    source = Source("small", images, labels, images, labels, gain, offset, 4, Augmentation(padding=2, flip=True))
+    return data.split(source, 2)
+
+
+def test_the_kernels_see_the_batches_that_every_executor_sees(net: FrozenNet, stream: Stream) -> None:
+    tasks = [stream[1], stream[0], stream[1]]
+    steps = RECIPE.steps_for(len(stream[0].train))
+    kept = [[RECIPE.kept(shape) for shape in net.shapes.values()] for _ in tasks]
+    trainer = ResidualTrainer(net, (2, 8, 8), kept, RECIPE, 4, steps, torch.float32)
+    trainer.step = lambda: None  # type: ignore[method-assign]
+    feed = feed_of(net, [Job(task, RECIPE) for task in tasks])
+    expected = [
+        list(task.train.training_batches(batch_positions(0, task.name, len(task.train), 4, steps), 0, task.name))
+        for task in tasks
+    ]
+    for step in range(steps):
+        trainer.step_from(feed)
+        trainer.step_count += 1
+        for i, batches in enumerate(expected):
+            x, y = batches[step]
+            assert torch.allclose(trainer.x[i, :, 1:-1, 1:-1, :2].permute(0, 3, 1, 2), x)
+            assert torch.equal(trainer.y[i].long(), y)
+
+
+def test_jobs_go_together_that_share_images_and_length(stream: Stream) -> None:
+    other = data.split(data.arrays(torch.zeros(8, 2, 8, 8), [0, 1] * 4, torch.zeros(2, 2, 8, 8), [0, 1]), 2)
+    plain = replace(stream[1], train=replace(stream[1].train, augmentation=None))
+    first = Job(stream[0], RECIPE)
+    assert alike(first, Job(stream[1], RECIPE))
+    assert not alike(first, Job(other[0], RECIPE))
+    assert not alike(first, Job(plain, RECIPE))
+
+
+def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: Stream) -> None:
+    job = Job(stream[0], RECIPE)
+    assert by_hand(net, [job])
+    assert by_hand(net, [job, Job(stream[1], replace(RECIPE, budget=4))]), "jobs may keep different numbers of weights"
+    assert not by_hand(net, [job, Job(stream[1], replace(RECIPE, epochs=3))])
+    assert not by_hand(net, [Job(stream[0], Recipe("sgd"))])
+    assert not by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
+    assert not by_hand(FrozenNet(nets.FullyConnected((8, 3)), 0, CPU), [job])
+    assert feeds(stream[0].train)
+    permuted = data.permuted(data.arrays(torch.zeros(4, 1, 8, 8), [0] * 4, torch.zeros(1, 1, 8, 8), [0]), 1)
+    assert not feeds(permuted[0].train)
+
+
+def _bias(net: Any) -> None:
+    net.conv.bias = nn.Parameter(torch.ones(4))
+
+
+def _affine(net: Any) -> None:
+    net.norm.weight = nn.Parameter(torch.full((4,), 2.0))
+
+
+def _stride(net: Any) -> None:
+    net.stages[0][0].conv2.padding_mode = "circular"
+
+
+def _shortcut(net: Any) -> None:
+    net.stages[0][0].shortcut = nn.ReLU()
+
+
+def _hook(net: Any) -> None:
+    net.stages[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+@pytest.mark.parametrize("change", [_bias, _affine, _stride, _shortcut, _hook])
+def test_a_network_that_somebody_changed_is_left_to_others(change: Callable[[Any], None], stream: Stream) -> None:
+    """The kernels would compute the network of the class, not this one."""
+    module = nets.ResNet(3, (1,), (4,), channels=2)
+    change(module)
+    assert not by_hand(FrozenNet(module, 0, CPU, pretrained=True), [Job(stream[0], RECIPE)])

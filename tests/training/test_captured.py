@@ -177,7 +177,7 @@ def test_random_layers_draw_from_seed_and_name_alone(split: Stream) -> None:
 
 @needs_gpu
 def test_a_network_that_waits_for_the_device_is_trained_plainly(split: Stream) -> None:
-    net = FrozenNet(Own(lambda module: float(module.linear.weight.sum())), 0, torch.device("cuda"))  # type: ignore[union-attr, operator]
+    net = FrozenNet(Own(lambda module: float(module.linear.weight.detach().sum())), 0, torch.device("cuda"))  # type: ignore[union-attr, operator]
     with pytest.warns(UserWarning, match="waits for the device"):
         ((tasks, *_),) = train_masks(net, [Job(split[0], Recipe(steps=3))])
     assert tasks == [split[0]]

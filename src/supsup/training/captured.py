@@ -83,7 +83,8 @@ class Lane:
         if self._loop is None:
             at_once = _STEPS if self.feed is not None else 1
             try:
-                self._loop = Loop(self._step, self.steps, self.trainee.device, at_once)
+                with torch.enable_grad():
+                    self._loop = Loop(self._step, self.steps, self.trainee.device, at_once)
             except RuntimeError as error:
                 raise CannotCapture(str(error).splitlines()[0]) from error
         return self._loop.launches
@@ -282,7 +283,7 @@ def _alike(one: Part, other: Part) -> bool:
 def _decisions(modules: nn.Module) -> list[Any]:
     """What Python may decide by: generators of the host, and settings that layers keep."""
     settings = [
-        {name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str)}
+        {n: value for n, value in vars(module).items() if n != "training" and isinstance(value, int | float | str)}
         for module in modules.modules()
     ]
     return [settings, random.getstate(), torch.get_rng_state().tolist()]
@@ -300,7 +301,9 @@ def _no_waiting(device: torch.device) -> Iterator[None]:
         return
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.synchronize(device)
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that this is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     except RuntimeError as error:

@@ -12,6 +12,7 @@ from supsup.bench.machine import Machine, once, seconds
 from supsup.inference import Inference, choose_layers, infer
 from supsup.learner import SupSup
 from supsup.objectives import entropy
+from supsup.search import bytes_read
 
 Row = dict[str, Any]
 _PLAIN_MASKS = 250  # float masks that the plain way is measured with; its time grows in proportion
@@ -37,7 +38,7 @@ def bench_inference(
     rows: list[Row] = []
     exact: list[str] = []
     for label, how in settings.items():
-        read = model.bank.bytes_read(choose_layers(model.net, how.layers), how.coordinates)
+        read = bytes_read(model.bank, choose_layers(model.net, how.layers), how.coordinates)
         lone = lone_image(model, images, how)
         row: Row = {
             "setting": label,

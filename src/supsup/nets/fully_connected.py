@@ -49,7 +49,7 @@ def plain_layers(module: nn.Module) -> list[nn.Linear] | None:
     What works by hand, without calling the module, asks this first. It looks at what the module holds: somebody may
     have given a layer a bias, a hook, another parametrisation, or put another layer in its place.
     """
-    if type(module) is not FullyConnected or "forward" in vars(module) or _hooked(module) or _hooked(module.layers):
+    if type(module) is not FullyConnected or "forward" in vars(module) or hooked(module) or hooked(module.layers):
         return None
     if _own_tensors(module) or _own_tensors(module.layers) or len(module.layers) != len(module.widths) - 1:
         return None
@@ -57,7 +57,7 @@ def plain_layers(module: nn.Module) -> list[nn.Linear] | None:
     for layer, (inputs, outputs) in zip(module.layers, pairwise(module.widths)):
         if not isinstance(layer, nn.Linear) or layer.weight.shape != (outputs, inputs):
             return None
-        changed = type(layer) is not nn.Linear or "forward" in vars(layer) or _hooked(layer)
+        changed = type(layer) is not nn.Linear or "forward" in vars(layer) or hooked(layer)
         if changed or _own_tensors(layer) != 1 or list(layer.children()):
             return None
         layers.append(layer)
@@ -68,7 +68,7 @@ def _own_tensors(module: nn.Module) -> int:
     return len(list(module.parameters(recurse=False))) + len(list(module.buffers(recurse=False)))
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
     """Whether something is called before or after the module, or with its gradients."""
     own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     everywhere = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")

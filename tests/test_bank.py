@@ -42,8 +42,8 @@ def test_any_history_of_adding_replacing_and_removing(seed: int, moves: int) -> 
     copy = bank.subset(range(len(bank)))
     assert all(torch.equal(copy.packed(i), bank.pack(mask)) for i, mask in enumerate(plain))
     for index, mask in enumerate(plain):
-        found = bank.mask(index)
-        assert all(torch.equal(found[name], mask[name]) for name in SHAPES)
+        result = bank.mask(index)
+        assert all(torch.equal(result[name], mask[name]) for name in SHAPES)
     if plain:
         for name, mean in bank.mean().items():
             assert torch.equal(mean, torch.stack([m[name] for m in plain]).sum(0).float() / len(plain))

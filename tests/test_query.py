@@ -70,16 +70,16 @@ def test_layers_that_are_no_plain_product_fall_back(module: nn.Module) -> None:
     net = FrozenNet(module, 0, torch.device("cpu"))
     x, superposed = torch.randn(2, 3, 4), means(net)
     assert linear_query(net, x, superposed, H, ["layer.weight"]) is None
-    found = dense(query(net, x, superposed, H, ["layer.weight"])["layer.weight"])
-    assert torch.equal(found, dense(any_query(net, x, superposed, H, ["layer.weight"])["layer.weight"]))
+    result = dense(query(net, x, superposed, H, ["layer.weight"])["layer.weight"])
+    assert torch.equal(result, dense(any_query(net, x, superposed, H, ["layer.weight"])["layer.weight"]))
 
 
 def test_convolutions() -> None:
     torch.manual_seed(0)
     net = FrozenNet(nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(12, 5)), 0, torch.device("cpu"))
     x, superposed = torch.randn(2, 3, 1, 4, 4), means(net)
-    found = query(net, x, superposed, H, list(net.weights))
-    assert {name: q.shape for name, q in found.items()} == {"0.weight": (2, 3, 1, 3, 3), "2.weight": (2, 5, 12)}
+    result = query(net, x, superposed, H, list(net.weights))
+    assert {name: q.shape for name, q in result.items()} == {"0.weight": (2, 3, 1, 3, 3), "2.weight": (2, 5, 12)}
 
 
 class Attention(nn.Module):
@@ -137,8 +137,8 @@ def test_a_module_that_looks_at_its_numbers_goes_row_by_row() -> None:
     net = FrozenNet(Undecided(), 0, torch.device("cpu"))
     x, superposed = torch.randn(6, 2, 1, 4, 4), means(net)
     assert vectorised_query(net, x, superposed, H, ["layer.weight"]) is None
-    found, plain = (f(net, x, superposed, H, ["layer.weight"])["layer.weight"] for f in (query, any_query))
-    assert torch.equal(dense(found), dense(plain))
+    result, plain = (f(net, x, superposed, H, ["layer.weight"])["layer.weight"] for f in (query, any_query))
+    assert torch.equal(dense(result), dense(plain))
 
 
 def test_linear_layers_beside_normalisation() -> None:

@@ -58,10 +58,8 @@ def query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goa
 
 
 def can_be_captured(net: FrozenNet) -> bool:
-    """Whether a query of this network can be captured in a CUDA graph; for other modules nobody knows."""
-    return plain_layers(net.module) is not None or all(
-        type(part) in _CAPTURABLE and _unchanged(part) for part in net.module.modules()
-    )
+    """Whether a query of this network can be captured in a CUDA graph: all its parts are known to allow it."""
+    return all(type(part) in _CAPTURABLE and _unchanged(part) for part in net.module.modules())
 
 
 @dataclass(frozen=True)

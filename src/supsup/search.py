@@ -1,4 +1,4 @@
-"""Inner products of queries with masks kept as bits: the search behind task inference.
+"""Inner products of queries with masks held as bits: the search behind task inference.
 
 This module alone decides how they are taken. Each list of ways (`WAYS`, `SHORT_WAYS`) is tried in order and each way
 says what it takes; the last one takes everything and defines what is right.
@@ -24,7 +24,7 @@ if available.TRITON:
 
 @dataclass(frozen=True)
 class Outer:
-    """A query kept in factors: W ⊙ Σ over a row's images of delta ⊗ inputs."""
+    """A query in factors: W ⊙ Σ over a row's images of delta ⊗ inputs."""
 
     weight: Tensor  # [out, in]
     delta: Tensor  # [r, b, out]

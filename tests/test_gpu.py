@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from supsup import Allocation, HopSupSup, Recipe, SupSup, data, evaluate, nets
+from supsup import Allocation, HopSupSup, Inference, Recipe, SupSup, data, evaluate, nets
 from supsup.bank import Bank
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.hopfield.experiment import run as run_hopfield
+from supsup.inference import alpha_gradient, infer
 from supsup.kernels.graphs import repeated
 from supsup.paper.catalogue import Entry, Row, settings_of
 from supsup.paper.reproduction import reproduce
 from supsup.paper.workshop import Workshop
-from supsup.search import Outer, flattened, plain_inner
+from supsup.query import Goal, can_be_captured
+from supsup.search import Outer, add_plain, inner, narrowed
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import Job, train_mask, train_masks
 
@@ -96,18 +99,55 @@ def test_search(rows: int) -> None:
     query = {name: torch.randn(rows, *shape, device="cuda") for name, shape in net.shapes.items()}
     expected = torch.zeros(rows, 333, device="cuda")
     for name, (start, stop) in bank.spans.items():
-        plain_inner(query[name].flatten(1), next(bank.blocks())[start:stop], expected)
-    found = bank.inner(query)
+        add_plain(query[name].flatten(1), next(bank.blocks())[start:stop], expected)
+    found = inner(query, bank)
     assert (found - expected).norm() / expected.norm() < (1e-5 if rows <= 8 else 4e-3)
 
 
 @pytest.mark.parametrize("images", [1, 3])
 def test_a_query_made_from_its_factors_is_the_dense_one(images: int) -> None:
     factors = Outer(*(torch.randn(*shape, device="cuda") for shape in ((30, 70), (20, images, 30), (20, images, 70))))
-    found = flattened(factors, 30 * 70 + 4)
+    found = narrowed(factors, 30 * 70 + 4)
     expected = factors.dense().flatten(1)
     assert not found[:, 30 * 70 :].any()
     assert (found[:, : 30 * 70] - expected).norm() / expected.norm() < 4e-3
+
+
+def biased() -> nn.Module:
+    module = nets.FullyConnected((784, 40, 20))
+    module.layers[0].bias = nn.Parameter(torch.linspace(-1, 1, 40))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nets.lenet_300_100(outputs=50), (784,)),
+        (biased(), (784,)),
+        (nets.ResNet(10, (1, 1), (8, 16), channels=1), (1, 28, 28)),
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 5), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(2304, 10)),
+            (1, 28, 28),
+        ),
+    ],
+)
+def test_lone_images_are_answered_from_a_graph_as_without_one(module: nn.Module, shape: tuple[int, ...]) -> None:
+    """The graph must read each image, and must go when a mask changes."""
+    torch.manual_seed(0)
+    net = FrozenNet(module, 0, torch.device("cuda"), pretrained=True)
+    bank = Bank(net.shapes, "cuda", net.statistics)
+    size = max(stop for _, stop in bank.spans.values())
+    bank.add_packed(torch.randint(256, (size, 40), dtype=torch.uint8))
+    x = torch.randn(12, 1, *shape, device="cuda")
+    assert can_be_captured(net)
+    for _ in range(3):
+        alone = [int(infer(net, bank, image[None], None, 5, Inference())) for image in x]
+        goal = Goal("H", 5)
+        direct = [int(alpha_gradient(net, bank, image[None], None, goal, list(net.weights)).argmax()) for image in x]
+        assert alone == direct
+        assert len(bank.replays) == 1
+        bank.remove(0)
+        assert not len(bank.replays)
 
 
 def test_observing_opens_the_same_masks(digits: Stream) -> None:

@@ -98,9 +98,9 @@ def test_the_gradient_equals_autograd(case: Case, objective: str, uniform: bool)
     alpha = torch.full((k,), 1 / k) if uniform else torch.rand(k).softmax(0)
     assume(all(case.tie(images, alpha, objective) > 1e-6 for images in case.x))
     given = None if uniform else alpha
-    found = alpha_gradient(case.net, case.bank, case.x, given, Goal(objective, case.classes), case.layers)
+    result = alpha_gradient(case.net, case.bank, case.x, given, Goal(objective, case.classes), case.layers)
     expected = torch.stack([case.gradient(images, alpha, objective) for images in case.x])
-    assert (found - expected).norm() <= 1e-5 * expected.norm() + 1e-6
+    assert (result - expected).norm() <= 1e-5 * expected.norm() + 1e-6
 
 
 def reference(case: Case, images: Tensor, how: Inference) -> tuple[int, float]:
@@ -140,8 +140,8 @@ def margin(values: Tensor, keep: int) -> float:
 @given(st.one_of(cases(), normalised_cases()), st.sampled_from("HGM"), st.floats(0.05, 0.95))
 def test_every_method_equals_its_definition(method: str, case: Case, objective: str, gamma: float) -> None:
     how = Inference(method, objective, layers=case.layers, gamma=gamma, steps=4)  # type: ignore[arg-type]
-    found = infer(case.net, case.bank, case.x, None, case.classes, how)
-    for images, answer in zip(case.x, found.tolist()):
+    result = infer(case.net, case.bank, case.x, None, case.classes, how)
+    for images, answer in zip(case.x, result.tolist()):
         expected, closest = reference(case, images, how)
         assert answer == expected or closest < 1e-4
 
@@ -151,10 +151,10 @@ def test_every_method_equals_its_definition(method: str, case: Case, objective: 
 def test_among_some_masks_is_as_if_there_were_no_others(case: Case, method: str) -> None:
     members = sorted(torch.randperm(len(case.masks))[: 1 + len(case.masks) // 2].tolist())
     how = Inference(method, "H", steps=3)  # type: ignore[arg-type]
-    found = infer(case.net, case.bank, case.x, members, case.classes, how)
+    result = infer(case.net, case.bank, case.x, members, case.classes, how)
     alone = infer(case.net, case.bank.subset(members), case.x, range(len(members)), case.classes, how)
     rest = Case(case.net, case.bank, [case.masks[i] for i in members], case.x, case.classes, list(case.net.weights))
-    for images, a, b in zip(case.x, found.tolist(), alone.tolist()):
+    for images, a, b in zip(case.x, result.tolist(), alone.tolist()):
         assert a == members[b] or reference(rest, images, how)[1] < 1e-4
 
 
@@ -180,10 +180,10 @@ def test_all_coordinates_are_one_shot(case: Case, objective: str) -> None:
     rest = Case(case.net, case.bank, [case.masks[i] for i in members], case.x, case.classes, case.layers)
     for coordinates in (10**6, 3):
         how = Inference("one-shot", objective, layers=case.layers, coordinates=coordinates)
-        found = infer(case.net, case.bank, case.x, members, case.classes, how)
-        assert set(found.tolist()) <= set(members)
+        result = infer(case.net, case.bank, case.x, members, case.classes, how)
+        assert set(result.tolist()) <= set(members)
         if coordinates > 3:
-            for images, answer in zip(case.x, found.tolist()):
+            for images, answer in zip(case.x, result.tolist()):
                 expected, closest = reference(rest, images, exact)
                 assert answer == members[expected] or closest < 1e-4
 

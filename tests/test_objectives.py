@@ -37,9 +37,9 @@ def test_lemma_1(case: tuple[Tensor, int], label: int) -> None:
     trained = y.clone().requires_grad_()
     loss = cross_entropy(trained, torch.tensor(label % classes))
     (expected,) = torch.autograd.grad(loss, trained)
-    found = gradient("G", y, classes)
-    assert torch.allclose(found[classes:], expected[classes:], atol=1e-12)
-    assert not found[:classes].any()
+    result = gradient("G", y, classes)
+    assert torch.allclose(result[classes:], expected[classes:], atol=1e-12)
+    assert not result[:classes].any()
 
 
 @given(outputs_and_classes())

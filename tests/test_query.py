@@ -1,19 +1,28 @@
-"""The one-pass query against autograd row by row."""
+"""Every way to a query against autograd row by row, and which of them a network is given."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from supsup import nets
 from supsup.frozen import FrozenNet
 from supsup.nets import FullyConnected
-from supsup.query import Goal, any_query, fully_connected_query, linear_query, query, vectorised_query
-from supsup.search import Outer
+from supsup.query import (
+    WAYS,
+    Goal,
+    any_query,
+    can_be_captured,
+    fully_connected_query,
+    linear_query,
+    query,
+    vectorised_query,
+)
+from supsup.search import dense
 
 H = Goal("H", 0)
-
-
-def dense(rows: Tensor | Outer) -> Tensor:
-    return rows.dense() if isinstance(rows, Outer) else rows
 
 
 def means(net: FrozenNet) -> dict[str, Tensor]:
@@ -61,16 +70,16 @@ def test_layers_that_are_no_plain_product_fall_back(module: nn.Module) -> None:
     net = FrozenNet(module, 0, torch.device("cpu"))
     x, superposed = torch.randn(2, 3, 4), means(net)
     assert linear_query(net, x, superposed, H, ["layer.weight"]) is None
-    found = dense(query(net, x, superposed, H, ["layer.weight"])["layer.weight"])
-    assert torch.equal(found, dense(any_query(net, x, superposed, H, ["layer.weight"])["layer.weight"]))
+    result = dense(query(net, x, superposed, H, ["layer.weight"])["layer.weight"])
+    assert torch.equal(result, dense(any_query(net, x, superposed, H, ["layer.weight"])["layer.weight"]))
 
 
 def test_convolutions() -> None:
     torch.manual_seed(0)
     net = FrozenNet(nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(12, 5)), 0, torch.device("cpu"))
     x, superposed = torch.randn(2, 3, 1, 4, 4), means(net)
-    found = query(net, x, superposed, H, list(net.weights))
-    assert {name: q.shape for name, q in found.items()} == {"0.weight": (2, 3, 1, 3, 3), "2.weight": (2, 5, 12)}
+    result = query(net, x, superposed, H, list(net.weights))
+    assert {name: q.shape for name, q in result.items()} == {"0.weight": (2, 3, 1, 3, 3), "2.weight": (2, 5, 12)}
 
 
 class Attention(nn.Module):
@@ -104,6 +113,8 @@ def test_several_rows_at_a_time_equal_row_by_row(
     superposed = means(net) | {name: value + torch.rand_like(value) for name, value in net.statistics.items()}
     for layers in (list(net.weights), list(net.weights)[:1]):
         fast, plain = (f(net, x, superposed, goal, layers) for f in (vectorised_query, any_query))
+        assert fast is not None
+        assert plain is not None
         assert list(fast) == layers
         for name in layers:
             assert torch.allclose(dense(fast[name]), dense(plain[name]), rtol=1e-4, atol=1e-6), name
@@ -125,8 +136,9 @@ def test_a_module_that_looks_at_its_numbers_goes_row_by_row() -> None:
     torch.manual_seed(0)
     net = FrozenNet(Undecided(), 0, torch.device("cpu"))
     x, superposed = torch.randn(6, 2, 1, 4, 4), means(net)
-    found, plain = (f(net, x, superposed, H, ["layer.weight"])["layer.weight"] for f in (query, any_query))
-    assert torch.equal(dense(found), dense(plain))
+    assert vectorised_query(net, x, superposed, H, ["layer.weight"]) is None
+    result, plain = (f(net, x, superposed, H, ["layer.weight"])["layer.weight"] for f in (query, any_query))
+    assert torch.equal(dense(result), dense(plain))
 
 
 def test_linear_layers_beside_normalisation() -> None:
@@ -155,3 +167,76 @@ def test_by_hand_equals_autograd(images: int, objective: str, chosen: list[int])
     assert list(fast) == layers
     for name in layers:
         assert torch.allclose(dense(fast[name]), dense(plain[name]), atol=1e-6)
+
+
+class Doubling(nn.Linear):
+    """A linear layer that computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def _bias(module: Any) -> None:
+    module.layers[0].bias = nn.Parameter(torch.linspace(-3, 3, 7))
+
+
+def _hook(module: Any) -> None:
+    module.layers[0].register_forward_hook(lambda layer, inputs, output: 2 * output)
+
+
+def _other_forward(module: Any) -> None:
+    module.layers[0] = Doubling(6, 7, bias=False)
+
+
+def _first_activation(module: Any) -> None:
+    module.layers[1].register_forward_pre_hook(lambda layer, inputs: (inputs[0].sin(),))
+
+
+def _untouched(module: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("change", [_untouched, _bias, _hook, _other_forward, _first_activation])
+@pytest.mark.parametrize("images", [1, 3])
+def test_what_a_module_holds_decides_and_not_its_class(change: Callable[[Any], None], images: int) -> None:
+    """A bias that a fast way ignores makes every answer about the task a guess, and nothing says so."""
+    torch.manual_seed(0)
+    module = FullyConnected((6, 7, 5))
+    change(module)
+    net = FrozenNet(module, 0, torch.device("cpu"), pretrained=True)
+    x, layers = torch.randn(4, images, 6), list(net.weights)
+    superposed = means(net)
+    taken, plain = (f(net, x, superposed, H, layers) for f in (query, any_query))
+    for name in layers:
+        assert torch.allclose(dense(taken[name]), dense(plain[name]), rtol=1e-4, atol=1e-6), name
+
+
+def first_way(module: nn.Module, x: Tensor) -> object:
+    net = FrozenNet(module, 0, torch.device("cpu"))
+    return next(way.query for way in WAYS if way.takes(net, x, list(net.weights)))
+
+
+def test_which_way_is_tried_first() -> None:
+    """A way that is no longer taken would be slow and right: no other test would see it."""
+    linear, x = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5)), torch.zeros(3, 1, 1, 4, 4)
+    biased = FullyConnected((6, 7, 5))
+    _bias(biased)
+    assert first_way(FullyConnected((6, 7, 5)), x) == fully_connected_query
+    assert first_way(biased, x) == first_way(linear, x) == linear_query
+    assert first_way(convolutional(), x) == vectorised_query
+    assert first_way(convolutional(), x[:1]) == first_way(convolutional(), x.expand(3, 100, 1, 4, 4)) == any_query
+
+
+def test_what_can_be_captured_in_a_graph() -> None:
+    """Capturing a module that reads a number back fails; one with a hook would call it once and never again."""
+    sizes = (6, 7, 5)
+    biased, hooked = FullyConnected(sizes), FullyConnected(sizes)
+    _bias(biased)
+    _hook(hooked)
+    residual = nets.ResNet(2, (1, 1), (8, 16), channels=1)
+    safe = [FullyConnected(sizes), biased, residual, convolutional(), nets.hop_mlp(5), nn.Linear(6, 5)]
+    unknown = [hooked, Undecided(), Attention(), TwiceThrough(), nn.Sequential(nn.Linear(6, 7), Doubling(7, 5))]
+    for module in safe:
+        assert can_be_captured(FrozenNet(module, 0, torch.device("cpu"))), module
+    for module in unknown:
+        assert not can_be_captured(FrozenNet(module, 0, torch.device("cpu"))), module

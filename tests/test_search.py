@@ -1,12 +1,111 @@
-"""Every way of searching the bits against the plain one."""
+"""Every way of searching the bits against the plain one, and the plain one against float masks."""
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from supsup import search
+from supsup.bank import Bank
+from supsup.kernels import available
+from supsup.search import Outer, Query
+
+SHAPES = {"a": torch.Size([3, 5]), "b": torch.Size([4, 6]), "c": torch.Size([1, 1])}
+NUMBA = pytest.param("numba", marks=pytest.mark.skipif(not available.NUMBA, reason="numba is not installed"))
+
+
+def filled(k: int, generator: torch.Generator, shapes: dict[str, torch.Size] = SHAPES) -> Bank:
+    """A bank of random masks in several blocks."""
+    bank = Bank(shapes)
+    for _ in range(k):
+        bank.add({name: torch.rand(shape, generator=generator) < 0.5 for name, shape in shapes.items()})
+    return bank
+
+
+def queries(rows: int, images: int, generator: torch.Generator) -> tuple[Query, Query]:
+    """The same query as numbers and in factors."""
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    factors = {
+        name: Outer(random(*shape), random(rows, images, shape[0]), random(rows, images, shape[1]))
+        for name, shape in SHAPES.items()
+    }
+    return {name: outer.dense() for name, outer in factors.items()}, factors
+
+
+def by_floats(query: Query, bank: Bank) -> Tensor:
+    """The inner products from masks as floats."""
+    masks = [bank.mask(index) for index in range(len(bank))]
+    floats = {name: torch.stack([mask[name] for mask in masks]).float() for name in query}
+    return torch.stack([search.dense(query[n]).flatten(1) @ floats[n].flatten(1).T for n in query]).sum(0)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**31), st.integers(1, 120), st.integers(1, 12), st.integers(1, 3))
+def test_every_way_on_a_cpu_gives_the_inner_products_of_float_masks(seed: int, k: int, rows: int, images: int) -> None:
+    """Few rows and many, numbers and factors take different ways; a query may name some of the weights."""
+    generator = torch.Generator().manual_seed(seed)
+    bank = filled(k, generator)
+    for query in queries(rows, images, generator):
+        for names in (["a", "b", "c"], ["a", "c"], ["b"]):
+            some = {name: query[name] for name in names}
+            expected = by_floats(some, bank)
+            assert torch.allclose(search.plain(some, bank), expected, atol=1e-4)
+            assert torch.allclose(search.inner(some, bank), expected, atol=1e-4)
+            if available.NUMBA:
+                assert torch.allclose(search.numba_tables(some, bank), expected, atol=1e-4)
+            if isinstance(some[names[0]], Outer):
+                assert torch.allclose(search.mask_by_mask(some, bank), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "k"), [(1, 5), (3, 21), (8, 700)])
+def test_the_kernel_for_few_queries(rows: int, k: int) -> None:
+    """Neighbouring weights go in one launch: bytes of one must not meet the query of another."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    generator = torch.Generator().manual_seed(rows)
+    bank = filled(min(k, 30), generator)
+    if k > 30:
+        bank.add_packed(torch.randint(256, (6, k - 30), generator=generator, dtype=torch.uint8))
+    for query in queries(rows, 1, generator):
+        for names in (["a", "b", "c"], ["a", "c"]):
+            some = {name: query[name] for name in names}
+            assert torch.allclose(search.triton_few(some, bank), search.plain(some, bank), atol=1e-4)
+
+
+def first_way(query: Query, bank: Bank) -> object:
+    return next(way.inner for way in search.WAYS if way.takes(query, bank))
+
+
+def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that is no longer taken would be a slow search that gives the right answers: no other test would see it."""
+    generator = torch.Generator().manual_seed(0)
+    bank, gpu = Bank(SHAPES), Bank(SHAPES)
+    gpu.device = torch.device("cuda")
+    few, few_factors = queries(search.FEW, 1, generator)
+    many, many_factors = queries(search.FEW + 1, 1, generator)
+    monkeypatch.setattr(available, "NUMBA", True)
+    monkeypatch.setattr(available, "TRITON", True)
+    assert first_way(few, bank) == first_way(few_factors, bank) == search.numba_tables
+    assert first_way(many, bank) == search.plain
+    assert first_way(many_factors, bank) == search.mask_by_mask
+    assert first_way(few, gpu) == first_way(few_factors, gpu) == search.triton_few
+    assert first_way(many, gpu) == first_way(many_factors, gpu) == search.triton_many
+    monkeypatch.setattr(available, "NUMBA", False)
+    monkeypatch.setattr(available, "TRITON", False)
+    assert first_way(few, bank) == first_way(few_factors, bank) == search.plain
+    assert first_way(few, gpu) == first_way(many_factors, gpu) == search.plain
+
+
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 4))
+def test_a_query_in_factors_equals_the_dense_one(seed: int, rows: int, images: int) -> None:
+    torch.manual_seed(seed)
+    query = Outer(torch.randn(6, 7), torch.randn(rows, images, 6), torch.randn(rows, images, 7))
+    mask = torch.rand(6, 7) < 0.5
+    assert query.dense().shape == query.shape
+    assert torch.allclose(query.inner(mask), (query.dense() * mask).sum((1, 2)), atol=1e-4)
 
 
 def case(seed: int, rows: int, size: int, tasks: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -19,49 +118,30 @@ def case(seed: int, rows: int, size: int, tasks: int) -> tuple[Tensor, Tensor, T
     return query, block, query @ floats
 
 
-@given(st.integers(0, 2**31), st.integers(1, 12), st.integers(1, 70), st.integers(1, 300))
-def test_the_cpu_search(seed: int, rows: int, size: int, tasks: int) -> None:
-    """Few and many queries take different ways."""
-    query, block, expected = case(seed, rows, size, tasks)
-    out = torch.ones(rows, tasks)
-    search.add_inner(query, block, out)
-    assert torch.allclose(out, 1 + expected, atol=1e-3)
-
-
-def test_the_kernel_for_few_queries_and_the_unpacking() -> None:
+def test_unpacking_on_a_gpu() -> None:
     triton_search = pytest.importorskip("supsup.kernels.triton_search", reason="triton is not installed")
     for rows, size, tasks in ((1, 37, 5), (3, 80, 150), (1, 40, 700)):
         query, block, expected = case(0, rows, size, tasks)
-        out = torch.ones(rows, tasks)
-        triton_search.add_inner_few(query, block, out)
-        assert torch.allclose(out, 1 + expected, atol=1e-3)
         unpacked = triton_search.unpack(block, torch.float32)
         assert torch.allclose((query @ unpacked)[:, :tasks], expected, atol=1e-3)
         assert not unpacked[:, tasks:].any()
 
 
-@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 4))
-def test_a_query_in_factors_equals_the_dense_one(seed: int, rows: int, images: int) -> None:
-    torch.manual_seed(seed)
-    query = search.Outer(torch.randn(6, 7), torch.randn(rows, images, 6), torch.randn(rows, images, 7))
-    mask = torch.rand(6, 7) < 0.5
-    assert query.dense().shape == query.shape
-    assert torch.allclose(query.inner(mask), (query.dense() * mask).sum((1, 2)), atol=1e-4)
-
-
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 300), st.integers(1, 480))
-def test_few_coordinates_and_few_columns(seed: int, size: int, tasks: int, count: int) -> None:
+def test_some_coordinates_and_some_columns(seed: int, size: int, tasks: int, count: int) -> None:
+    """Both halves of a search from few coordinates, each way."""
     query, block, expected = case(seed, 1, size, tasks)
     columns = torch.randperm(tasks)[:4]
-    assert torch.allclose(search.inner_columns(query[0], block, columns), expected[0, columns], atol=1e-3)
     chosen = search.top_coordinates(query[0], count)
-    out = torch.zeros(tasks)
-    search.add_inner_at(query[0], chosen, block, out)
     alone = torch.zeros_like(query)
     alone[0, chosen] = query[0, chosen]
     reference = torch.zeros(1, tasks)
-    search.plain_inner(alone, block, reference)
-    assert torch.allclose(out, reference[0], atol=1e-3)
+    search.add_plain(alone, block, reference)
+    for way in search.SHORT_WAYS if available.NUMBA else search.SHORT_WAYS[-1:]:
+        assert torch.allclose(way.columns(query[0], block, columns), expected[0, columns], atol=1e-3)
+        out = torch.zeros(tasks)
+        way.add_at(query[0], chosen, block, out)
+        assert torch.allclose(out, reference[0], atol=1e-3)
 
 
 def test_the_largest_coordinates_are_chosen() -> None:
@@ -72,11 +152,45 @@ def test_the_largest_coordinates_are_chosen() -> None:
     assert query[chosen].abs().min() >= query[left_out].abs().max()
 
 
-@pytest.mark.parametrize(("rows", "outputs", "width"), [(1, 3, 5), (9, 20, 300), (4, 8, 256)])
-def test_a_query_is_made_from_its_factors_in_one_pass(rows: int, outputs: int, width: int) -> None:
-    triton_search = pytest.importorskip("supsup.kernels.triton_search", reason="triton is not installed")
-    weight, delta, inputs = torch.randn(outputs, width), torch.randn(rows, outputs), torch.randn(rows, width)
-    expected = search.flattened(search.Outer(weight, delta[:, None], inputs[:, None]), bits := outputs * width + 3)
-    found = triton_search.outer(weight, delta, inputs, bits, torch.float32)
-    assert found.shape == (rows, bits)
-    assert torch.allclose(found, expected)
+@pytest.mark.parametrize("compiled", [NUMBA, "plain"])
+def test_the_exact_inner_product_decides_among_the_best(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two coordinates that are read speak for mask 1; all others together, and so the whole, for mask 20.
+
+    Without the exact decision the answer would be mask 1. Mask 3 is better still, but is no candidate.
+    """
+    if compiled == "plain":
+        monkeypatch.setattr(available, "NUMBA", False)
+    bank, bits = Bank({"w": torch.Size([80])}), torch.arange(80)
+    masks = {1: bits == 0, 3: bits != 16, 20: (bits != 0) & (bits != 16)}
+    for index in range(24):  # in several blocks
+        bank.add({"w": masks.get(index, bits == 16)})
+    query = {"w": torch.full((1, 80), 0.5)}
+    query["w"][0, [0, 16]] = torch.tensor([1.0, -1.0])
+    members = torch.tensor([index for index in range(24) if index != 3])
+    assert search.top_coordinates(query["w"][0], 2).tolist() == [0, 16]
+    assert search.nearest(query, bank, 2, members).tolist() == [20]
+    assert search.nearest(query, bank, 2, torch.tensor([0, 1])).tolist() == [1]
+    assert search.nearest(query, bank, 2, torch.tensor([7])).tolist() == [7]
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**31), st.integers(2, 100), st.integers(1, 40), st.sampled_from(["abc", "bc", "ac", "b"]))
+def test_few_coordinates_give_the_best_of_the_best_few(seed: int, k: int, count: int, names: str) -> None:
+    """The answer has the largest exact inner product of the masks that the coordinates rank first."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"a": torch.Size([16]), "b": torch.Size([24]), "c": torch.Size([8])}
+    bank = filled(k, generator, shapes)
+    query = {name: torch.randn(3, *shapes[name], generator=generator) for name in names}
+    members = torch.randperm(k, generator=generator)[: max(2, k // 2)].sort().values
+    masks = [bank.mask(index) for index in members.tolist()]
+    floats = torch.stack([torch.cat([mask[name] for name in shapes]) for mask in masks]).float()
+    answers = search.nearest(query, bank, count, members).tolist()
+    for row, answer in enumerate(answers):
+        whole = torch.cat([query[name][row] if name in names else torch.zeros(shapes[name]) for name in shapes])
+        chosen = search.top_coordinates(whole, count)
+        ranked = (floats[:, chosen] @ whole[chosen]).sort(descending=True)
+        exact = dict(zip(members.tolist(), (floats @ whole).tolist()))
+        best = members[ranked.indices[:4]].tolist()
+        assert answer in exact
+        if len(members) <= 4 or ranked.values[3] - ranked.values[4] > 1e-4:
+            assert exact[answer] >= max(exact[index] for index in best) - 1e-4

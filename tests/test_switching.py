@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from supsup import switching
 from supsup.bank import Bank
 from supsup.frozen import FrozenNet
+from supsup.nets import FullyConnected
 from supsup.switching import SwitchedNet
 
 CPU = torch.device("cpu")
@@ -145,6 +146,27 @@ def test_gradients_to_the_images_outlast_a_switch(x: Tensor) -> None:
         assert images.grad is not None
         grads.append(images.grad)
     assert torch.equal(grads[0], grads[1])
+
+
+def test_what_somebody_added_to_a_network_of_ours_counts(x: Tensor) -> None:
+    """A bias or a hook belongs to the network that answers, whatever its class is called."""
+    for added in ("bias", "hook"):
+        module = FullyConnected((16, 7, 5))
+        if added == "bias":
+            module.layers[0].bias = nn.Parameter(torch.linspace(-3, 3, 7))
+        else:
+            module.layers[0].register_forward_hook(lambda layer, inputs, output: output + 1)
+        net = FrozenNet(module, 0, CPU, pretrained=True)
+        bank, generator = Bank(net.shapes), torch.Generator().manual_seed(0)
+        for _ in range(2):
+            bank.add(random_task(net, generator))
+        switched = SwitchedNet(net, bank.spans)
+        bare = FrozenNet(FullyConnected((16, 7, 5)), 0, CPU)
+        for index in (0, 1, 0):
+            answer = switched.run(bank, index, x)
+            assert torch.allclose(answer, plain(net, bank, index, x), atol=1e-6)
+            weights = {name: weight * bank.mask(index)[name] for name, weight in net.weights.items()}
+            assert not torch.allclose(answer, bare.run(x, weights), atol=1e-3)
 
 
 class CopiesItself(nn.Module):

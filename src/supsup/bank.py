@@ -1,28 +1,27 @@
-"""All masks, one bit per weight and task, with their running sum; sums and inner products are taken from the bits.
+"""All masks, one bit per weight and task, with their running sum; `search` reads the bits.
 
-Bits of all weights are laid end to end (each weight tensor padded to whole bytes). Masks sit side by side in blocks of
+The bits of all weights lie end to end (each weight tensor padded to whole bytes). Masks lie side by side in blocks of
 [bytes, tasks], so that one byte of many tasks is contiguous: what a search over tasks reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from supsup import search
+from supsup.kernels.replays import Replays
 
 _BLOCK = 256  # tasks in a block of those that are added one by one
 _BLOCKS = 4  # blocks at most; then they are joined, since every search pays for each of them
-_FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that little stands empty
-_CANDIDATES = 4  # masks among which the exact inner product decides after a search from few coordinates
-_FAR_AHEAD = 6  # standard deviations
-_UNPACKED = 1 << 24  # how many bits may be unpacked at once on a CPU
-# Eight bytes of 0 or 1, read as one number x (lowest first), times this have byte i's bit at 56 + i: every product of
-# two bits lands on a place of its own, so nothing is carried.
+_FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that few columns are unused
+_UNPACKED = 1 << 24  # how many bits may be unpacked at once
+_MOVED = 1 << 26  # how many bytes may be copied at once when masks move up
+_SUPERPOSITIONS = 16  # how many are cached
+# Eight bytes of 0 or 1, read as one number (lowest first), times this have byte i's bit at 56 + i: no two products of
+# bits have the same position, so nothing is carried.
 _INTO_ONE_BYTE = sum(1 << (56 - 7 * i) for i in range(8))
 
 
@@ -31,6 +30,9 @@ class Bank:
 
     statistics  what a task has besides its mask (running means and variances of normalisation layers): names with the
                 values of a task that is given none
+
+    `version` is another object as soon as any mask changes: what is made from masks can tell by it whether it still
+    holds. `replays` holds answers on a GPU that were captured with the masks as they are.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class Bank:
         self._blocks: list[Tensor] = []
         self._count = 0
         self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # how many masks have each bit
-        self._joins = self.device.type == "cuda"  # neighbouring layers are searched at once: there launches cost most
+        self.version = object()
+        self.replays = Replays()
         self._mean: dict[str, Tensor] | None = None
-        self.kept: dict[Any, Any] = {}  # whatever is worth keeping until a mask changes
+        self._superpositions: dict[bytes, dict[str, Tensor]] = {}  # by the bytes of their coefficients
 
     def __len__(self) -> int:
         return self._count
@@ -80,11 +83,11 @@ class Bank:
             given = statistics[name] if statistics else fresh.expand(columns.shape[1], *fresh.shape)
             more.append(given.flatten(1).to(self.device, torch.float32))
         self._statistics = torch.cat([self._statistics, torch.cat(more, 1)])
-        room = sum(block.shape[1] for block in self._blocks) - self._count
-        if room < columns.shape[1]:
+        unused = sum(block.shape[1] for block in self._blocks) - self._count
+        if unused < columns.shape[1]:
             if len(self._blocks) == _BLOCKS:
                 self._blocks = [torch.cat(self._blocks, 1)]
-            width = max(columns.shape[1] - room, min(_BLOCK, max(_FIRST, self._count)))
+            width = max(columns.shape[1] - unused, min(_BLOCK, max(_FIRST, self._count)))
             self._blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
         start = 0
         for block in self._blocks:
@@ -98,7 +101,7 @@ class Bank:
             start += block.shape[1]
 
     def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
-        """Put another mask, and statistics if it has any, in the place of one."""
+        """Overwrite a mask with another, and its statistics if others are given."""
         for name, value in self.statistics(index).items():
             if name in mask:
                 value.copy_(mask[name])
@@ -110,9 +113,11 @@ class Bank:
     def remove(self, index: int) -> None:
         """Take a mask out; the later ones move up by one and its bits are overwritten."""
         self._tally(self.column(index)[:, None], sign=-1)
-        for later in range(index, self._count - 1):
-            self.column(later).copy_(self.column(later + 1))
-        self.column(self._count - 1).zero_()
+        start = 0
+        for block, following in zip(self._blocks, [*self._blocks[1:], None]):
+            if index < start + block.shape[1]:
+                _move_up(block, max(0, index - start), None if following is None else following[:, 0])
+            start += block.shape[1]
         self._count -= 1
         self._statistics = torch.cat([self._statistics[:index], self._statistics[index + 1 :]])
         if self._count <= sum(block.shape[1] for block in self._blocks[:-1]):
@@ -131,7 +136,7 @@ class Bank:
         return self.column(index).clone()
 
     def column(self, index: int) -> Tensor:
-        """The bytes of one mask where they lie, a stride apart; not to be written to."""
+        """A view of the bytes of one mask, a stride apart; not to be written to."""
         if not 0 <= index < self._count:
             raise IndexError(f"mask {index} of {self._count}")
         for block in self._blocks:
@@ -142,7 +147,13 @@ class Bank:
 
     def mask(self, index: int) -> dict[str, Tensor]:
         """One mask as booleans."""
-        return {name: self._bits(index, name) for name in self.shapes}
+        return {name: self.bits(index, name) for name in self.shapes}
+
+    def bits(self, index: int, name: str) -> Tensor:
+        """One mask of one weight as booleans."""
+        start, stop = self.spans[name]
+        shape = self.shapes[name]
+        return _unpack(self.column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
 
     def statistics(self, index: int) -> dict[str, Tensor]:
         """The statistics of one task."""
@@ -170,85 +181,22 @@ class Bank:
                 total[rows] += bits.float() @ alpha[tasks]
         return self._by_weight(total) | self._by_name(alpha @ self._statistics)
 
-    def nearest(self, query: search.Query, coordinates: int, members: Tensor) -> Tensor:
-        """For each row the member with the largest inner product, found from few coordinates of the query: [r].
+    def superposition(self, alpha: Tensor | None) -> dict[str, Tensor]:
+        """`weighted`, or `mean` for None, cached for a few coefficients; not to be written to.
 
-        The `coordinates` largest in size rank all masks. Where the first is not far ahead of the second, by what the
-        other coordinates could add to a random mask, the exact inner product decides among the best few.
+        Batches of one stream mostly narrow down to the same masks.
         """
-        flat = self._flat(query)
-        excluded = torch.ones(self._count, dtype=torch.bool, device=self.device).index_fill_(0, members, False)
-        out = []
-        for row in flat:
-            chosen = search.top_coordinates(row, coordinates)
-            scores = torch.zeros(self._count, device=self.device)
-            first = 0
-            for block in self.blocks():
-                search.add_inner_at(row, chosen, block, scores[first : first + block.shape[1]])
-                first += block.shape[1]
-            best = scores.masked_fill_(excluded, -torch.inf).topk(min(_CANDIDATES, len(members)))
-            spread = (0.5 * (row.square().sum() - row[chosen].square().sum())).clamp(min=0).sqrt()
-            ahead = bool(best.values[0] - best.values[1] > _FAR_AHEAD * spread)
-            winner = 0 if ahead else self._inner_with(row, best.indices, query).argmax()
-            out.append(best.indices[winner])
-        return torch.stack(out)
-
-    def bytes_read(self, layers: Sequence[str], coordinates: int | None = None) -> int:
-        """What a search for one query reads of the masks, in bytes: over these weights, or from few coordinates."""
-        if coordinates is None:
-            return self._count * sum(stop - start for start, stop in (self.spans[name] for name in layers))
-        return self._count * coordinates + min(_CANDIDATES, self._count) * self._bytes
-
-    def _flat(self, query: search.Query) -> Tensor:
-        """A query over all bits of a mask, 0 where it names no weight: [r, bits]."""
-        rows = next(iter(query.values())).shape[0]
-        flat = torch.zeros(rows, 8 * self._bytes, device=self.device)
-        for name, values in query.items():
-            dense = values.dense() if isinstance(values, search.Outer) else values
-            start = 8 * self.spans[name][0]
-            flat[:, start : start + self.shapes[name].numel()] = dense.reshape(rows, -1)
-        return flat
-
-    def _inner_with(self, row: Tensor, members: Tensor, layers: Iterable[str]) -> Tensor:
-        """Exact inner products of one flat query, which is 0 beyond these weights, with some masks, in their order."""
-        start = min(self.spans[name][0] for name in layers)
-        stop = max(self.spans[name][1] for name in layers)
-        row = row[8 * start : 8 * stop]
-        out, first = torch.zeros(len(members), device=self.device), 0
-        wanted = members.tolist()
-        for block in self.blocks():
-            here = [i for i, index in enumerate(wanted) if first <= index < first + block.shape[1]]
-            if here:
-                out[here] = search.inner_columns(row, block[start:stop], members[here] - first)
-            first += block.shape[1]
-        return out
-
-    def inner(self, query: search.Query) -> Tensor:
-        """⟨query, Mⁱ⟩ summed over the weights the query names: [r, *shape] each in, [r, k] out."""
-        rows = next(iter(query.values())).shape[0]
-        out = torch.zeros(rows, self._count, device=self.device)
-        pieces: list[tuple[slice, list[Tensor]]] = []  # of the bytes, with the query over their bits
-        for name, values in query.items():
-            if isinstance(values, search.Outer) and rows > search.FEW and self.device.type == "cpu":
-                for index in range(self._count):
-                    out[:, index] += values.inner(self._bits(index, name))
-                continue
-            span = slice(*self.spans[name])
-            flat = search.flattened(values, 8 * (span.stop - span.start))
-            if self._joins and rows <= search.FEW and pieces and pieces[-1][0].stop == span.start:
-                before, parts = pieces.pop()
-                pieces.append((slice(before.start, span.stop), [*parts, flat]))
-            else:
-                pieces.append((span, [flat]))
-        for span, parts in pieces:
-            flat, first = parts[0] if len(parts) == 1 else torch.cat(parts, 1), 0
-            for block in self.blocks():
-                search.add_inner(flat, block[span], out[:, first : first + block.shape[1]])
-                first += block.shape[1]
-        return out
+        if alpha is None:
+            return self.mean()
+        key = alpha.cpu().numpy().tobytes()
+        if key not in self._superpositions:
+            if len(self._superpositions) == _SUPERPOSITIONS:
+                del self._superpositions[next(iter(self._superpositions))]
+            self._superpositions[key] = self.weighted(alpha)
+        return self._superpositions[key]
 
     def blocks(self) -> Iterator[Tensor]:
-        """The masks as bytes [bytes, tasks], in order, block by block, without what stands empty."""
+        """The masks as bytes [bytes, tasks], in order, block by block, without the unused columns."""
         left = self._count
         for block in self._blocks:
             yield block[:, : max(0, left)]
@@ -264,7 +212,7 @@ class Bank:
         return copy
 
     def subset(self, members: Sequence[int]) -> Bank:
-        """A bank of its own with these masks in this order."""
+        """A new bank with copies of these masks, in this order."""
         chosen = Bank(self.shapes, self.device, self._fresh)
         for index in members:
             chosen.add_packed(self.packed(index)[:, None], self._by_name(self.flat_statistics(index)[None]))
@@ -280,15 +228,12 @@ class Bank:
         starts = {name: 8 * start for name, (start, _) in self.spans.items()}
         return {name: flat[starts[name] :][: shape.numel()].view(shape) for name, shape in self.shapes.items()}
 
-    def _bits(self, index: int, name: str) -> Tensor:
-        start, stop = self.spans[name]
-        shape = self.shapes[name]
-        return _unpack(self.column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
-
     def _changed(self) -> None:
         """Let go of what was made from the masks as they were."""
+        self.version = object()
         self._mean = None
-        self.kept.clear()
+        self._superpositions.clear()
+        self.replays.clear()
 
     def _tally(self, columns: Tensor, sign: int) -> None:
         """Add the masks in these columns to the running sum, or take them away."""
@@ -328,6 +273,18 @@ def _unpack(packed: Tensor) -> Tensor:
     """Bytes [b, tasks] to booleans [8b, tasks]."""
     shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return ((packed[:, None, :] >> shifts[:, None]) & 1).flatten(0, 1).bool()
+
+
+def _move_up(block: Tensor, index: int, following: Tensor | None) -> None:
+    """Overwrite one column of a block with the next, that with the next, and the last with `following` (None: 0)."""
+    step = max(1, _MOVED // block.shape[1])
+    for start in range(0, block.shape[0], step):
+        piece = block[start : start + step]
+        piece[:, index:-1] = piece[:, index + 1 :].clone()
+    if following is None:
+        block[:, -1] = 0
+    else:
+        block[:, -1] = following
 
 
 def _pieces(block: Tensor) -> Iterator[tuple[slice, Tensor]]:

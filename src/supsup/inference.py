@@ -1,4 +1,4 @@
-"""Which task do these images belong to? Every method the paper names, as functions of a query and a bank of masks.
+"""Which task do these images belong to? Every method that the paper names, as functions of a query and a bank of masks.
 
 Images come as [r, b, …]: r decisions from b images each. Answers are indices into the bank, [r].
 """
@@ -13,19 +13,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from supsup import objectives
+from supsup import objectives, search
 from supsup.bank import Bank
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
-from supsup.kernels.graphs import capture
-from supsup.nets.registry import architecture_of
-from supsup.query import Goal, query
+from supsup.query import Goal, can_be_captured, query
 
 Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
 Gradient = Callable[[Tensor, Tensor], Tensor]  # (decisions [n], α [k]) → −∂Obj/∂α [n, k]
-
-_SUPERPOSITIONS = 16  # how many are kept
-_QUERY_VALUES = {"cpu": 1 << 25, "cuda": 1 << 30}  # how many numbers the queries of one pass may hold
 
 
 @dataclass(frozen=True)
@@ -107,44 +102,23 @@ def alpha_gradient(
     net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor | None, goal: Goal, layers: Sequence[str]
 ) -> Tensor:
     """−∂Obj/∂αᵢ at the superposition with coefficients α [k] (None: 1/k each), for each decision: [r, k]."""
-    superposed = _superposed(bank, alpha)
-    return torch.cat([bank.inner(query(net, piece, superposed, goal, layers)) for piece in _pieces(net, x, layers)])
+    superposed = bank.superposition(alpha)
+    return torch.cat(
+        [search.inner(query(net, piece, superposed, goal, layers), bank) for piece in _pieces(bank, x, layers)]
+    )
 
 
 def one_shot(net: FrozenNet, bank: Bank, x: Tensor, alive: Tensor | None, goal: Goal, layers: Sequence[str]) -> Tensor:
-    """The largest coordinate of a single gradient; alive [k] says which masks are in (None: all)."""
+    """The largest coordinate of a single gradient; alive [k] says which masks are candidates (None: all)."""
     if alive is None:
 
         def answer(images: Tensor) -> Tensor:
             return alpha_gradient(net, bank, images, None, goal, layers).argmax(1)
 
-        if (
-            len(x) == 1 and x.is_cuda and architecture_of(net.module) is not None
-        ):  # others may do what no graph can hold
-            return replayed(bank, (tuple(x.shape), goal, *layers), answer, x)
-        return answer(x)
+        question = (net, tuple(x.shape), goal, *layers)
+        return bank.replays.answer(question, answer, x, lambda: can_be_captured(net))
     g = alpha_gradient(net, bank, x, alive / alive.sum(), goal, layers)
     return g.masked_fill_(~alive, -torch.inf).argmax(1)
-
-
-def replayed(bank: Bank, key: tuple[object, ...], answer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The answer for one image on a GPU from a CUDA graph, which launches its many small kernels at once.
-
-    The graph holds until a mask changes; it is made when the same question is asked a second time.
-    """
-    if key not in bank.kept:
-        bank.kept[key] = None
-        return answer(x)
-    if bank.kept[key] is None:
-        given = x.clone()
-        with capture() as graph:
-            found = answer(given)
-        bank.kept[key] = (graph, given, found)
-    graph, given, found = bank.kept[key]
-    given.copy_(x)
-    graph.replay()
-    answered: Tensor = found.clone()
-    return answered
 
 
 def few_coordinates(
@@ -158,9 +132,9 @@ def few_coordinates(
     coordinates: int,
 ) -> Tensor:
     """One-Shot from the largest numbers of the query alone, exact among the best candidates."""
-    superposed = _superposed(bank, None if alive is None else alive / alive.sum())
-    queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(net, x, layers))
-    return torch.cat([bank.nearest(rows, coordinates, candidates) for rows in queries])
+    superposed = bank.superposition(None if alive is None else alive / alive.sum())
+    queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(bank, x, layers))
+    return torch.cat([search.nearest(rows, bank, coordinates, candidates) for rows in queries])
 
 
 def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Tensor:
@@ -201,29 +175,14 @@ def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score:
     return candidates[values.argmin(0)]
 
 
-def _superposed(bank: Bank, alpha: Tensor | None) -> dict[str, Tensor]:
-    """Σ αᵢ Mⁱ, kept for a few coefficients: batches of one stream mostly narrow down in the same ways."""
-    if alpha is None:
-        return bank.mean()
-    key = ("superposed", alpha.cpu().numpy().tobytes())
-    if key not in bank.kept:
-        kept = [k for k in bank.kept if k[0] == "superposed"]
-        if len(kept) == _SUPERPOSITIONS:
-            del bank.kept[kept[0]]
-        bank.kept[key] = bank.weighted(alpha)
-    superposed: dict[str, Tensor] = bank.kept[key]
-    return superposed
-
-
 def _membership(bank: Bank, candidates: Tensor) -> Tensor:
     """[k] booleans: which masks are candidates."""
     return torch.zeros(len(bank), dtype=torch.bool, device=bank.device).index_fill_(0, candidates, True)
 
 
-def _pieces(net: FrozenNet, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, ...]:
+def _pieces(bank: Bank, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, ...]:
     """Decisions in pieces whose queries fit into memory."""
-    size = sum(net.shapes[name].numel() for name in layers)
-    pieces: tuple[Tensor, ...] = x.split(max(1, _QUERY_VALUES[net.device.type] // size))
+    pieces: tuple[Tensor, ...] = x.split(search.rows_at_once(bank, layers))
     return pieces
 
 

@@ -1,9 +1,7 @@
 """The query of task inference: −W ⊙ ∂Obj/∂W_eff at a superposition of masks, one row for each decision.
 
-Its inner product with mask i is −∂Obj/∂αᵢ, so no mask is ever needed as floats. `any_query` works for every module and
-defines what is right; `vectorised_query` is the same for many rows of few images, several at a time; `linear_query` is
-the same for layers that are plain matrix products, in one backward pass for all rows; `fully_connected_query` is the
-same for the paper's fully connected networks, without autograd.
+Its inner product with mask i is −∂Obj/∂αᵢ, so no mask is ever needed as floats. `WAYS` are tried in order, and each
+says what it takes by what the module holds. The last, `any_query`, takes every module and defines what is right.
 """
 
 from __future__ import annotations
@@ -20,10 +18,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from supsup import objectives
 from supsup.frozen import FrozenNet
-from supsup.nets import FullyConnected
+from supsup.nets import FullyConnected, HopMLP, ResNet
+from supsup.nets.resnet import BasicBlock, Bottleneck
+from supsup.nets.structure import untouched
 from supsup.search import Outer, Query
 
 _SIDE_BY_SIDE = 128  # images whose rows are taken together by `vectorised_query`
+# Modules that neither read a number back from the GPU nor let it decide what is done next.
+_CAPTURABLE = (
+    *(nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.Flatten, nn.Identity),
+    *(nn.Sequential, nn.ModuleList, FullyConnected, HopMLP, ResNet, BasicBlock, Bottleneck),
+)
 
 
 @dataclass(frozen=True)
@@ -44,18 +49,25 @@ class Goal:
 
 def query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]) -> Query:
     """For images [r, b, …]: a mapping from each weight named in `layers` to [r, *shape], the mean over b images."""
-    if type(net.module) is FullyConnected:
-        return fully_connected_query(net, x, superposed, goal, layers)
-    if all(isinstance(net.module.get_submodule(name.rpartition(".")[0]), nn.Linear) for name in layers):
-        rows = linear_query(net, x, superposed, goal, layers)
-        if rows is not None:
-            return rows
-    if len(x) > 1 and x.shape[1] <= _SIDE_BY_SIDE // 2:
-        try:
-            return vectorised_query(net, x, superposed, goal, layers)
-        except (RuntimeError, UserWarning):  # the module does what torch cannot do, or only slowly, for several rows
-            pass
-    return any_query(net, x, superposed, goal, layers)
+    for way in WAYS:
+        if way.takes(net, x, layers):
+            rows = way.query(net, x, superposed, goal, layers)
+            if rows is not None:
+                return rows
+    raise AssertionError("the last way takes every module")
+
+
+def can_be_captured(net: FrozenNet) -> bool:
+    """Whether a query of this network can be captured in a CUDA graph: all its parts are known to allow it."""
+    return all(type(part) in _CAPTURABLE and untouched(part) for part in net.module.modules())
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to a query: what it takes, and how; None where only running the module shows that it cannot."""
+
+    takes: Callable[[FrozenNet, Tensor, Sequence[str]], bool]
+    query: Callable[[FrozenNet, Tensor, Mapping[str, Tensor], Goal, Sequence[str]], Query | None]
 
 
 def any_query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]) -> Query:
@@ -72,8 +84,11 @@ def any_query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal:
 
 def vectorised_query(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
-) -> Query:
-    """The same for several rows at a time."""
+) -> Query | None:
+    """The same for several rows at a time.
+
+    None where the module does what torch cannot do for several rows, or only slowly.
+    """
     effective = net.masked(superposed)
     chosen = {name: effective.pop(name) for name in layers}
 
@@ -81,9 +96,12 @@ def vectorised_query(
         return goal.values(net.run(images, effective | weights)).mean()
 
     together = max(1, _SIDE_BY_SIDE // x.shape[1])
-    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention are not for vmap
-        warnings.filterwarnings("error", "There is a performance drop")
-        rows = vmap(grad(value), in_dims=(None, 0), chunk_size=together)(chosen, x)
+    try:
+        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention are not for vmap
+            warnings.filterwarnings("error", "There is a performance drop")
+            rows = vmap(grad(value), in_dims=(None, 0), chunk_size=together)(chosen, x)
+    except (RuntimeError, UserWarning):
+        return None
     return {name: -net.weights[name] * rows[name] for name in layers}
 
 
@@ -104,7 +122,7 @@ def linear_query(
 
         return hook
 
-    hooks = [net.module.get_submodule(n.rpartition(".")[0]).register_forward_hook(watch(n)) for n in layers]
+    hooks = [_layer(net, name).register_forward_hook(watch(name)) for name in layers]
     try:
         with torch.enable_grad():
             effective = net.masked(superposed)
@@ -143,3 +161,20 @@ def fully_connected_query(
         if i > lowest:
             delta = (delta @ effective[names[i]]).mul_(inputs[i] > 0)
     return {name: out[name] for name in layers}
+
+
+def _layer(net: FrozenNet, weight: str) -> nn.Module:
+    return net.module.get_submodule(weight.rpartition(".")[0])
+
+
+def _plain_product(layer: nn.Module) -> bool:
+    """Whether a layer's output is its input times its weight, with at most a bias."""
+    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and untouched(layer)
+
+
+WAYS: tuple[Way, ...] = (
+    Way(lambda net, x, layers: net.is_fully_connected, fully_connected_query),
+    Way(lambda net, x, layers: all(_plain_product(_layer(net, name)) for name in layers), linear_query),
+    Way(lambda net, x, layers: len(x) > 1 and x.shape[1] <= _SIDE_BY_SIDE // 2, vectorised_query),
+    Way(lambda net, x, layers: True, any_query),
+)

@@ -21,59 +21,57 @@ if available.NUMBA:
 if available.TRITON:
     from supsup.kernels import triton_switching
 
-_ON = ("mask on",)  # under this key a bank keeps which network has which of its masks on, until a mask changes
-
 
 class SwitchedNet:
     """A frozen network with one mask of a bank on, and its statistics; for the same task again it just runs.
 
-    It runs a copy of the frozen module whose masked weights are stretches of one buffer, in the order of the bank's
-    bits, and whose statistics are stretches of another; all other tensors are shared. This costs two numbers for each
+    It runs a copy of the frozen module whose masked weights are views of one buffer, in the order of the bank's
+    bits, and whose statistics are views of another; all other tensors are shared. This costs two numbers for each
     weight: the frozen ones in that order, and the masked ones.
     """
 
     def __init__(self, net: FrozenNet, spans: Mapping[str, tuple[int, int]]) -> None:
         self.net, self._spans = net, dict(spans)
-        self._name = object()  # of this network, in the bank
+        self._on: tuple[object, int] | None = None  # the version of the bank whose mask is on, and the mask's index
         self.frozen = torch.zeros(8 * max(stop for _, stop in spans.values()), device=net.device)
         self.masked = torch.zeros_like(self.frozen)
         self.statistics = torch.zeros(sum(value.numel() for value in net.statistics.values()), device=net.device)
-        stretches = {}
+        views = {}
         for name, (start, _) in spans.items():
-            place = slice(8 * start, 8 * start + net.shapes[name].numel())
-            self.frozen[place] = net.weights[name].flatten()
-            stretches[name] = self.masked[place].view(net.shapes[name])
+            bits = slice(8 * start, 8 * start + net.shapes[name].numel())
+            self.frozen[bits] = net.weights[name].flatten()
+            views[name] = self.masked[bits].view(net.shapes[name])
         start = 0
         for name, value in net.statistics.items():
-            stretches[name] = self.statistics[start : start + value.numel()].view(value.shape)
+            views[name] = self.statistics[start : start + value.numel()].view(value.shape)
             start += value.numel()
-        self._module = with_tensors(net.module, stretches)
+        self._module = with_tensors(net.module, views)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SwitchedNet:
-        """Buffers of its own, since a copy of the module would not be tied to copies of them."""
+        """Made anew, since a copy of the module would not be tied to copies of the buffers."""
         return SwitchedNet(copy.deepcopy(self.net, memo), self._spans)
 
     def run(self, bank: Bank, index: int, x: Tensor) -> Tensor:
         """Outputs [images, s] under one mask."""
         if self._module is None or x.requires_grad:  # a later switch must not reach into a graph of autograd
             return self.net.run(x, self.net.masked(bank.subnetwork(index)))
-        if bank.kept.get(_ON) != (self._name, index):
+        if self._on != (bank.version, index):
             self.switch(bank, index)
         out: Tensor = self._module(x)
         return out
 
     def switch(self, bank: Bank, index: int) -> None:
         """Put a mask on, whatever was there before."""
-        bank.kept.pop(_ON, None)
+        self._on = None
         fill(bank.column(index), self.frozen, self.masked)
         self.statistics.copy_(bank.flat_statistics(index))
-        bank.kept[_ON] = (self._name, index)
+        self._on = (bank.version, index)
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module | None:
     """A copy of a module with some of its parameters and buffers replaced, wherever they occur, and the rest shared.
 
-    None for a module that copies itself in a way of its own and does not take them.
+    None for a module that defines how it is copied and does not take them.
     """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     taken: dict[int, object] = {id(tensor): tensor for tensor in (*parameters.values(), *buffers.values())}
@@ -83,8 +81,8 @@ def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module 
         else:
             taken[id(buffers[name])] = tensor
     copied = copy.deepcopy(module, taken).eval()
-    found = dict(copied.named_parameters()) | dict(copied.named_buffers())
-    if any(name not in found or found[name].data_ptr() != tensor.data_ptr() for name, tensor in tensors.items()):
+    present = dict(copied.named_parameters()) | dict(copied.named_buffers())
+    if any(name not in present or present[name].data_ptr() != tensor.data_ptr() for name, tensor in tensors.items()):
         return None
     return copied
 

@@ -75,9 +75,9 @@ def test_a_grader_gives_the_exact_answers(learned: SupSup, stream: Stream, monke
     settings = {"exact": Inference(), "few": Inference(coordinates=4096)}
     rows = bench_inference(model, x, names, Machine(1e9, 1e9), settings, 2, grader)
     assert asked == {"model": 4 * 2 + 4, "grader": 7}  # a batch of 2 is timed 4 times
-    assert [row["graded images"] for row in rows] == [7, 4]
-    assert rows[1]["same as exact"] == 1
-    assert rows[1]["task right"] == 1
+    assert [row.graded_images for row in rows] == [7, 4]
+    assert rows[1].same_as_exact == 1
+    assert rows[1].task_right == 1
 
 
 def test_masking(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ def test_a_search_leaves_the_threads_as_they_were() -> None:
     code = """
 import torch
 from supsup.bank import Bank
+from supsup.search import inner
 torch.set_num_threads(1)
 bank = Bank({"w": torch.Size((8, 8))})
 for _ in range(3):
     bank.add({"w": torch.rand(8, 8) > 0.5})
-bank.inner({"w": torch.rand(1, 8, 8)})
+inner({"w": torch.rand(1, 8, 8)}, bank)
 import numba
 print(torch.get_num_threads(), numba.get_num_threads())
 """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -12,10 +13,37 @@ from supsup.bench.machine import Machine, once, seconds
 from supsup.inference import Inference, choose_layers, infer
 from supsup.learner import SupSup
 from supsup.objectives import entropy
+from supsup.search import bytes_read
 
-Row = dict[str, Any]
 _PLAIN_MASKS = 250  # float masks that the plain way is measured with; its time grows in proportion
 _ONE_BY_ONE = 2000  # images at most that a search is graded on which takes them one by one
+
+
+@dataclass(frozen=True)
+class InferenceMeasurement:
+    """Times and answers of one setting; batches are measured for exact settings alone, learning where there was any."""
+
+    setting: str
+    tasks: Annotated[int, "k"]
+    lone_ms: Annotated[float, "lone image ms"]
+    bytes_read: Annotated[int, "bytes read"]
+    lone_floor_ms: Annotated[float, "floor of a lone image ms"]
+    plain_lone_ms: Annotated[float, "plain lone image ms"]
+    faster_than_plain: Annotated[float, "faster than plain"]
+    batch: int | None
+    batch_us: Annotated[float | None, "µs per image in batches"]
+    batch_floor_us: Annotated[float | None, "floor in batches µs"]
+    graded_images: Annotated[int, "graded images"]
+    graded_on: Annotated[str, "graded on"]
+    grading_seconds: Annotated[float, "grading seconds"]
+    task_right: Annotated[float, "task right"]
+    same_as_exact: Annotated[float, "same as exact"]
+    learning_seconds: Annotated[float | None, "learning seconds"] = None
+    learning_and_grading_seconds: Annotated[float | None, "learning and grading seconds"] = None
+
+    def after_learning(self, taken: float) -> InferenceMeasurement:
+        """The same with the seconds that learning the masks took."""
+        return replace(self, learning_seconds=taken, learning_and_grading_seconds=taken + self.grading_seconds)
 
 
 def bench_inference(
@@ -26,7 +54,7 @@ def bench_inference(
     settings: dict[str, Inference],
     batch: int,
     grader: SupSup | None = None,
-) -> list[Row]:
+) -> list[InferenceMeasurement]:
     """For each setting: a lone image, batches of images, and `images` graded against the tasks they come from.
 
     The first setting must be an exact one: it is what the others' answers are compared with. `grader` is the same model
@@ -34,48 +62,47 @@ def bench_inference(
     """
     plain = plain_one_shot(model, images[:1])
     few = torch.arange(len(images))[:: -(-len(images) // _ONE_BY_ONE)]
-    rows: list[Row] = []
+    measurements: list[InferenceMeasurement] = []
     exact: list[str] = []
     for label, how in settings.items():
-        read = model.bank.bytes_read(choose_layers(model.net, how.layers), how.coordinates)
+        layers, is_exact = choose_layers(model.net, how.layers), how.coordinates is None
+        read = bytes_read(model.bank, layers, how.coordinates)
         lone = lone_image(model, images, how)
-        row: Row = {
-            "setting": label,
-            "k": len(model.tasks),
-            "lone image ms": 1e3 * lone,
-            "bytes read": read,
-            "floor of a lone image ms": 1e3 * read / machine.bytes_per_second,
-            "plain lone image ms": 1e3 * plain,
-            "faster than plain": plain / lone,
-        }
-        if how.coordinates is None:
-            row |= in_batches(model, images[:batch], machine, how)
-            chosen, judge = torch.arange(len(images)), grader or model
-        else:
-            chosen, judge = few, model
+        together = in_batches(model, images[:batch], how) if is_exact else None
+        chosen, judge = (torch.arange(len(images)), grader or model) if is_exact else (few, model)
         answers, taken = graded(judge, images[chosen], how, batch)
         exact = exact or answers
-        right = [tasks[i] for i in chosen]
-        row |= {
-            "graded images": len(answers),
-            "graded on": judge.device.type,
-            "grading seconds": taken,
-            "task right": _agreement(answers, right),
-            "same as exact": _agreement(answers, [exact[i] for i in chosen]),
-        }
-        rows.append(row)
-    return rows
+        measurements.append(
+            InferenceMeasurement(
+                setting=label,
+                tasks=len(model.tasks),
+                lone_ms=1e3 * lone,
+                bytes_read=read,
+                lone_floor_ms=1e3 * read / machine.bytes_per_second,
+                plain_lone_ms=1e3 * plain,
+                faster_than_plain=plain / lone,
+                batch=len(images[:batch]) if is_exact else None,
+                batch_us=None if together is None else 1e6 * together,
+                batch_floor_us=1e6 * batch_floor(model, layers, machine) if is_exact else None,
+                graded_images=len(answers),
+                graded_on=judge.device.type,
+                grading_seconds=taken,
+                task_right=_agreement(answers, [tasks[i] for i in chosen]),
+                same_as_exact=_agreement(answers, [exact[i] for i in chosen]),
+            )
+        )
+    return measurements
 
 
-def in_batches(model: SupSup, images: Tensor, machine: Machine, how: Inference) -> Row:
-    """Time for each of several images handed in at once."""
-    weights = sum(model.net.shapes[name].numel() for name in choose_layers(model.net, how.layers))
-    taken = seconds(lambda: model.infer_task(images, **vars(how)), model.device, 3)
-    return {
-        "batch": len(images),
-        "µs per image in batches": 1e6 * taken / len(images),
-        "floor in batches µs": 1e6 * 2 * weights * len(model.tasks) / machine.operations_per_second,
-    }
+def in_batches(model: SupSup, images: Tensor, how: Inference) -> float:
+    """Seconds for each of several images handed in at once."""
+    return seconds(lambda: model.infer_task(images, **vars(how)), model.device, 3) / len(images)
+
+
+def batch_floor(model: SupSup, layers: list[str], machine: Machine) -> float:
+    """The least seconds for an image in a batch: a multiplication and an addition for each weight and task."""
+    weights = sum(model.net.shapes[name].numel() for name in layers)
+    return 2 * weights * len(model.tasks) / machine.operations_per_second
 
 
 def graded(model: SupSup, images: Tensor, how: Inference, batch: int) -> tuple[list[str], float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,34 @@ from supsup.bank import pack_columns
 from supsup.bench.machine import Machine, once
 from supsup.learner import SupSup
 
-Row = dict[str, Any]
 _REPEATS = {"cuda": 50, "cpu": 5}
 _PAPER = 0.01  # of a forward pass, the paper's estimate of what applying a mask costs
+
+
+@dataclass(frozen=True)
+class MaskingMeasurement:
+    """Times of passes and of switches, medians unless they are called the fastest."""
+
+    tasks: int
+    weights: int
+    batch: int
+    image: str
+    density: float
+    precision: str
+    plain_ms: Annotated[float, "plain forward ms"]
+    selected_ms: Annotated[float, "selected task forward ms"]
+    selected_by_plain: Annotated[float, "selected / plain"]
+    fastest_plain_ms: Annotated[float, "fastest plain forward ms"]
+    fastest_selected_ms: Annotated[float, "fastest selected task forward ms"]
+    predict_same_task_ms: Annotated[float, "predict, same task ms"]
+    predict_other_task_ms: Annotated[float, "predict, another task each time ms"]
+    switch_us: Annotated[float, "switching µs"]
+    switch_by_plain: Annotated[float, "switching / plain forward"]
+    paper_estimate: Annotated[float, "paper's estimate"]
+    bytes_moved: Annotated[int, "bytes moved by a switch"]
+    floor_us: Annotated[float, "floor of a switch µs"]
+    times_the_floor: Annotated[float, "times the floor"]
+    weight_by_weight_us: Annotated[float, "masking weight by weight µs"]
 
 
 def bench_masking(
@@ -27,7 +53,7 @@ def bench_masking(
     device: torch.device,
     density: float = 0.5,
     precision: str = "float32",
-) -> Row:
+) -> MaskingMeasurement:
     """Times of passes and switches with random masks of a given density.
 
     The plain pass is the module itself with its frozen weights; that of a selected task is what `predict` runs for one,
@@ -49,31 +75,31 @@ def bench_masking(
             "other task": lambda turn: model.predict(x, task=names[turn % tasks]),
         }
         times = in_turn(passes, device, repeats) | in_turn(changes, device, repeats)
-    taken = {name: statistics.median(found) for name, found in times.items()}
+    taken = {name: statistics.median(values) for name, values in times.items()}
     moved = bytes_moved(model)
     floor = moved / machine.bytes_per_second
-    return {
-        "tasks": tasks,
-        "weights": sum(shape.numel() for shape in model.net.shapes.values()),
-        "batch": batch,
-        "image": "×".join(str(side) for side in image),
-        "density": density,
-        "precision": _in_words(precision, device),
-        "plain forward ms": 1e3 * taken["plain"],
-        "selected task forward ms": 1e3 * taken["selected"],
-        "selected / plain": taken["selected"] / taken["plain"],
-        "fastest plain forward ms": 1e3 * min(times["plain"]),
-        "fastest selected task forward ms": 1e3 * min(times["selected"]),
-        "predict, same task ms": 1e3 * taken["predict"],
-        "predict, another task each time ms": 1e3 * taken["other task"],
-        "switching µs": 1e6 * taken["switch"],
-        "switching / plain forward": taken["switch"] / taken["plain"],
-        "paper's estimate": _PAPER,
-        "bytes moved by a switch": moved,
-        "floor of a switch µs": 1e6 * floor,
-        "times the floor": taken["switch"] / floor,
-        "masking weight by weight µs": 1e6 * taken["one by one"],
-    }
+    return MaskingMeasurement(
+        tasks=tasks,
+        weights=sum(shape.numel() for shape in model.net.shapes.values()),
+        batch=batch,
+        image="×".join(str(side) for side in image),
+        density=density,
+        precision=_in_words(precision, device),
+        plain_ms=1e3 * taken["plain"],
+        selected_ms=1e3 * taken["selected"],
+        selected_by_plain=taken["selected"] / taken["plain"],
+        fastest_plain_ms=1e3 * min(times["plain"]),
+        fastest_selected_ms=1e3 * min(times["selected"]),
+        predict_same_task_ms=1e3 * taken["predict"],
+        predict_other_task_ms=1e3 * taken["other task"],
+        switch_us=1e6 * taken["switch"],
+        switch_by_plain=taken["switch"] / taken["plain"],
+        paper_estimate=_PAPER,
+        bytes_moved=moved,
+        floor_us=1e6 * floor,
+        times_the_floor=taken["switch"] / floor,
+        weight_by_weight_us=1e6 * taken["one by one"],
+    )
 
 
 def with_random_masks(
@@ -98,7 +124,7 @@ def in_turn(works: Mapping[str, Callable[[int], object]], device: torch.device, 
     for turn in range(-1, repeats):
         for name, work in works.items():
             times[name].append(once(lambda work=work, turn=turn: work(turn), device))  # type: ignore[misc]
-    return {name: found[1:] for name, found in times.items()}
+    return {name: values[1:] for name, values in times.items()}
 
 
 def bytes_moved(model: SupSup) -> int:

@@ -24,6 +24,8 @@ from supsup.bench import (
     measure_machine,
     warmed_up,
 )
+from supsup.bench.inferring import InferenceMeasurement
+from supsup.bench.measurement import as_record
 from supsup.cli.demo_run import NETS
 from supsup.data import Stream
 from supsup.devices import resolve
@@ -110,7 +112,7 @@ def infer(
     """
     learns, place = resolve(device), resolve(search_device or device)
     machine = measure_machine(place)
-    rows: list[dict[str, Any]] = []
+    rows: list[InferenceMeasurement] = []
     recipe = Recipe(steps=steps)
     settings = {
         "exact, all layers, H": Inference(),
@@ -133,12 +135,11 @@ def infer(
         trained, taken = learned(_net(net, outputs), stream, recipe, learns)
         model = trained if trained.device == place else trained.to(place)
         x, names = single_images(stream, images)
-        for row in bench_inference(model, x.to(place), names, machine, settings, batch, grader=trained):
-            row["learning seconds"] = taken
-            row["learning and grading seconds"] = taken + row["grading seconds"]
-            rows.append(row)
+        measured = bench_inference(model, x.to(place), names, machine, settings, batch, grader=trained)
+        rows += [row.after_learning(taken) for row in measured]
     context = {"net": net, "outputs": outputs, "steps": steps, "images": images, "device": str(place)}
-    _show("task inference", rows, json_file, **context, learned_on=learns.type, machine=vars(machine))
+    records = [as_record(row) for row in rows]
+    _show("task inference", records, json_file, **context, learned_on=learns.type, machine=vars(machine))
 
 
 @app.command()
@@ -151,7 +152,14 @@ def memory(
 ) -> None:
     """Memory of the masks, against one bit per weight and task."""
     rows = bench_memory(_net(net, outputs), _numbers(tasks), resolve(device))
-    _show("memory of the masks (bytes)", rows, json_file, net=net, outputs=outputs, device=device)
+    _show(
+        "memory of the masks (bytes)",
+        [as_record(row) for row in rows],
+        json_file,
+        net=net,
+        outputs=outputs,
+        device=device,
+    )
 
 
 @app.command()
@@ -175,7 +183,7 @@ def masking(
     row = bench_masking(
         getattr(nets, net)(outputs), _IMAGES[net], batch, tasks, machine, place, density=density, precision=precision
     )
-    _show("masking", [row], json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
+    _show("masking", [as_record(row)], json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
 
 
 def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:

@@ -40,14 +40,14 @@ def _add_at(query, coordinates, block, partial):  # type: ignore[no-untyped-def]
     threads, tasks = partial.shape
     count = len(coordinates)
     for thread in numba.prange(threads):
-        mine = partial[thread]
+        total = partial[thread]
         for i in range(thread * count // threads, (thread + 1) * count // threads):
             coordinate = coordinates[i]
             row = block[coordinate >> 3]
             shift = np.uint8(coordinate & 7)
             value = query[coordinate]
             for task in range(tasks):
-                mine[task] += value * np.float32((row[task] >> shift) & np.uint8(1))
+                total[task] += value * np.float32((row[task] >> shift) & np.uint8(1))
 
 
 @numba.njit(parallel=True, cache=True, fastmath=True)
@@ -56,17 +56,17 @@ def _columns(query, block, columns, partial):  # type: ignore[no-untyped-def]
     threads, count = partial.shape
     for thread in numba.prange(threads):
         low, high = np.zeros(16, dtype=np.float32), np.zeros(16, dtype=np.float32)
-        mine = np.zeros(count, dtype=np.float32)
+        total = np.zeros(count, dtype=np.float32)
         for byte in range(thread * len(block) // threads, (thread + 1) * len(block) // threads):
-            for place in range(4):
-                first, second = query[8 * byte + place], query[8 * byte + 4 + place]
-                for rest in range(1 << place):
-                    low[(1 << place) + rest] = low[rest] + first
-                    high[(1 << place) + rest] = high[rest] + second
+            for bit in range(4):
+                first, second = query[8 * byte + bit], query[8 * byte + 4 + bit]
+                for rest in range(1 << bit):
+                    low[(1 << bit) + rest] = low[rest] + first
+                    high[(1 << bit) + rest] = high[rest] + second
             for i in range(count):
                 packed = block[byte, columns[i]]
-                mine[i] += low[packed & 15] + high[packed >> 4]
-        partial[thread] = mine
+                total[i] += low[packed & 15] + high[packed >> 4]
+        partial[thread] = total
 
 
 @numba.njit(parallel=True, cache=True)
@@ -75,12 +75,12 @@ def _add_sums(query, block, partial):  # type: ignore[no-untyped-def]
     threads, tasks = partial.shape
     for thread in numba.prange(threads):
         sums = np.zeros(256, dtype=np.float32)
-        mine = partial[thread]
+        total = partial[thread]
         for byte in range(thread * len(block) // threads, (thread + 1) * len(block) // threads):
-            for place in range(8):
-                value = query[8 * byte + place]
-                for low in range(1 << place):
-                    sums[(1 << place) + low] = sums[low] + value
+            for bit in range(8):
+                value = query[8 * byte + bit]
+                for low in range(1 << bit):
+                    sums[(1 << bit) + low] = sums[low] + value
             row = block[byte]
             for task in range(tasks):
-                mine[task] += sums[row[task]]
+                total[task] += sums[row[task]]

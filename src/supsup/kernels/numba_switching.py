@@ -20,6 +20,6 @@ def _fill(packed, frozen, masked, threads):  # type: ignore[no-untyped-def]
     for thread in numba.prange(threads):
         for byte in range(thread * len(packed) // threads, (thread + 1) * len(packed) // threads):
             bits = np.int32(packed[byte])
-            for place in range(8):
-                weight = frozen[8 * byte + place]
-                masked[8 * byte + place] = weight if (bits >> place) & 1 else zero
+            for bit in range(8):
+                weight = frozen[8 * byte + bit]
+                masked[8 * byte + bit] = weight if (bits >> bit) & 1 else zero

@@ -27,8 +27,8 @@ def _few(query, block, partial, size, tasks, stride, share, bytes_: tl.constexpr
     stop = min((split + 1) * share, size)
     for start in range(split * share, stop, bytes_):
         b = start + tl.arange(0, bytes_)
-        place = b[:, None].to(tl.int64) * stride + t[None, :]
-        packed = tl.load(block + place, mask=(b < stop)[:, None] & (t < tasks)[None, :], other=0).to(tl.int32)
+        offset = b[:, None].to(tl.int64) * stride + t[None, :]
+        packed = tl.load(block + offset, mask=(b < stop)[:, None] & (t < tasks)[None, :], other=0).to(tl.int32)
         for bit in tl.static_range(8):
             q = tl.load(query + row * size * 8 + b * 8 + bit, mask=b < stop, other=0.0)
             total += tl.where((packed & (1 << bit)) != 0, q[:, None], 0.0)
@@ -53,10 +53,10 @@ def _unpack(block, bits, size, tasks, padded, stride, bytes_: tl.constexpr, bloc
     t = tl.program_id(0) * block_tasks + tl.arange(0, block_tasks)
     inside = (b < size)[:, None] & (t < tasks)[None, :]
     packed = tl.load(block + b[:, None].to(tl.int64) * stride + t[None, :], mask=inside, other=0)
-    room = (b < size)[:, None] & (t < padded)[None, :]
+    written = (b < size)[:, None] & (t < padded)[None, :]
     for bit in tl.static_range(8):
-        place = (b[:, None].to(tl.int64) * 8 + bit) * padded + t[None, :]
-        tl.store(bits + place, ((packed >> bit) & 1).to(bits.dtype.element_ty), mask=room)
+        offset = (b[:, None].to(tl.int64) * 8 + bit) * padded + t[None, :]
+        tl.store(bits + offset, ((packed >> bit) & 1).to(bits.dtype.element_ty), mask=written)
 
 
 def unpack(block: Tensor, dtype: torch.dtype) -> Tensor:
@@ -75,12 +75,12 @@ def _outer(weight, delta, inputs, query, outputs, width, bits, block_out: tl.con
     i = tl.program_id(2) * block_in + tl.arange(0, block_in)
     row = tl.program_id(0).to(tl.int64)
     inside = (o < outputs)[:, None] & (i < width)[None, :]
-    place = o[:, None] * width + i[None, :]
+    offset = o[:, None] * width + i[None, :]
     d = tl.load(delta + row * outputs + o, mask=o < outputs, other=0.0)
     x = tl.load(inputs + row * width + i, mask=i < width, other=0.0)
-    w = tl.load(weight + place, mask=inside, other=0.0)
+    w = tl.load(weight + offset, mask=inside, other=0.0)
     value = d[:, None] * x[None, :] * w
-    tl.store(query + row * bits + place, value.to(query.dtype.element_ty), mask=inside)
+    tl.store(query + row * bits + offset, value.to(query.dtype.element_ty), mask=inside)
 
 
 def outer(weight: Tensor, delta: Tensor, inputs: Tensor, bits: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:

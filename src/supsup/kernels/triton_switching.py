@@ -16,10 +16,10 @@ def _fill(packed, frozen, masked, size, stride, bytes_: tl.constexpr):
     inside = b < size
     byte = tl.load(packed + b * stride, mask=inside, other=0).to(tl.int32)
     bit = tl.arange(0, 8)
-    place = b[:, None] * 8 + bit[None, :]
-    weight = tl.load(frozen + place, mask=inside[:, None], other=0.0)
-    kept = ((byte[:, None] >> bit[None, :]) & 1) != 0
-    tl.store(masked + place, tl.where(kept, weight, 0.0), mask=inside[:, None])
+    offset = b[:, None] * 8 + bit[None, :]
+    weight = tl.load(frozen + offset, mask=inside[:, None], other=0.0)
+    chosen = ((byte[:, None] >> bit[None, :]) & 1) != 0
+    tl.store(masked + offset, tl.where(chosen, weight, 0.0), mask=inside[:, None])
 
 
 def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:

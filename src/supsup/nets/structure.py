@@ -23,7 +23,7 @@ def as_built(module: nn.Module) -> bool:
     Values of weights, and ε and momentum of normalisation layers, may be anything.
     """
     architecture = architecture_of(module)
-    if architecture is None or any(getattr(every_module, name) for name in _GLOBAL_HOOKS):
+    if architecture is None:
         return False
     with torch.device("meta"):
         fresh = architecture.build()
@@ -31,9 +31,14 @@ def as_built(module: nn.Module) -> bool:
     return list(present) == list(expected) and all(_alike(present[path], expected[path]) for path in expected)
 
 
+def untouched(module: nn.Module) -> bool:
+    """Whether one layer runs the forward pass of its class, and nothing is called before or after it."""
+    hooked = any(getattr(module, name) for name in _HOOKS) or any(getattr(every_module, n) for n in _GLOBAL_HOOKS)
+    return "forward" not in vars(module) and not hooked
+
+
 def _alike(module: nn.Module, fresh: nn.Module) -> bool:
-    untouched = "forward" not in vars(module) and not any(getattr(module, name) for name in _HOOKS)
-    return untouched and type(module) is type(fresh) and _settings(module) == _settings(fresh)
+    return untouched(module) and type(module) is type(fresh) and _settings(module) == _settings(fresh)
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 At each number of stored masks: do they come back when 20 % of their bits are flipped, and, with --recover, is the
 right one found from test images alone? Tasks are pairs of digits, each pair under a permutation of its own.
 
-python benchmarks/hopfield_capacity.py --recover --json results/hopfield/capacity.json --out results/hopfield
+python benchmarks/hopfield_capacity.py --recover --json results/hopfield/capacity.json
+
+`python benchmarks/result_plots.py` draws it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from supsup.hopfield.experiment import RIGHT
 from supsup.hopfield.learner import learn_together
 from supsup.hopfield.memory import RULES, overfull, overlap, running_mean, settle, unstable
 from supsup.provenance import provenance
-from supsup.report.hop_plots import capacity_plot
 
 FLIPPED = 0.2
 ASKED = 40  # stored masks that are looked at, the oldest and the newest among them
@@ -143,7 +144,6 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--out", type=Path, help="folder for the plots")
     options = parser.parse_args()
 
     device, begin = resolve(options.device), time.perf_counter()
@@ -183,18 +183,6 @@ def main() -> None:
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        title = f"Masks that come back from {FLIPPED:.0%} flipped bits"
-        capacity_plot(options.out / "capacity.png", title, curves, options.units)
-        if options.recover:
-            by_way = {
-                f"{rule}, {way}": [{"stored": row["stored"], "recovered": row[way]} for row in rows]
-                for rule, rows in found.items()
-                for way in ("paper", "best-of")
-            }
-            title = "Learned masks found from test images alone"
-            capacity_plot(options.out / "capacity-from-images.png", title, by_way, options.units)
 
 
 def _random(density: float, count: int, units: int, device: torch.device) -> Tensor:

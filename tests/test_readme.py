@@ -12,6 +12,7 @@ from supsup.report.summary import summarise
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / markdown.ROWS_PAGE]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/speed.md"])
@@ -23,22 +24,35 @@ def test_the_tables_are_those_of_the_results(page: str) -> None:
 
 
 def test_the_reproduction_is_that_of_the_results() -> None:
-    """`supsup report --markdown` puts README.md, REPRODUCTION.md and its pictures right."""
+    """`supsup report --markdown` puts README.md, REPRODUCTION.md, ROWS.md and their pictures right."""
     summary = summarise(ENTRIES, ROOT / "results")
     assert markdown.reproduction(summary) == (ROOT / "REPRODUCTION.md").read_text()
+    assert markdown.rows_in_full(summary) == (ROOT / "results" / markdown.ROWS_PAGE).read_text()
     assert markdown.with_block(README, markdown.readme_block(summary)) == README
     assert all(mark in README for mark in markdown.README_MARKS)
     for path, plot in markdown.plots(summary).items():
         assert (ROOT / "results" / path).read_text() == plot, path
 
 
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    """A file that moved, or a heading that was renamed, leaves no link behind."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not target.startswith("https://"):
+            name, _, heading = target.partition("#")
+            path = page.parent / name if name else page
+            assert path.exists(), target
+            assert not heading or heading in anchors(path), target
+
+
+def anchors(page: Path) -> list[str]:
+    """The names that headings of a page have in links."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     exec(compile("\n".join(blocks), "README.md", "exec"), {"__name__": "readme"})

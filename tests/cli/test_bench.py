@@ -31,7 +31,7 @@ def test_train(tmp_path: Path) -> None:
     for row in record["rows"]:
         assert row["seconds"] > 0
         assert row["floor µs"] > 0
-    assert target.with_suffix(".png").exists()
+    assert target.with_suffix(".svg").exists()
     assert "device" in record["made by"]
 
 

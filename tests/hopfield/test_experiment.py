@@ -1,7 +1,5 @@
 """The paper's grading of HopSupSup, small: figures are of the right models, tasks and masks."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +7,6 @@ from torch import Tensor
 from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Task
 from supsup.hopfield.experiment import Experiment, run
-from supsup.report.hop_plots import capacity_plot, recovery_plot
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 
@@ -48,10 +45,3 @@ def test_the_summary_and_the_constant_memory(experiment: Experiment) -> None:
     assert line["right masks"] >= line["exactly right"]
     assert len(line["accuracy % by seed"]) == 2
     assert len(set(experiment.memory_bytes)) == 1
-
-
-def test_plots_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
-    recovery_plot(tmp_path / "a.png", "recovery", experiment, "paper")
-    rows = [{"stored": 2, "recovered": 1.0}, {"stored": 4, "recovered": 0.5}]
-    capacity_plot(tmp_path / "c.png", "capacity", {"hebb": rows, "storkey": rows}, 512)
-    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("a.png", "c.png"))

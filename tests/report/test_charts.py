@@ -8,7 +8,7 @@ from pathlib import Path
 from supsup.paper import Entry, Row
 from supsup.report.charts import byte_tick, entry_charts, family
 from supsup.report.summary import EntrySummary, summarise
-from supsup.report.svg import TOP, Axis, Line, Point, line_chart
+from supsup.report.svg import TOP, Axis, Curve, Point, line_chart
 
 
 def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySummary:
@@ -75,7 +75,7 @@ def test_lines_at_the_top_are_shown_closer_where_another_squeezes_them(tmp_path:
 
 def test_a_deviation_does_not_leave_the_plot() -> None:
     """90 ± 30 would reach 120 %."""
-    lines = [Line("a", [Point(1, 60.0), Point(2, 90.0, 30.0)])]
+    lines = [Curve("a", [Point(1, 60.0), Point(2, 90.0, 30.0)])]
     chart = line_chart("", lines, Axis("x"), Axis("%", top=101.0))
     assert chart is not None
     (end,) = re.findall(r'y2="([\d.]+)" stroke="var', chart.plot)

@@ -78,7 +78,7 @@ def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
 def test_the_headline_counts_rows(catalogue: dict[str, Entry], results: Path) -> None:
     summary = summarise(catalogue, results)
     assert headline(summary).startswith("3 reproduced, 1 missed, 1 quick run, 2 measured, ")
-    timed = headline(replace(summary, mnist=WallTime(7200, "a GPU")))
+    timed = headline(replace(summary, mnist_time=WallTime(7200, "a GPU")))
     assert timed.endswith(" not run. One seed of every row of the MNIST half took 2.0 h (a GPU).")
 
 

@@ -20,8 +20,8 @@ from supsup.report.summary import (
     RowSummary,
     Summary,
     WallTime,
+    over_seeds,
     read_results,
-    spread,
     summarise,
 )
 
@@ -34,10 +34,10 @@ def row_of(summary: Summary, entry: str, name: str) -> RowSummary:
 
 
 def test_mean_and_deviation_are_those_of_the_seeds() -> None:
-    found = spread([1.0, 2.0, 6.0])
+    found = over_seeds([1.0, 2.0, 6.0])
     assert found.mean == 3.0
     assert found.deviation == pytest.approx(7**0.5)
-    assert spread([5.0]).deviation is None
+    assert over_seeds([5.0]).deviation is None
 
 
 def test_every_row_has_its_verdict(catalogue: dict[str, Entry], results: Path) -> None:
@@ -103,7 +103,7 @@ def test_places_stand_in_order(tmp_path: Path, write: Any) -> None:
     row = Row("r", "r", SETTINGS, published={"accuracy %": {"250": 1.0, "avg": 1.0, "10": 1.0}})
     write(tmp_path, "e", "r", 0, {"accuracy %": {"1/k": 1.0, "50": 1.0}})
     (entry,) = summarise({"e": Entry("e", "e", "", (row,), axis="tasks")}, tmp_path).entries
-    assert entry.places("accuracy %") == ("1/k", "10", "50", "250", "avg")
+    assert entry.positions("accuracy %") == ("1/k", "10", "50", "250", "avg")
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ def test_calls_side_by_side_count_once_in_the_wall_time(tmp_path: Path) -> None:
     """And there is none until every row of the MNIST half is among the files they wrote."""
     rows = tuple(Row(name, name, SETTINGS) for name in "ab")
     entries = {"gamma": Entry("gamma", "", "", rows)}
-    assert summarise(entries, tmp_path).mnist is None
+    assert summarise(entries, tmp_path).mnist_time is None
     file = tmp_path / "wall-time.json"
     file.write_text(json.dumps({"calls": CALLS}))
-    assert summarise(entries, tmp_path).mnist == WallTime(100.5, "a GPU")
+    assert summarise(entries, tmp_path).mnist_time == WallTime(100.5, "a GPU")
     file.write_text(json.dumps({"calls": [CALLS[0], CALLS[3]]}))
-    assert summarise(entries, tmp_path).mnist is None
+    assert summarise(entries, tmp_path).mnist_time is None
     file.write_text("{}")
     summary = summarise(entries, tmp_path)
-    assert summary.mnist is None
+    assert summary.mnist_time is None
     assert summary.damaged[0].startswith("wall-time.json: damaged")

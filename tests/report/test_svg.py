@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supsup.report.svg import PLOT, TOP, WIDTH, Axis, Bar, Chart, Line, Point, bar_chart, line_chart, ticks
+from supsup.report.svg import PLOT, TOP, WIDTH, Axis, Bar, Chart, Curve, Point, bar_chart, line_chart, ticks
 
 LINES = [
-    Line("ours & theirs", [Point(10, 93.0, 0.5), Point(250, 94.0)], [Point(10, 92.0), Point(250, 93.5)]),
-    Line("<only published>", [], [Point(10, 50.0)]),
+    Curve("ours & theirs", [Point(10, 93.0, 0.5), Point(250, 94.0)], [Point(10, 92.0), Point(250, 93.5)]),
+    Curve("<only published>", [], [Point(10, 50.0)]),
 ]
 
 
@@ -43,7 +43,7 @@ def test_higher_values_stand_higher_and_later_ones_further_right() -> None:
 
 
 def test_equal_ratios_are_equal_distances_on_a_logarithmic_axis() -> None:
-    line = Line("s", [Point(x, 1.0) for x in (1, 10, 100)])
+    line = Curve("s", [Point(x, 1.0) for x in (1, 10, 100)])
     root = parsed(line_chart("t", [line], Axis("bytes", log=True), Axis("y")))
     drawn = next(element for element in root.iter("polyline") if element.get("class") == "line")
     first, second, third = (float(pair.split(",")[0]) for pair in str(drawn.get("points")).split())
@@ -51,7 +51,7 @@ def test_equal_ratios_are_equal_distances_on_a_logarithmic_axis() -> None:
 
 
 def test_a_row_without_points_keeps_the_colours_of_the_others() -> None:
-    empty = Line("not run", [])
+    empty = Curve("not run", [])
     chart = line_chart("t", [empty, LINES[0]], Axis("x"), Axis("y"))
     assert chart is not None
     plot = chart.whole
@@ -61,7 +61,7 @@ def test_a_row_without_points_keeps_the_colours_of_the_others() -> None:
 
 
 def test_nothing_to_draw_is_no_plot() -> None:
-    assert line_chart("t", [Line("a", [])], Axis("x"), Axis("y")) is None
+    assert line_chart("t", [Curve("a", [])], Axis("x"), Axis("y")) is None
     assert bar_chart("t", [Bar("a", None)], "y") is None
 
 
@@ -90,7 +90,7 @@ def test_a_plot_stands_alone_with_its_style() -> None:
 def test_long_labels_are_cut() -> None:
     texts = [
         element.text
-        for element in parsed(line_chart("t", [Line("x" * 80, [Point(0, 0)])], Axis("x"), Axis("y"))).iter()
+        for element in parsed(line_chart("t", [Curve("x" * 80, [Point(0, 0)])], Axis("x"), Axis("y"))).iter()
     ]
     assert any("…" in (text or "") for text in texts)
 

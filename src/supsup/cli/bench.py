@@ -33,7 +33,7 @@ from supsup.file.loading import load
 from supsup.inference import Inference
 from supsup.nets import FullyConnected
 from supsup.provenance import provenance
-from supsup.report import time_plot
+from supsup.report import time_plot, write
 from supsup.training import Recipe
 
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
@@ -83,8 +83,8 @@ def train(
     rows = bench_training(_net(net, outputs), stream, counts, recipe, machine, place)
     _show("training", rows, json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
     if json_file is not None:
-        title = f"training {net} with {outputs} outputs, {steps} batches of 128 a task"
-        time_plot(json_file.with_suffix(".png"), title, rows)
+        title = f"{net}, {outputs} outputs, {steps} batches a task"
+        write(json_file.with_suffix(".svg"), time_plot(title, rows))
 
 
 @app.command()

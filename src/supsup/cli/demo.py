@@ -12,9 +12,7 @@ from supsup import data as sources
 from supsup.cli import demo_run as demo_job
 from supsup.cli import hopfield_demo as hop_demo
 from supsup.devices import resolve
-from supsup.report import accuracy_plot, closing_table
-from supsup.report.hop_plots import recovery_plot
-from supsup.report.tables import recovery_table
+from supsup.report import accuracy_plot, closing_table, recovery_plot, recovery_table, write
 
 _DEFAULT = demo_job.Settings()
 
@@ -76,13 +74,14 @@ def demo(
     name = name or ("hopfield" if hopfield else "demo")
     file = model or out / f"{name}.supsup"
     if hopfield:
-        _hopfield(settings, file, out / f"{name}.json", out / f"{name}.png")
+        _hopfield(settings, file, out / f"{name}.json", out / f"{name}.svg")
         return
     lines = demo_job.run(settings, file, fresh=fresh)
     title = f"{settings.tasks} tasks ({settings.stream} {settings.data}), {settings.net}"
-    plot, figures = out / f"{name}.png", out / f"{name}.json"
+    plot, figures = out / f"{name}.svg", out / f"{name}.json"
     demo_job.write_json(figures, settings, lines, resolve(device))
-    accuracy_plot(plot, title, {line.label: line.evaluation for line in lines})
+    curves = {line.label: dict(zip(line.evaluation.stages, line.evaluation.curve)) for line in lines}
+    write(plot, accuracy_plot(title, curves))
     console = Console()
     console.print(closing_table(title, {line.label: (line.evaluation, line.seconds) for line in lines}))
     if settings.unannounced:
@@ -95,7 +94,8 @@ def demo(
 def _hopfield(settings: demo_job.Settings, file: Path, figures: Path, plot: Path) -> None:
     experiment = hop_demo.run_and_save(settings, file, figures)
     title = f"Hopfield recovery, {settings.data} split by {settings.classes_per_task}"
-    recovery_plot(plot, title, experiment, "best-of")
+    traces = (trace.tolist() for trace in experiment.recovered["best-of"].traces)
+    write(plot, recovery_plot(title, dict(zip(experiment.tasks, traces))))
     console = Console()
     console.print(recovery_table(title, experiment))
     size = experiment.memory_bytes[-1]

@@ -13,9 +13,10 @@ from typer import Option
 from supsup.errors import SupSupError
 from supsup.paper.entries import ENTRIES
 from supsup.report.grids import headline
-from supsup.report.markdown import plots, readme_block, reproduction, with_block, write
+from supsup.report.markdown import ROWS_PAGE, plots, readme_block, reproduction, rows_in_full, with_block
 from supsup.report.page import page
 from supsup.report.summary import STATUSES, Summary, summarise
+from supsup.report.writing import write
 
 
 def report(
@@ -25,8 +26,8 @@ def report(
         bool,
         Option(
             "--markdown",
-            help="Also write REPRODUCTION.md beside the folder of results, the plots it shows into that folder, and "
-            "the table of the README.md that stands beside it.",
+            help="Also write REPRODUCTION.md beside the folder of results, ROWS.md and the plots into that folder, "
+            "and the table of the README.md that stands beside it.",
         ),
     ] = False,
 ) -> None:
@@ -54,11 +55,14 @@ def report(
 
 
 def write_markdown(summary: Summary, results: Path) -> list[Path]:
-    """REPRODUCTION.md, the plots it shows and the block of README.md; the paths of the pages."""
+    """REPRODUCTION.md, ROWS.md, the plots they show and the block of README.md; the paths of the pages."""
     for name, plot in plots(summary).items():
         write(results / name, plot)
     beside = results.resolve().parent
-    pages = {beside / "REPRODUCTION.md": reproduction(summary, results.name)}
+    pages = {
+        beside / "REPRODUCTION.md": reproduction(summary, results.name),
+        results / ROWS_PAGE: rows_in_full(summary),
+    }
     readme = beside / "README.md"
     if readme.exists():
         pages[readme] = with_block(readme.read_text(encoding="utf-8"), readme_block(summary, results=results.name))

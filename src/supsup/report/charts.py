@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from supsup.report.summary import AVERAGE, BYTES, PAPERS_COUNT, EntrySummary, RowSummary, as_number
-from supsup.report.svg import Axis, Bar, Chart, Line, Point, bar_chart, line_chart
+from supsup.report.svg import Axis, Bar, Chart, Curve, Point, bar_chart, line_chart
 
 MOST_MARKS = 8
 _FEWEST_AT_THE_TOP = 3  # lines that are worth a plot of their own
@@ -41,42 +41,42 @@ def entry_charts(summary: EntrySummary) -> list[Chart]:
 def _curves(summary: EntrySummary, heading: str = "") -> list[Chart]:
     """The first figure over the entry's axis, and the lines at the top once more where others squeeze them together.
 
-    Bars where the axis has a single place.
+    Bars where the axis has a single position.
     """
     figure = summary.figures[0]
-    places = [place for place in summary.places(figure) if place != AVERAGE]
-    if len(places) < 2:
+    positions = [position for position in summary.positions(figure) if position != AVERAGE]
+    if len(positions) < 2:
         return _bars(summary)
-    by_number = all(as_number(place) is not None for place in places)
-    where = {place: float(place) if by_number else float(i) for i, place in enumerate(places)}
+    by_number = all(as_number(position) is not None for position in positions)
+    where = {position: float(position) if by_number else float(i) for i, position in enumerate(positions)}
     lines = [_line(row, figure, where) for row in summary.rows]
     values = list(where.values())
     log = by_number and min(values) > 0 and max(values) / min(values) >= 30
     marks = values if by_number and len(values) <= MOST_MARKS else ()
-    x = Axis(summary.entry.axis, log, names=() if by_number else places, marks=marks)
+    x = Axis(summary.entry.axis, log, names=() if by_number else positions, marks=marks)
     title, y, closer = _title(summary, figure), _percent(figure), _at_the_top(lines)
     if not closer:
-        return _shown(line_chart(title, lines, x, y, heading))
+        return _not_empty(line_chart(title, lines, x, y, heading))
     whole, part = (heading, f"{heading}, closer") if heading else ("all rows", "the rows at the top, closer")
-    return _shown(line_chart(title, lines, x, y, whole), line_chart(f"{title}, closer", closer, x, y, part))
+    return _not_empty(line_chart(title, lines, x, y, whole), line_chart(f"{title}, closer", closer, x, y, part))
 
 
-def _at_the_top(lines: list[Line]) -> list[Line]:
-    """The lines in the top eighth of a plot, if they are many and not all; the others keep their place, empty."""
+def _at_the_top(lines: list[Curve]) -> list[Curve]:
+    """The lines in the top eighth of a plot, if they are many and not all; the others stay in the list, empty."""
     heights = {line.label: [point.y for point in (*line.ours, *line.published)] for line in lines}
     seen = {label: values for label, values in heights.items() if values}
     highest, lowest = max(map(max, seen.values()), default=0.0), min(map(min, seen.values()), default=0.0)
     top = {label for label, values in seen.items() if min(values) >= highest - (highest - lowest) / 8}
     if not _FEWEST_AT_THE_TOP <= len(top) < len(seen):
         return []
-    return [line if line.label in top else Line(line.label, ()) for line in lines]
+    return [line if line.label in top else Curve(line.label, ()) for line in lines]
 
 
-def _line(row: RowSummary, figure: str, where: dict[str, float]) -> Line:
+def _line(row: RowSummary, figure: str, where: dict[str, float]) -> Curve:
     measured, published = row.figures.get(figure, {}), row.row.published.get(figure, {})
     ours = [Point(x, measured[p].mean, measured[p].deviation) for p, x in where.items() if p in measured]
     theirs = [Point(x, published[p]) for p, x in where.items() if p in published]
-    return Line(row.row.label, ours, theirs)
+    return Curve(row.row.label, ours, theirs)
 
 
 def _bytes(summary: EntrySummary) -> list[Chart]:
@@ -97,23 +97,23 @@ def _bytes(summary: EntrySummary) -> list[Chart]:
             if published is not None and theirs_size:
                 theirs.append(Point(theirs_size, published))
         if ours or theirs:
-            lines.append(Line(label, sorted(ours, key=_x), sorted(theirs, key=_x)))
+            lines.append(Curve(label, sorted(ours, key=_x), sorted(theirs, key=_x)))
     if not lines:
         return _bars(summary)
-    x = Axis("bytes for all tasks", log=True, shown=byte_tick)
-    return _shown(line_chart(_title(summary, f"{figure} against bytes"), lines, x, _percent(figure)))
+    x = Axis("bytes for all tasks", log=True, format=byte_tick)
+    return _not_empty(line_chart(_title(summary, f"{figure} against bytes"), lines, x, _percent(figure)))
 
 
 def _bars(summary: EntrySummary) -> list[Chart]:
-    """One bar for each row: its first figure, at its last place."""
+    """One bar for each row: its first figure, at its last position."""
     figure = summary.figures[0]
-    place = summary.places(figure)[-1]
+    position = summary.positions(figure)[-1]
     bars = []
     for row in summary.rows:
-        measured, published = row.figures.get(figure, {}).get(place), row.row.published.get(figure, {}).get(place)
+        measured, published = row.figures.get(figure, {}).get(position), row.row.published.get(figure, {}).get(position)
         if measured is not None or published is not None:
             bars.append(Bar(row.row.label, measured.mean if measured else None, published))
-    return _shown(bar_chart(_title(summary, figure), bars, figure))
+    return _not_empty(bar_chart(_title(summary, figure), bars, figure))
 
 
 def _distances(summary: EntrySummary) -> list[Chart]:
@@ -124,11 +124,11 @@ def _distances(summary: EntrySummary) -> list[Chart]:
     charts = []
     for task, steps in ways[WAY].items():
         columns = zip(ways["tasks"], zip(*steps))
-        lines = [Line(f"mask of {other}", [Point(i, y) for i, y in enumerate(way, 1)]) for other, way in columns]
+        lines = [Curve(f"mask of {other}", [Point(i, y) for i, y in enumerate(way, 1)]) for other, way in columns]
         heading, x, y = f"images of {task}", Axis("step"), Axis("share of units that differ")
         title = f"{summary.entry.title}: distance to each mask, {heading}"
         charts.append(line_chart(title, lines, x, y, heading))
-    return _shown(*charts)
+    return _not_empty(*charts)
 
 
 def _by_seed(summary: EntrySummary) -> list[Chart]:
@@ -140,8 +140,8 @@ def _by_seed(summary: EntrySummary) -> list[Chart]:
         published = row.row.published.get(figure, {}).get("")
         if len(ours) > 1:
             ends = [] if published is None else [Point(ours[0].x, published), Point(ours[-1].x, published)]
-            lines.append(Line(row.row.label, ours, ends))
-    return _shown(line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure)))
+            lines.append(Curve(row.row.label, ours, ends))
+    return _not_empty(line_chart(_title(summary, f"{figure} by seed"), lines, Axis("seed"), _percent(figure)))
 
 
 _KINDS: dict[str, Callable[[EntrySummary], list[Chart]]] = {"curves": _curves, "bytes": _bytes, "bars": _bars}
@@ -160,8 +160,8 @@ def byte_tick(value: float) -> str:
     return f"{value:g}"
 
 
-def _shown(*charts: Chart | None) -> list[Chart]:
-    """Those that have anything to show."""
+def _not_empty(*charts: Chart | None) -> list[Chart]:
+    """Without the plots that had nothing to draw."""
     return [chart for chart in charts if chart]
 
 

@@ -8,13 +8,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from supsup.paper.catalogue import Entry
-from supsup.report.summary import EntrySummary, Spread
+from supsup.report.summary import EntrySummary, OverSeeds
 
 
 def comparison_table(found: EntrySummary, scale: str) -> Table:
     """What was found for an entry: ours, the published figure and the difference, then what else was measured."""
     entry, names = found.entry, list(dict.fromkeys(name for row in found.rows for name in row.figures))
-    spreads = [spread for row in found.rows for places in row.figures.values() for spread in places.values()]
+    spreads = [spread for row in found.rows for positions in row.figures.values() for spread in positions.values()]
     seeds = sorted({spread.seeds for spread in spreads})
     of = ""
     if seeds:
@@ -26,15 +26,15 @@ def comparison_table(found: EntrySummary, scale: str) -> Table:
         table.add_column(heading.replace(" ", "\n", 1), justify="right")  # narrow, so that 80 columns are enough
     for row in found.rows:
         label = f"{row.row.label} (beyond)" if row.row.beyond else row.row.label
-        places = list(dict.fromkeys(place for values in row.figures.values() for place in values))
-        for number, place in enumerate(places):
-            ours = [row.figures.get(name, {}).get(place) for name in names]
-            published = row.row.published.get(names[0], {}).get(place)
+        positions = list(dict.fromkeys(position for values in row.figures.values() for position in values))
+        for number, position in enumerate(positions):
+            ours = [row.figures.get(name, {}).get(position) for name in names]
+            published = row.row.published.get(names[0], {}).get(position)
             main = [_shown(ours[0]), "–" if published is None else f"{published:,.2f}", "–"]
             if ours[0] is not None and published is not None:
                 main[2] = f"{ours[0].mean - published:+,.2f}"
-            table.add_row("" if number else label, *([place] if axis else []), *main, *map(_shown, ours[1:]))
-        if not places:
+            table.add_row("" if number else label, *([position] if axis else []), *main, *map(_shown, ours[1:]))
+        if not positions:
             table.add_row(label, *([""] if axis else []), "not run")
     return table
 
@@ -43,7 +43,7 @@ def _new_table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
-def _shown(value: Spread | None) -> str:
+def _shown(value: OverSeeds | None) -> str:
     return "–" if value is None else f"{value.mean:,.2f}"
 
 

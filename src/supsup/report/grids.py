@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from supsup.paper.records import PLAIN_WAY
 from supsup.report.summary import (
+    AVERAGE,
     MISSED,
     PAPERS_COUNT,
     QUICK,
     EntrySummary,
+    OverSeeds,
     RowSummary,
-    Spread,
     Summary,
     shortfalls,
 )
@@ -60,6 +61,31 @@ def figure_grids(summary: EntrySummary) -> list[Grid]:
     return [_figure_grid(summary, figure, first=index == 0) for index, figure in enumerate(summary.figures)]
 
 
+def closing_grid(summary: EntrySummary) -> Grid:
+    """One short table of an entry: the first figure of each row at its last position, and the verdict."""
+    if not summary.figures:
+        return figure_grids(summary)[0]
+    figure = summary.figures[0]
+    common = next((position for position in reversed(summary.positions(figure)) if position != AVERAGE), "")
+    rows = []
+    for row in summary.rows:
+        position = closing_position(summary, row, figure)
+        cell = _cell(row, figure, position)
+        where = "" if position == common else f" ({summary.entry.axis}: {position})"
+        ours, *others = _single(cell)
+        cells = (Cell(ours.text + where, missed=ours.missed), *others)
+        rows.append(GridRow(row.row.label, row.row.beyond, cells, row.status))
+    caption = f"{figure}, {summary.entry.axis}: {common}" if common else figure
+    return Grid(caption, ("ours", "published", "difference"), tuple(rows), statuses=True)
+
+
+def closing_position(summary: EntrySummary, row: RowSummary, figure: str) -> str:
+    """The last position with a published value of the row; where none is published, the last one measured."""
+    known = row.row.published.get(figure) or row.figures.get(figure) or {}
+    positions = [position for position in summary.positions(figure) if position != AVERAGE]
+    return next((position for position in reversed(positions) if position in known), positions[-1])
+
+
 def origin_grid(summary: EntrySummary) -> Grid:
     """Cost and origin of each row that has results."""
     headings = ("seeds", *TIMES, "bytes, ours", "bytes, paper's count", "device", "commit", "date", "command")
@@ -84,10 +110,10 @@ def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
 
 def missed_by(row: RowSummary, axis: str) -> str:
     """Where a missed row is furthest from its number, in a sentence."""
-    gaps = {place: gap for place, gap in shortfalls(row.row, row.figures).items() if gap}
-    figure, place = max(gaps, key=lambda key: gaps[key] or 0.0)
-    ours, published = row.figures[figure][place], row.row.published[figure][place]
-    at = f" ({axis}: {place})" if place else ""
+    gaps = {position: gap for position, gap in shortfalls(row.row, row.figures).items() if gap}
+    figure, position = max(gaps, key=lambda key: gaps[key] or 0.0)
+    ours, published = row.figures[figure][position], row.row.published[figure][position]
+    at = f" ({axis}: {position})" if position else ""
     spread = "" if ours.deviation is None else f" ({ours.seeds} seeds, deviation {ours.deviation:.2f})"
     return (
         f"Missed: {figure}{at} is {ours.mean:.2f}{spread}, published {published:.2f}, "
@@ -99,14 +125,14 @@ def headline(summary: Summary) -> str:
     """How many rows have which verdict, and the time they took."""
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
     said = [f"{counts}."]
-    if summary.mnist is not None:
-        took = shown_time(summary.mnist.seconds)
-        said.append(f"One seed of every row of the MNIST half took {took} ({summary.mnist.device}).")
+    if summary.mnist_time is not None:
+        took = shown_time(summary.mnist_time.seconds)
+        said.append(f"One seed of every row of the MNIST half took {took} ({summary.mnist_time.device}).")
     return " ".join(said)
 
 
 def number(figure: str, value: float) -> str:
-    """A figure as it is printed: percentages to two places, as in the paper."""
+    """A figure as it is printed: percentages to two positions, as in the paper."""
     if "%" in figure:
         return f"{value:.2f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -127,41 +153,45 @@ def shown_bytes(count: float | None) -> str:
 
 
 def _figure_grid(summary: EntrySummary, figure: str, first: bool) -> Grid:
-    places = summary.places(figure)
-    single = places == ("",)
+    positions = summary.positions(figure)
+    single = positions == ("",)
     rows = []
     for row in summary.rows:
         if not first and figure not in row.figures and figure not in row.row.published:
             continue
-        cells = [_cell(row, figure, place) for place in places]
+        cells = [_cell(row, figure, position) for position in positions]
         if single:
-            (cell,) = cells
-            cells = [
-                Cell(cell.text, missed=cell.missed),
-                Cell(cell.published or DASH),
-                Cell(cell.difference or DASH, missed=cell.missed),
-            ]
+            cells = _single(cells[0])
         rows.append(GridRow(row.row.label, row.row.beyond, tuple(cells), row.status if first else ""))
     caption = figure if single or not summary.entry.axis else f"{figure} by {summary.entry.axis}"
-    headings = ("ours", "published", "difference") if single else places
+    headings = ("ours", "published", "difference") if single else positions
     return Grid(caption, headings, tuple(rows), statuses=first)
 
 
-def _cell(row: RowSummary, figure: str, place: str) -> Cell:
-    ours = row.figures.get(figure, {}).get(place)
-    published = row.row.published.get(figure, {}).get(place)
+def _single(cell: Cell) -> list[Cell]:
+    """A cell as three: ours, published and difference."""
+    return [
+        Cell(cell.text, missed=cell.missed),
+        Cell(cell.published or DASH),
+        Cell(cell.difference or DASH, missed=cell.missed),
+    ]
+
+
+def _cell(row: RowSummary, figure: str, position: str) -> Cell:
+    ours = row.figures.get(figure, {}).get(position)
+    published = row.row.published.get(figure, {}).get(position)
     shown = DASH if ours is None else _spread(figure, ours)
     if published is None:
         return Cell(shown)
     if ours is None or row.status == QUICK:
         return Cell(shown, number(figure, published))
-    gap = shortfalls(row.row, row.figures).get((figure, place))
+    gap = shortfalls(row.row, row.figures).get((figure, position))
     printed = (round(ours.mean, 2) - published) if "%" in figure else ours.mean - published
     sign = "+" if printed >= 0 else "−"
     return Cell(shown, number(figure, published), sign + number(figure, abs(printed)), bool(gap))
 
 
-def _spread(figure: str, spread: Spread) -> str:
+def _spread(figure: str, spread: OverSeeds) -> str:
     shown = number(figure, spread.mean)
     return shown if spread.deviation is None else f"{shown} ± {number(figure, spread.deviation)}"
 

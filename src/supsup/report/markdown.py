@@ -1,26 +1,38 @@
-"""REPRODUCTION.md and the table of README.md, from the same summary as the HTML page."""
+"""The Markdown pages, from the same summary as the HTML page.
+
+REPRODUCTION.md  contents, then a plot, a short table and the remarks for each entry
+ROWS.md          in the folder of results: every figure of every row, with cost and origin
+README.md        a picture and a few main rows, between two marks
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from supsup.report.charts import entry_charts
-from supsup.report.grids import Cell, Grid, GridRow, figure_grids, headline, origin_grid, remarks
-from supsup.report.summary import AVERAGE, EntrySummary, RowSummary, Summary
+from supsup.report.grids import (
+    Cell,
+    Grid,
+    GridRow,
+    closing_grid,
+    closing_position,
+    figure_grids,
+    headline,
+    origin_grid,
+    remarks,
+)
+from supsup.report.summary import MISSED, STATUSES, EntrySummary, RowSummary, Summary
 
+ROWS_PAGE = "ROWS.md"
 README_MARKS = ("<!-- reproduction: made by supsup report from results/ -->", "<!-- /reproduction -->")
 MAIN_ROWS = (
-    ("permuted-lenet", "supsup-H-s100"),
-    ("permuted-fc", "supsup-H-s500"),
-    ("permuted-2500", "supsup-H"),
-    ("permuted-2500", "nns-H"),
-    ("rotated", "supsup-binary-H"),
-    ("hopfield", "paper"),
-    ("hopfield", "best-of"),
-    ("cifar100-gg", "supsup-s32"),
-    ("cifar100-gg", "transfer-s32"),
+    ("permuted-lenet", "supsup-H-s100", "250 permutations of MNIST, task inferred"),
+    ("permuted-2500", "supsup-H", "2,500 permutations, task inferred"),
+    ("permuted-2500", "nns-H", "2,500 permutations, never announced (our rule)"),
+    ("rotated", "supsup-binary-H", "36 rotations by 10°, task inferred"),
+    ("cifar100-gg", "supsup-s32", "SplitCIFAR100, task given"),
+    ("hopfield", "paper", "HopSupSup, masks from a memory of constant size"),
 )
 
 
@@ -29,14 +41,34 @@ def reproduction(summary: Summary, results: str = "results") -> str:
     parts = [
         "# Every table and figure of the paper",
         f"Made by `supsup report --markdown` from the files in [{results}/]({results}), which `supsup reproduce` "
-        "writes; a test fails if they disagree. Cells give ours, the mean over seeds ± the sample deviation, then the "
-        "published value and the difference. A row is *reproduced* if no percentage is further below its published "
-        "value than the row's tolerance. Rows of one training each give the time of all of it.",
+        "writes; a test fails if they disagree. Tables give ours, the mean over seeds ± the sample deviation, the "
+        "published value and the difference, at the last stage. A row is *reproduced* if no percentage, at any stage, "
+        "is further below its published value than the row's tolerance. Every stage and figure of each row, its "
+        f"seconds, bytes, device, commit and command are in [{results}/{ROWS_PAGE}]({results}/{ROWS_PAGE}), and on the "
+        "HTML page that `supsup report` writes.",
         f"**{headline(summary)}**",
+        _contents(summary),
     ]
     if summary.damaged:
         parts.append("Files that could not be used:\n\n" + "\n".join(f"- {_text(line)}" for line in summary.damaged))
     parts += [_entry(entry, results) for entry in summary.entries]
+    return "\n\n".join(parts) + "\n"
+
+
+def rows_in_full(summary: Summary) -> str:
+    """The whole of ROWS.md: all figures of an entry at all stages, then what each row cost and where it comes from."""
+    parts = [
+        "# Every row in full",
+        "Made by `supsup report --markdown`; verdicts and remarks are in [REPRODUCTION.md](../REPRODUCTION.md). "
+        "Cells give ours, the mean over seeds ± the sample deviation, then the published value and the difference. "
+        "Rows of one training each give the time of all of it.",
+    ]
+    for entry in summary.entries:
+        name = entry.entry.name
+        parts += [f"## {name}", f"[{_text(entry.entry.title)}](../REPRODUCTION.md#{name})"]
+        parts += [_table(grid) for grid in figure_grids(entry)]
+        if entry.has_results:
+            parts.append(_table(origin_grid(entry)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -50,27 +82,22 @@ def plots(summary: Summary) -> dict[str, str]:
     }
 
 
-def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str]] = MAIN_ROWS, results: str = "results") -> str:
-    """A picture of the first of them that was run, and the main rows in a table with their last published figures."""
+def readme_block(
+    summary: Summary, main_rows: Sequence[tuple[str, str, str]] = MAIN_ROWS, results: str = "results"
+) -> str:
+    """A picture of the first main row that was run, and the main rows in a table with their last published figures."""
     entries = {entry.entry.name: entry for entry in summary.entries}
-    run = [entries[name] for name, _ in main_rows if entries[name].has_results]
+    run = [entries[name] for name, _, _ in main_rows if entries[name].has_results]
     if not run:
         return "Not run yet: `supsup reproduce all --scale full`, then `supsup report --markdown`."
     picture = next(iter(plots(Summary((run[0],)))))
     lines = [f"![{_text(run[0].entry.title)}]({results}/{picture})", ""]
-    lines += ["| experiment | row | ours, % | paper, % | verdict |", "|---|---|---|---|---|"]
-    for name, row_name in main_rows:
-        entry = entries[name]
-        row = next(row for row in entry.rows if row.row.name == row_name)
-        ours, published = _closing(entry, row)
-        title = f"[{_text(entry.entry.title)}](REPRODUCTION.md#{anchor(entry.entry.title)})"
-        lines.append(f"| {title} | {_text(row.row.label)} | {ours} | {published} | {row.status} |")
-    lines += [
-        "",
-        "`supsup reproduce all --scale full` runs every table and figure of the paper, `supsup report --markdown` "
-        "writes them down. All rows, each with its command, are in [REPRODUCTION.md](REPRODUCTION.md): "
-        f"{headline(summary)}",
-    ]
+    lines += ["| experiment | ours, % | paper, % | verdict |", "|---|---|---|---|"]
+    for name, row_name, words in main_rows:
+        row = next(row for row in entries[name].rows if row.row.name == row_name)
+        ours, published = _closing(entries[name], row)
+        lines.append(f"| [{_text(words)}](REPRODUCTION.md#{name}) | {ours} | {published} | {row.status} |")
+    lines += ["", f"All rows are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}"]
     return "\n".join(lines)
 
 
@@ -80,45 +107,50 @@ def with_block(text: str, block: str, marks: tuple[str, str] = README_MARKS) -> 
     return re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _: f"{start}\n{block}\n{end}", text, flags=re.DOTALL)
 
 
-def write(path: Path, text: str) -> None:
-    """A text file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".new")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
-def anchor(heading: str) -> str:
-    """The name GitHub gives a heading's place on its page."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+def _contents(summary: Summary) -> str:
+    """Every entry with the number of its rows that have each verdict."""
+    shown = [status for status in STATUSES if summary.counts[status]]
+    lines = [f"| experiment | what | {' | '.join(shown)} |", "|" + "---|" * (2 + len(shown))]
+    for entry in summary.entries:
+        statuses = [row.status for row in entry.rows]
+        counts = [str(statuses.count(status) or "") for status in shown]
+        name = entry.entry.name
+        lines.append(f"| [{name}](#{name}) | {_text(entry.entry.title)} | {' | '.join(counts)} |")
+    return "\n".join(lines)
 
 
 def _entry(summary: EntrySummary, results: str) -> str:
     entry = summary.entry
-    parts = [f"## {_text(entry.title)}", f"{_text(entry.where)} · `supsup reproduce {entry.name} --scale full`"]
+    parts = [
+        f"## {entry.name}",
+        f"**{_text(entry.title)}.** {_text(entry.where)} · `supsup reproduce {entry.name} --scale full` · "
+        f"[every row in full]({results}/{ROWS_PAGE}#{entry.name})",
+    ]
     if entry.note:
         parts.append(_text(entry.note))
-    if summary.has_results:
-        shown = [f"![{_text(entry.title)}]({results}/{path})" for path in plots(Summary((summary,)))]
-        parts += ["\n".join(shown)] if shown else []
-    parts += [_table(grid) for grid in figure_grids(summary)]
+    first, *others = [f"{results}/{path}" for path in plots(Summary((summary,)))] or [""]
+    if first:
+        parts.append(f"![{_text(entry.title)}]({first})")
+    if others:
+        parts.append("More plots: " + ", ".join(f"[{number}]({path})" for number, path in enumerate(others, 2)))
+    parts.append(_table(closing_grid(summary), verdict_last=True))
     said = [f"- {_text(label)}: {_text(text)}" for label, text in remarks(summary)]
     parts += ["\n".join(said)] if said else []
-    if summary.has_results:
-        parts.append(_table(origin_grid(summary)))
     return "\n\n".join(parts)
 
 
-def _table(grid: Grid) -> str:
-    headings = [_text(grid.caption), *(["verdict"] if grid.statuses else []), *map(_text, grid.headings)]
+def _table(grid: Grid, verdict_last: bool = False) -> str:
+    caption, headings, verdict = _text(grid.caption), list(map(_text, grid.headings)), ["verdict"] * grid.statuses
+    headings = [caption, *headings, *verdict] if verdict_last else [caption, *verdict, *headings]
     lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
-    return "\n".join([*lines, *(_row(row, grid.statuses) for row in grid.rows)])
+    return "\n".join([*lines, *(_row(row, grid.statuses, verdict_last) for row in grid.rows)])
 
 
-def _row(row: GridRow, statuses: bool) -> str:
+def _row(row: GridRow, statuses: bool, verdict_last: bool) -> str:
     label = _text(row.label) + (" *(ours, not in the paper)*" if row.beyond else "")
-    verdict = [f"**{row.status}**" if row.status == "missed" else row.status] if statuses else []
-    return f"| {' | '.join([label, *verdict, *map(_cell, row.cells)])} |"
+    verdict = [f"**{row.status}**" if row.status == MISSED else row.status] if statuses else []
+    cells = list(map(_cell, row.cells))
+    return f"| {' | '.join([label, *cells, *verdict] if verdict_last else [label, *verdict, *cells])} |"
 
 
 def _cell(cell: Cell) -> str:
@@ -129,11 +161,10 @@ def _cell(cell: Cell) -> str:
 
 
 def _closing(entry: EntrySummary, row: RowSummary) -> tuple[str, str]:
-    """Ours and the published value of the first percentage, at the last place that was published."""
+    """Ours and the published value of the first percentage, at the row's last position."""
     figure = next(name for name in entry.figures if "%" in name)
-    known = row.row.published.get(figure) or row.figures.get(figure) or {}
-    place = next((place for place in reversed(entry.places(figure)) if place in known and place != AVERAGE), "")
-    ours, published = row.figures.get(figure, {}).get(place), row.row.published.get(figure, {}).get(place)
+    position = closing_position(entry, row, figure)
+    ours, published = row.figures.get(figure, {}).get(position), row.row.published.get(figure, {}).get(position)
     shown = "–"
     if ours is not None:
         shown = f"**{ours.mean:.2f}**" + ("" if ours.deviation is None else f" ± {ours.deviation:.2f}")

@@ -7,7 +7,7 @@ from html import escape
 from supsup.report.charts import entry_charts
 from supsup.report.grids import Cell, Grid, GridRow, figure_grids, origin_grid, remarks, shown_time
 from supsup.report.summary import MISSED, NOT_RUN, REPRODUCED, EntrySummary, Summary
-from supsup.report.svg import STYLE, VARIABLES, Chart
+from supsup.report.svg import STYLE, VARIABLES, WIDE_STYLE, Chart
 
 _STYLE = """
 :root{color-scheme:light dark;--good:#17693b;--bad:#a8231b;--tint:#f4f6f8}
@@ -55,7 +55,7 @@ def page(summary: Summary) -> str:
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         "<title>Supermasks in Superposition, reproduced</title>",
-        f"<style>\n{VARIABLES}\n{STYLE}\n{_STYLE}\n</style>",
+        f"<style>\n{VARIABLES}\n{STYLE}\n{WIDE_STYLE}\n{_STYLE}\n</style>",
         "</head>",
         "<body>",
         "<header>",
@@ -84,9 +84,9 @@ def _counts(summary: Summary) -> str:
         for status, count in summary.counts.items()
         if count or status in always
     ]
-    if summary.mnist is not None:
-        device = escape(summary.mnist.device)
-        tiles.append(f"<li><b>{shown_time(summary.mnist.seconds)}</b>MNIST half, one seed, {device}</li>")
+    if summary.mnist_time is not None:
+        device = escape(summary.mnist_time.device)
+        tiles.append(f"<li><b>{shown_time(summary.mnist_time.seconds)}</b>MNIST half, one seed, {device}</li>")
     return f'<ul class="counts" aria-label="Summary">{"".join(tiles)}</ul>'
 
 

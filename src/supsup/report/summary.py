@@ -53,7 +53,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Spread:
+class OverSeeds:
     """Mean and sample deviation over seeds; a deviation of one seed is not known."""
 
     mean: float
@@ -68,7 +68,7 @@ class RowSummary:
     row: Row
     status: str
     results: tuple[Result, ...] = ()
-    figures: Mapping[str, Mapping[str, Spread]] = field(default_factory=dict)
+    figures: Mapping[str, Mapping[str, OverSeeds]] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -110,16 +110,16 @@ class EntrySummary:
         measured = [name for row in self.rows for name in row.figures]
         return tuple(dict.fromkeys([*published, *measured]))
 
-    def places(self, figure: str) -> tuple[str, ...]:
-        """Where on the axis the figure is known: names as they come, then numbers in order, then "avg"."""
+    def positions(self, figure: str) -> tuple[str, ...]:
+        """The positions on the axis at which the figure is known: names as they come, numbers in order, then "avg"."""
         known = dict.fromkeys(
-            place
+            position
             for row in self.rows
-            for place in (*row.row.published.get(figure, {}), *row.figures.get(figure, {}))
+            for position in (*row.row.published.get(figure, {}), *row.figures.get(figure, {}))
         )  # fmt: skip
-        numbers = sorted((place for place in known if as_number(place) is not None), key=float)
-        names = [place for place in known if as_number(place) is None and place != AVERAGE]
-        return (*names, *numbers, *(place for place in known if place == AVERAGE))
+        numbers = sorted((position for position in known if as_number(position) is not None), key=float)
+        names = [position for position in known if as_number(position) is None and position != AVERAGE]
+        return (*names, *numbers, *(position for position in known if position == AVERAGE))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Summary:
 
     entries: tuple[EntrySummary, ...]
     damaged: tuple[str, ...] = ()
-    mnist: WallTime | None = None
+    mnist_time: WallTime | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ class Summary:
 def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
     """The catalogue beside the results in a folder; files that cannot be used are named in `damaged`."""
     results, damaged = read_results(entries, folder)
-    mnist, more_damaged = read_wall_time(entries, folder)
+    mnist_time, more_damaged = read_wall_time(entries, folder)
     by_row: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         by_row.setdefault((result.entry, result.row), []).append(result)
@@ -158,7 +158,7 @@ def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
             for name, entry in entries.items()
         ),
         (*damaged, *more_damaged),
-        mnist,
+        mnist_time,
     )
 
 
@@ -201,7 +201,7 @@ def read_result(path: Path, shown: str) -> Result:
         scale=str(record["scale"]),
         settings=dict(record["settings"]),
         at_once=int(record.get("trainings at once", 1)),
-        figures={str(figure): _numbers(places) for figure, places in record["figures"].items()},
+        figures={str(figure): _numbers(positions) for figure, positions in record["figures"].items()},
         bytes=_numbers(record.get("bytes", {})),
         seconds=_numbers(record.get("seconds", {})),
         trace=dict(record.get("trace") or {}),
@@ -220,24 +220,27 @@ def summarise_row(row: Row, results: Iterable[Result]) -> RowSummary:
     used = full or found
     figures: dict[str, dict[str, list[float]]] = {}
     for result in used:
-        for figure, places in result.figures.items():
-            for place, value in places.items():
-                figures.setdefault(figure, {}).setdefault(place, []).append(value)
+        for figure, positions in result.figures.items():
+            for position, value in positions.items():
+                figures.setdefault(figure, {}).setdefault(position, []).append(value)
         if BYTES in row.published and BYTES not in result.figures and PAPERS_COUNT in result.bytes:
             figures.setdefault(BYTES, {}).setdefault("", []).append(result.bytes[PAPERS_COUNT])
-    means = {figure: {place: spread(values) for place, values in places.items()} for figure, places in figures.items()}
+    means = {
+        figure: {position: over_seeds(values) for position, values in positions.items()}
+        for figure, positions in figures.items()
+    }
     return RowSummary(row, status_of(row, means, bool(used), bool(full)), used, means)
 
 
-def spread(values: list[float]) -> Spread:
+def over_seeds(values: list[float]) -> OverSeeds:
     """Mean and sample deviation."""
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
-        return Spread(mean, None, 1)
-    return Spread(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), len(values))
+        return OverSeeds(mean, None, 1)
+    return OverSeeds(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), len(values))
 
 
-def status_of(row: Row, figures: Mapping[str, Mapping[str, Spread]], run: bool, full: bool) -> str:
+def status_of(row: Row, figures: Mapping[str, Mapping[str, OverSeeds]], run: bool, full: bool) -> str:
     """The verdict on a row; a difference of exactly the tolerance, as both are printed, is still reproduced."""
     if not run:
         return NOT_RUN
@@ -251,20 +254,20 @@ def status_of(row: Row, figures: Mapping[str, Mapping[str, Spread]], run: bool, 
     return REPRODUCED if gaps else MEASURED
 
 
-def shortfalls(row: Row, figures: Mapping[str, Mapping[str, Spread]]) -> dict[tuple[str, str], float | None]:
-    """By figure and place, how far a row is below its published percentage less the tolerance, never under 0.
+def shortfalls(row: Row, figures: Mapping[str, Mapping[str, OverSeeds]]) -> dict[tuple[str, str], float | None]:
+    """By figure and position, how far a row is below its published percentage less the tolerance, never under 0.
 
     None where it has not been measured. Only percentages have a verdict: a tolerance is in points.
     """
     if row.tolerance is None:
         return {}
     gaps: dict[tuple[str, str], float | None] = {}
-    for figure, places in row.published.items():
-        for place, published in places.items():
+    for figure, positions in row.published.items():
+        for position, published in positions.items():
             if "%" in figure:
-                ours = figures.get(figure, {}).get(place)
+                ours = figures.get(figure, {}).get(position)
                 gap = None if ours is None else round(published - row.tolerance - round(ours.mean, 2), 6)
-                gaps[figure, place] = gap if gap is None else max(0.0, gap)
+                gaps[figure, position] = gap if gap is None else max(0.0, gap)
     return gaps
 
 
@@ -297,10 +300,10 @@ def elapsed(calls: Iterable[Mapping[str, Any]]) -> float:
     return seconds
 
 
-def as_number(place: str) -> float | None:
-    """A place on an axis as a number, None where it is a name."""
+def as_number(position: str) -> float | None:
+    """A position on an axis as a number, None where it is a name."""
     try:
-        return float(place)
+        return float(position)
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""Small SVG plots for a page that needs no network: lines, points and bars, coloured by the page's own variables.
+"""SVG plots without a library: lines, points and bars, and several of them side by side in one file.
 
 Text is text and colours are CSS variables, so a plot follows a light or dark page and scales to any width. The same
 plot stands alone as a file when its style is put into it.
@@ -7,12 +7,14 @@ plot stands alone as a file when its style is put into it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 WIDTH, LEFT, RIGHT, TOP, PLOT = 360.0, 44.0, 10.0, 10.0, 190.0
 COLOURS = 8
+MOST_MARKERS = 24  # a curve of more points is a line alone
 _DASHES = ("", "6 3", "2 2", "8 3 2 3")
 _SHAPES = ("circle", "square", "triangle", "diamond")
 
@@ -27,13 +29,15 @@ STYLE = """
 .plot .tick{fill:var(--faint);font-size:10px}.plot .grid{stroke:var(--rule);stroke-width:.6}
 .plot .line{fill:none;stroke-width:1.5}.plot .published{stroke-width:1;stroke-dasharray:1 2.5;fill:none}
 .plot .bar{opacity:.85}.plot .heading{font-weight:600}
-@media(min-width:720px){.plot text{font-size:8.5px}.plot .tick{font-size:8px}}
 """.strip()
+WIDE_STYLE = (
+    "@media(min-width:720px){.plot text{font-size:8.5px}.plot .tick{font-size:8px}}"  # where a plot is enlarged
+)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a plot; `deviation` draws a whisker."""
+    """A point of a curve; `deviation` draws a whisker."""
 
     x: float
     y: float
@@ -41,23 +45,30 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One row of an entry: what was measured, and what was published for it."""
+class Curve:
+    """What was measured under one label, and what was published for it; `thick` sets it apart from the others."""
 
     label: str
     ours: Sequence[Point]
     published: Sequence[Point] = ()
+    thick: bool = False
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows; `names` stand at 0, 1, 2, … where places are not numbers; `marks` are ticks of one's own."""
+    """What an axis shows.
+
+    names   stand at 0, 1, 2, … where positions are not numbers
+    marks   ticks, in place of round numbers
+    format  the text of a tick
+    top     the largest value there can be
+    """
 
     label: str
     log: bool = False
     names: Sequence[str] = ()
     marks: Sequence[float] = ()
-    shown: Callable[[float], str] = lambda value: f"{value:,.6g}"
+    format: Callable[[float], str] = lambda value: f"{value:,.6g}"
     top: float = math.inf
 
 
@@ -85,35 +96,33 @@ class Chart:
 
     @property
     def file(self) -> str:
-        """A file of its own, on the page's background, with its style inside and twice its size at most."""
-        opening, _, rest = self.whole.partition(">")
-        height = float(opening.rpartition(" ")[2].rstrip('"'))
-        style = f"<style>{VARIABLES}{STYLE}</style>"
-        page = '<rect width="100%" height="100%" fill="var(--paper)"/>'
-        size = f'width="{2 * WIDTH:g}" height="{2 * height:g}"'
-        return f'{opening} {size} xmlns="http://www.w3.org/2000/svg">{style}{page}{rest}\n'
+        """A file of its own, with the legend, twice its size at most."""
+        return _standalone(self.whole, f"{STYLE}\n{WIDE_STYLE}", enlarged=2)
 
 
-def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, heading: str = "") -> Chart | None:
+def line_chart(
+    title: str, lines: Sequence[Curve], x: Axis, y: Axis, heading: str = "", beside: Sequence[Curve] = ()
+) -> Chart | None:
     """Lines with markers over an axis; what was published is dotted with crosses, in the colour of its row.
 
     A line without points keeps its colour from the others, so that plots side by side agree.
+    beside  curves of other plots, for which the axes leave room
     """
-    points = [point for line in lines for point in (*line.ours, *line.published)]
-    if not points:
+    if not any(line.ours or line.published for line in lines):
         return None
-    place_x = _scale([p.x for p in points], x, LEFT, WIDTH - RIGHT)
+    points = [point for line in (*lines, *beside) for point in (*line.ours, *line.published)]
+    scale_x = _scale([p.x for p in points], x, LEFT, WIDTH - RIGHT)
     heights = [end for p in points for end in _whisker(p, y)]
-    place_y = _scale(heights, y, TOP + PLOT, TOP)
-    parts = [_x_axis(x, place_x), _y_axis(y, place_y)]
+    scale_y = _scale(heights, y, TOP + PLOT, TOP)
+    parts = [_x_axis(x, scale_x), _y_axis(y, scale_y)]
     for number, line in reversed(list(enumerate(lines))):  # the first rows lie on top
-        parts.append(_published([(place_x(p.x), place_y(p.y)) for p in line.published], number))
-        parts.append(_ours([(place_x(p.x), place_y(p.y)) for p in line.ours], number))
+        parts.append(_published([(scale_x(p.x), scale_y(p.y)) for p in line.published], number))
+        parts.append(_ours([(scale_x(p.x), scale_y(p.y)) for p in line.ours], number, line.thick))
         for p in line.ours:
             if p.deviation:
                 low, high = _whisker(p, y)
-                ends = f'y1="{place_y(low):.1f}" y2="{place_y(high):.1f}"'
-                at = f"{place_x(p.x):.1f}"
+                ends = f'y1="{scale_y(low):.1f}" y2="{scale_y(high):.1f}"'
+                at = f"{scale_x(p.x):.1f}"
                 parts.append(f'<line x1="{at}" x2="{at}" {ends} stroke="var(--c{number % COLOURS})"/>')
     legend, start = _legend(lines), TOP + PLOT + 44
     under, bottom = _under(legend, start)
@@ -126,23 +135,39 @@ def _whisker(point: Point, axis: Axis) -> tuple[float, float]:
     return point.y - deviation, min(point.y + deviation, axis.top)
 
 
+def side_by_side(title: str, charts: Sequence[Chart], columns: int = 2) -> str:
+    """A file with several plots of the same curves and one legend, that of the first."""
+    head, gap = 26.0, 10.0
+    sizes = [_size(chart.plot) for chart in charts]
+    wide, deep = WIDTH + gap, max(height for _, height in sizes) + gap
+    lines, free = math.ceil(len(charts) / columns), -len(charts) % columns
+    parts = [f'<text x="{LEFT:g}" y="13" class="heading">{escape(title)}</text>']
+    for index, (chart, (width, height)) in enumerate(zip(charts, sizes)):
+        corner = f'x="{index % columns * wide:g}" y="{head + index // columns * deep:g}"'
+        parts.append(chart.plot.replace("<svg ", f'<svg {corner} width="{width:g}" height="{height:g}" ', 1))
+    # The legend takes the cell that is free in the last line, else a line of its own.
+    legend, bottom = _under(charts[0].legend, head + ((lines - 1) * deep + 30 if free else lines * deep + gap))
+    parts.append(f'<g transform="translate({(columns - free) % columns * wide:g} 0)">{legend}</g>')
+    return _standalone(_svg(title, max(head + lines * deep, bottom), parts, width=columns * wide - gap), STYLE)
+
+
 def bar_chart(title: str, bars: Sequence[Bar], label: str) -> Chart | None:
     """Lying bars from 0, each under its label; a tick marks the published value."""
     values = [v for bar in bars for v in (bar.ours, bar.published) if v is not None]
     if not values:
         return None
-    place = _scale([0.0, max(values)], Axis(label), 8, WIDTH - 8)
+    scale = _scale([0.0, max(values)], Axis(label), 8, WIDTH - 8)
     parts, y = [], TOP
     for number, bar in enumerate(bars):
         said = "not run" if bar.ours is None else f"{bar.ours:,.4g}"
         parts.append(f'<text x="8" y="{y + 9:.1f}">{escape(_fitted(bar.label, 48))}</text>')
         parts.append(f'<text x="{WIDTH - 8:g}" y="{y + 9:.1f}" text-anchor="end">{said}</text>')
         if bar.ours is not None:
-            width = f"{max(0.0, place(bar.ours) - place(0)):.1f}"
+            width = f"{max(0.0, scale(bar.ours) - scale(0)):.1f}"
             shape = f'x="8" y="{y + 13:.1f}" width="{width}" height="11" fill="var(--c{number % COLOURS})"'
             parts.append(f'<rect class="bar" {shape}/>')
         if bar.published is not None:
-            at = f"{place(bar.published):.1f}"
+            at = f"{scale(bar.published):.1f}"
             ends = f'x1="{at}" x2="{at}" y1="{y + 11:.1f}" y2="{y + 26:.1f}"'
             parts.append(f'<line {ends} stroke="var(--ink)" stroke-width="2"/>')
         y += 32
@@ -197,16 +222,16 @@ def _scale(values: Sequence[float], axis: Axis, start: float, end: float) -> _Sc
     return _Scale(floor, ceiling, False, start, end)
 
 
-def _x_axis(axis: Axis, place: _Scale) -> str:
+def _x_axis(axis: Axis, scale: _Scale) -> str:
     bottom = TOP + PLOT
     marks = (
         [(float(i), name) for i, name in enumerate(axis.names)]
         if axis.names
-        else [(value, axis.shown(value)) for value in axis.marks or ticks(place.low, place.high, axis.log)]
+        else [(value, axis.format(value)) for value in axis.marks or ticks(scale.low, scale.high, axis.log)]
     )
     parts = [f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{bottom:g}" y2="{bottom:g}"/>']
     for value, name in marks:
-        at = f"{place(value):.1f}"
+        at = f"{scale(value):.1f}"
         parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{TOP:g}" y2="{bottom + 3:g}"/>')
         parts.append(f'<text class="tick" x="{at}" y="{bottom + 14:g}" text-anchor="middle">{escape(name)}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
@@ -214,12 +239,12 @@ def _x_axis(axis: Axis, place: _Scale) -> str:
     return "".join(parts)
 
 
-def _y_axis(axis: Axis, place: _Scale) -> str:
+def _y_axis(axis: Axis, scale: _Scale) -> str:
     parts = []
-    for value in ticks(place.low, place.high, axis.log):
-        at = place(value)
+    for value in ticks(scale.low, scale.high, axis.log):
+        at = scale(value)
         parts.append(f'<line class="grid" x1="{LEFT - 3:g}" x2="{WIDTH - RIGHT:g}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        shown = escape(axis.shown(value))
+        shown = escape(axis.format(value))
         parts.append(f'<text class="tick" x="{LEFT - 5:g}" y="{at + 3.5:.1f}" text-anchor="end">{shown}</text>')
     middle = TOP + PLOT / 2
     parts.append(
@@ -229,21 +254,21 @@ def _y_axis(axis: Axis, place: _Scale) -> str:
     return "".join(parts)
 
 
-def _ours(places: Sequence[tuple[float, float]], number: int) -> str:
+def _ours(points: Sequence[tuple[float, float]], number: int, thick: bool = False) -> str:
     colour = f"var(--c{number % COLOURS})"
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dash = _DASHES[number // COLOURS % len(_DASHES)]
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    line = f'<polyline class="line" points="{path}" stroke="{colour}"{dashed}/>' if len(places) > 1 else ""
-    few = places if len(places) <= 24 else []
+    look = (f' stroke-dasharray="{dash}"' if dash else "") + (' style="stroke-width:3"' if thick else "")
+    line = f'<polyline class="line" points="{path}" stroke="{colour}"{look}/>' if len(points) > 1 else ""
+    few = points if len(points) <= MOST_MARKERS else []
     return line + "".join(_marker(x, y, number) for x, y in few)
 
 
-def _published(places: Sequence[tuple[float, float]], number: int) -> str:
+def _published(points: Sequence[tuple[float, float]], number: int) -> str:
     colour = f"var(--c{number % COLOURS})"
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    line = f'<polyline class="published" points="{path}" stroke="{colour}"/>' if len(places) > 1 else ""
-    return line + "".join(_cross(x, y, colour) for x, y in places)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    line = f'<polyline class="published" points="{path}" stroke="{colour}"/>' if len(points) > 1 else ""
+    return line + "".join(_cross(x, y, colour) for x, y in points)
 
 
 def _cross(x: float, y: float, colour: str) -> str:
@@ -266,7 +291,7 @@ def _marker(x: float, y: float, number: int) -> str:
     return f'<polygon points="{path}" fill="{colour}"/>'
 
 
-def _legend(lines: Sequence[Line]) -> tuple[tuple[str, str], ...]:
+def _legend(lines: Sequence[Curve]) -> tuple[tuple[str, str], ...]:
     shown: list[tuple[str, str]] = []
     for number, line in enumerate(lines):
         if not (line.ours or line.published):
@@ -296,13 +321,29 @@ def _fitted(label: str, most: int) -> str:
     return label if len(label) <= most else f"{label[: most - 1].rstrip()}…"
 
 
-def _svg(title: str, height: float, parts: Sequence[str], heading: str = "") -> str:
+def _svg(title: str, height: float, parts: Sequence[str], heading: str = "", width: float = WIDTH) -> str:
     body = "".join(parts)
     if heading:
         height += 16
-        head = f'<text x="{LEFT:g}" y="13" class="heading">{escape(heading)}</text>'
+        head = f'<text x="{LEFT:g}" y="13" class="heading">{escape(_fitted(heading, 48))}</text>'
         body = f'{head}<g transform="translate(0 16)">{body}</g>'
     return (
-        f'<svg class="plot" role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH:g} {height:g}">'
+        f'<svg class="plot" role="img" aria-label="{escape(title)}" viewBox="0 0 {width:g} {height:g}">'
         f"<title>{escape(title)}</title>{body}</svg>"
     )
+
+
+def _standalone(svg: str, style: str, enlarged: int = 1) -> str:
+    """A plot as a file, on the page's background and with its style inside."""
+    width, height = _size(svg)
+    opening, _, rest = svg.partition(">")
+    page = '<rect width="100%" height="100%" fill="var(--paper)"/>'
+    size = f'width="{enlarged * width:g}" height="{enlarged * height:g}"'
+    namespace = 'xmlns="http://www.w3.org/2000/svg"'
+    return f"{opening} {size} {namespace}><style>{VARIABLES}{style}</style>{page}{rest}\n"
+
+
+def _size(svg: str) -> tuple[float, float]:
+    """Width and height of a plot, from its view box."""
+    width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0]
+    return float(width), float(height)

@@ -1,4 +1,4 @@
-"""Tables for the terminal."""
+"""Tables of one run for the terminal."""
 
 from __future__ import annotations
 

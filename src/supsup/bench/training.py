@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from supsup.bench.machine import Machine, once, product_precision, seconds
 from supsup.data import Stream
@@ -14,44 +16,77 @@ from supsup.evaluate import follow
 from supsup.frozen import FrozenNet
 from supsup.learner import SupSup
 from supsup.scores import initial_scores
-from supsup.training import MaskTraining, Recipe
+from supsup.training import Job, MaskTraining, Recipe
+from supsup.training.executor import executor_for
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True)
+class TrainingMeasurement:
+    """Seconds of learning some tasks, data included, and what they compare with; µs are per task and step.
+
+    products  the matrix products of a step alone, for networks that are computed by hand
+    """
+
+    tasks: int
+    steps: int
+    seconds: float
+    each_us: Annotated[float, "µs per task-step"]
+    plain_us: Annotated[float, "plain µs per task-step"]
+    products_us: Annotated[float | None, "products alone µs"]
+    floor_us: Annotated[float, "floor µs"]
+    faster_than_plain: Annotated[float, "faster than plain"]
+    times_products: Annotated[float | None, "times the products"]
+    times_floor: Annotated[float, "times the floor"]
+    executor: str | None = None
+
+
+@dataclass(frozen=True)
+class UnannouncedMeasurement:
+    """Seconds of learning a stream of which nobody says where a task begins, and what was learned."""
+
+    tasks: int
+    steps: int
+    seconds: float
+    step_us: Annotated[float, "µs per step"]
+    floor_us: Annotated[float, "floor µs"]
+    times_floor: Annotated[float, "times the floor"]
+    masks: int
+    accuracy: dict[int, float]
 
 
 def bench_training(
     net: nn.Module, stream: Stream, counts: Sequence[int], recipe: Recipe, machine: Machine, device: torch.device
-) -> list[Row]:
+) -> list[TrainingMeasurement]:
     """For each number of tasks: seconds in all (data included), µs per task and step, and what they compare with."""
     warm = warmed_up(net, stream, recipe, device)
     plain = plain_step(warm.net, stream, recipe)
-    products = product_step(warm.net, recipe.batch_size)
-    moved, operations = work_per_step(warm.net, recipe.batch_size)
-    floor = machine.floor(moved, operations)
+    products = product_step(warm.net, recipe.batch_size) if warm.net.is_fully_connected else None
+    floor = machine.floor(*work_per_step(warm.net, stream, recipe))
     rows = []
     for count in counts:
         _, taken = learned(net, stream[:count], recipe, device)
         each = taken / (count * recipe.steps)
         rows.append(
-            {
-                "tasks": count,
-                "steps": recipe.steps,
-                "seconds": taken,
-                "µs per task-step": 1e6 * each,
-                "plain µs per task-step": 1e6 * plain,
-                "products alone µs": 1e6 * products,
-                "floor µs": 1e6 * floor,
-                "faster than plain": plain / each,
-                "times the products": each / products,
-                "times the floor": each / floor,
-            }
+            TrainingMeasurement(
+                tasks=count,
+                steps=recipe.steps,
+                seconds=taken,
+                each_us=1e6 * each,
+                plain_us=1e6 * plain,
+                products_us=None if products is None else 1e6 * products,
+                floor_us=1e6 * floor,
+                faster_than_plain=plain / each,
+                times_products=None if products is None else each / products,
+                times_floor=each / floor,
+                executor=executor_for(warm.net, [Job(task, recipe) for task in stream[:count]]).name,
+            )
         )
     return rows
 
 
 def warmed_up(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device) -> SupSup:
     """A model that has learned a little, so that all that training compiles has been compiled."""
-    model = SupSup(net, recipe=Recipe(steps=3, batch_size=recipe.batch_size), device=device)
+    model = SupSup(net, recipe=replace(recipe, steps=3), device=device)
     model.learn_many(stream[:2], show_progress=False)
     return model
 
@@ -64,22 +99,22 @@ def learned(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device
 
 def bench_unannounced(
     net: nn.Module, stream: Stream, recipe: Recipe, machine: Machine, device: torch.device, stages: Sequence[int]
-) -> tuple[Row, SupSup]:
+) -> tuple[UnannouncedMeasurement, SupSup]:
     """Learning a stream of which nobody says where a task begins, graded at the given stages; the floor is of steps."""
     model = SupSup(net, recipe=recipe, device=device)
     graded: list[Any] = []
     taken = once(lambda: graded.append(follow(model, stream, "NNs", stages=stages)), device)
-    each, floor = taken / (len(stream) * recipe.steps), machine.floor(*work_per_step(model.net, recipe.batch_size))
-    row = {
-        "tasks": len(stream),
-        "steps": recipe.steps,
-        "seconds": taken,
-        "µs per step": 1e6 * each,
-        "floor µs": 1e6 * floor,
-        "times the floor": each / floor,
-        "masks": len(model.tasks),
-        "accuracy": dict(zip(graded[0].stages, graded[0].curve)),
-    }
+    each, floor = taken / (len(stream) * recipe.steps), machine.floor(*work_per_step(model.net, stream, recipe))
+    row = UnannouncedMeasurement(
+        tasks=len(stream),
+        steps=recipe.steps,
+        seconds=taken,
+        step_us=1e6 * each,
+        floor_us=1e6 * floor,
+        times_floor=each / floor,
+        masks=len(model.tasks),
+        accuracy=dict(zip(graded[0].stages, graded[0].curve)),
+    )
     return row, model
 
 
@@ -87,12 +122,13 @@ def plain_step(net: FrozenNet, stream: Stream, recipe: Recipe, steps: int = 60) 
     """Seconds of one step by eager autograd, one task, batches from memory."""
     task = stream[0]
     part = task.train.on(net.device)
-    trainer = MaskTraining(net, initial_scores(net.seed, task.name, net.shapes, net.device), recipe)
+    training = MaskTraining(net, initial_scores(net.seed, task.name, net.shapes, net.device), recipe)
     order = torch.randint(len(part), (steps, recipe.batch_size), device=net.device)
 
     def work() -> None:
+        training.done = 0  # a learning rate that falls to 0 is not asked for steps beyond the last
         for positions in order:
-            trainer.step(*part.batch(positions))
+            training.step(*part.batch(positions))
 
     return seconds(work, net.device, repeats=3) / steps
 
@@ -120,16 +156,40 @@ def product_step(net: FrozenNet, batch: int) -> float:
     return seconds(work, net.device, repeats=15) / tasks
 
 
-def work_per_step(net: FrozenNet, batch: int) -> tuple[float, float]:
-    """The fewest bytes moved and operations done in a step of one task with RMSprop, each number read or written once.
+def work_per_step(net: FrozenNet, stream: Stream, recipe: Recipe) -> tuple[float, float]:
+    """The fewest bytes moved and operations done in a step of one task, each number read or written once.
 
-    Scores and second moments are read and written (16 bytes a weight); the masked weight is written, read forward, and
+    Scores and moments are read and written (8 bytes each a weight); the masked weight is written, read forward, and
     read backward above the first layer; inputs of each layer are written, and read forward and for the gradient.
     """
     width = 2 if net.device.type == "cuda" else 4
-    moved = operations = 0.0
-    for i, shape in enumerate(net.shapes.values()):
+    moments = {"rmsprop": 1, "adam": 2, "sgd": 1 if recipe.momentum else 0}[recipe.optimiser]
+    inputs, operations = _counted(net, stream, recipe.batch_size)
+    moved = 0.0
+    for i, (name, shape) in enumerate(net.shapes.items()):
         passes = 2 if i == 0 else 3
-        moved += shape.numel() * (16 + width * passes) + 3 * width * batch * shape[1]
-        operations += 2 * batch * shape.numel() * passes
+        moved += shape.numel() * (8 * (1 + moments) + width * passes) + 3 * width * inputs[name]
     return moved, operations
+
+
+def _counted(net: FrozenNet, stream: Stream, batch_size: int) -> tuple[dict[str, int], float]:
+    """Of one step: how many numbers each masked layer takes in, and the operations of all products."""
+    x, y = stream[0].train.on(net.device).batch(torch.arange(batch_size) % len(stream[0].train))
+    taken = dict.fromkeys(net.shapes, 0)
+
+    def count(name: str) -> Any:
+        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
+            taken[name] += sum(value.numel() for value in given[:1] if isinstance(value, Tensor))
+
+        return hook
+
+    layers = {name: net.module.get_submodule(name.rpartition(".")[0]) for name in net.shapes}
+    hooks = [layer.register_forward_pre_hook(count(name)) for name, layer in layers.items()]
+    training = MaskTraining(net, initial_scores(net.seed, "counted", net.shapes, net.device), Recipe())
+    try:
+        with FlopCounterMode(display=False) as counter:
+            training.step(x, y)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return taken, float(counter.get_total_flops())

@@ -10,7 +10,7 @@ import torch
 
 from supsup import data, nets
 from supsup.data import Source, Stream
-from supsup.data.moving import moved
+from supsup.data.device_copies import on_device
 from supsup.errors import SupSupError
 from supsup.paper.mnist_experiments import FC, LENET, MnistTraining
 
@@ -31,9 +31,9 @@ class Environment:
             source = data.named(name, self.data_dir)
             device = torch.empty(0, device=self.device).device  # "cuda" as tensors report it: "cuda:0"
             for tensor in (source.train_images, source.train_labels, source.test_images, source.test_labels):
-                moved(tensor, device)
+                on_device(tensor, device)
             for tensor in (source.gain, source.offset):
-                moved(tensor, device)
+                on_device(tensor, device)
             self.wait()
             self._sources[name] = source
         return self._sources[name]

@@ -24,7 +24,7 @@ from supsup.bench import (
     measure_machine,
     warmed_up,
 )
-from supsup.cli.demo_run import NETS
+from supsup.cli.supsup_demo import NETS
 from supsup.data import Stream
 from supsup.devices import resolve
 from supsup.file.loading import load

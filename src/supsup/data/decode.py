@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 GOOD, BAD = b"\0", b"\1"
-_RESIZED = 256 / 224  # the shorter side of a test image, for each pixel of its middle that is kept
+_RESIZED = 256 / 224  # shorter side of a test image / side of the middle that is kept
 
 
 Image.init()  # every format now, since threads that do so at the same time may miss some

@@ -95,7 +95,7 @@ def _decode(idle: queue.SimpleQueue[_Worker | None], images: Sequence[Image], bu
 
 
 def _started() -> _Worker:
-    """A session of its own keeps Ctrl-C from it; it ends when its input does."""
+    """A new process, which Ctrl-C does not reach and which ends when its input is closed."""
     command = [sys.executable, "-P", str(_PROGRAM)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 

@@ -163,7 +163,7 @@ def _listing(root: Path, test_share: float, seed: int) -> _Listing:
 
 
 def _halves(root: Path) -> tuple[Path, Path] | None:
-    """The folders to train and to test on, if there are such; a class of images may be called train, too."""
+    """The folders to train and to test on, or None where the classes are not divided (one may be called "train")."""
     train = root / "train"
     if not train.is_dir() or not any(inner.is_dir() for inner in train.iterdir()):
         return None

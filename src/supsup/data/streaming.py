@@ -50,7 +50,7 @@ class StreamedPart(Part):
         return False
 
     def on(self, device: Device) -> StreamedPart:
-        """The same part, giving its batches on the device; rows stay where the files are chosen."""
+        """The same part, giving its batches on the device; `rows` stays on the CPU, where files are chosen."""
         target = torch.empty(0, device=resolve(device)).device
         if self.labels.device == target:
             return self

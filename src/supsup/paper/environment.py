@@ -26,7 +26,7 @@ class Environment:
     _sources: dict[str, Source] = field(default_factory=dict)
 
     def source(self, name: str) -> Source:
-        """MNIST or CIFAR-100, on the device before anything runs side by side."""
+        """MNIST or CIFAR-100, read once; copied to the device here, before trainings side by side share the copy."""
         if name not in self._sources:
             source = data.named(name, self.data_dir)
             device = torch.empty(0, device=self.device).device  # "cuda" as tensors report it: "cuda:0"
@@ -62,12 +62,12 @@ class Environment:
         return data.image_folder(folder, size=size, normalisation="imagenet", stream=True)
 
     def wait(self) -> None:
-        """Until the device is done with what was asked of it on the present stream: others may go on side by side."""
+        """Wait until the device has finished the work of the current stream; other streams go on."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
     def clock(self) -> float:
-        """The time, once the device is done."""
+        """Seconds on a clock, read once the device has finished the work of the current stream."""
         self.wait()
         return time.perf_counter()
 

@@ -1,6 +1,6 @@
 """What a training would take the plain way, one task at a time by eager autograd: a few steps, timed and multiplied.
 
-The first seed's alone is timed: another draw takes as long.
+Only the first seed is timed; the others would take as long.
 """
 
 from __future__ import annotations

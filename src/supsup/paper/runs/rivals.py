@@ -52,7 +52,7 @@ class Sequential:
         self._begin = time.perf_counter()
 
     def run(self, grade: Callable[[int, int, Method, Stream], None]) -> Iterator[int]:
-        """grade(number of the model, tasks learned, model, tasks it knows)"""
+        """Learn task after task; at each stage call grade(index of the model, tasks learned, model, tasks it knows)."""
         for count, tasks in enumerate(zip(*self.streams), 1):
             learn_side_by_side(self.models, tasks)
             if count in self.stages:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from supsup import HopSupSup, Recipe, SupSup, UnitRecipe, data, nets
 from supsup.data import Stream, Task
 from supsup.hopfield.learner import learn_together
-from supsup.paper.workshop import Workshop
+from supsup.paper.environment import Environment
 
 settings.register_profile("untimed", deadline=None)  # how long an example takes says nothing about what is right
 settings.load_profile("untimed")
@@ -99,7 +99,7 @@ def hop() -> tuple[HopSupSup, list[Task], list[list[torch.Tensor]]]:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch) -> Workshop:
+def environment(monkeypatch: pytest.MonkeyPatch) -> Environment:
     """For the paper's experiments, small: its MNIST are some of 5,000 digits, its CIFAR-100 ten classes of noise."""
     digits, some = data.digits(), torch.arange(500)
     x, y = digits.train_images[some].view(-1, 28, 28), digits.train_labels[some]
@@ -108,4 +108,4 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Workshop:
     labels = torch.arange(40) % 10
     sources = {"mnist": small, "cifar100": data.arrays(noise, labels, noise, labels)}
     monkeypatch.setattr(data, "named", lambda name, data_dir=None: sources[name])
-    return Workshop(torch.device("cpu"))
+    return Environment(torch.device("cpu"))

@@ -1,6 +1,7 @@
 """What runs on a GPU gives the answers of the plain path; skipped where there is none."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,23 @@ from supsup.frozen import FrozenNet
 from supsup.hopfield.experiment import run as run_hopfield
 from supsup.inference import alpha_gradient, infer
 from supsup.kernels.graphs import repeated
-from supsup.paper.catalogue import Entry, Row, settings_of
+from supsup.paper.catalogue import Entry, Row
+from supsup.paper.environment import Environment
+from supsup.paper.image_experiments import (
+    CifarRival,
+    CifarRivalGrading,
+    CifarRivalTraining,
+    SplitCifarRivalExperiment,
+)
+from supsup.paper.mnist_experiments import (
+    BoundGrading,
+    BoundsExperiment,
+    PSPExperiment,
+    StagedTraining,
+    UnannouncedExperiment,
+    UnannouncedTraining,
+)
 from supsup.paper.reproduction import reproduce
-from supsup.paper.workshop import Workshop
 from supsup.query import Goal, can_be_captured
 from supsup.search import Outer, add_plain, inner, narrowed
 from supsup.switching import SwitchedNet, plain_fill
@@ -225,16 +240,19 @@ def test_garbage_with_a_graph_in_it_does_not_spoil_the_next_one() -> None:
     assert out.item() == 1
 
 
-MNIST: dict[str, Any] = {"stream": "permuted", "net": "784-1024", "outputs": 20, "tasks": 3, "steps": 200}
-PICTURES: dict[str, Any] = {"tasks": 3, "batch size": 128, "epochs": None, "steps": 200}
+MNIST = StagedTraining("permuted", "784-1024", 20, 3, 200, stages=(3,))
+UNANNOUNCED = UnannouncedTraining("permuted", "784-1024", 20, 3, 200, stages=(3,))
+PICTURES = CifarRivalTraining(method="bounds", tasks=3, epochs=None, steps=200)
+CIFAR_RIVALS: tuple[CifarRival, ...] = ("batche-random-rank-one", "heads-random", "bounds")
 SEQUENTIAL: dict[str, list[Row]] = {
     "mnist": [
-        Row(name, "", settings_of(name, MNIST | {"stages": [3]}, own))
-        for name, own in {"psp": {}, "bounds": {"keep": "upper"}, "unannounced": {}}.items()
+        Row("psp", "", PSPExperiment(MNIST)),
+        Row("bounds", "", BoundsExperiment(MNIST, BoundGrading("upper"))),
+        Row("unannounced", "", UnannouncedExperiment(UNANNOUNCED)),
     ],
     "cifar100": [
-        Row(name, "", settings_of("split-cifar100-rivals", PICTURES | {"method": name}, {"keep": "upper"}))
-        for name in ("batche-random-rank-one", "heads-random", "bounds")
+        Row(method, "", SplitCifarRivalExperiment(replace(PICTURES, method=method), CifarRivalGrading("upper")))
+        for method in CIFAR_RIVALS
     ],
 }
 
@@ -244,11 +262,13 @@ def test_trainings_side_by_side_do_not_disturb_each_other(
     shared_data: Path, tmp_path: Path, kind: str, seeds: int, apart: float
 ) -> None:
     """Each on a stream of its own, in turns: as good as alone."""
-    rows, shop, figures = SEQUENTIAL[kind], Workshop(torch.device("cuda"), shared_data), {}
+    rows, environment, figures = SEQUENTIAL[kind], Environment(torch.device("cuda"), shared_data), {}
     for way, groups in (("together", [rows]), ("alone", [[row] for row in rows])):
         for group in groups:
             said: list[str] = []
-            done = reproduce([Entry("tiny", "", "", tuple(group))], tmp_path / way, "full", seeds, shop, said.append)
+            done = reproduce(
+                [Entry("tiny", "", "", tuple(group))], tmp_path / way, "full", seeds, environment, said.append
+            )
             assert done.failed == 0, "\n".join(said)
         for row in rows:
             for seed in range(seeds):

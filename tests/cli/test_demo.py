@@ -4,9 +4,15 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import fields, replace
 from pathlib import Path
 
-from supsup import HopSupSup
+import pytest
+from typer.testing import CliRunner
+
+from supsup import HopSupSup, SupSupError, __version__
+from supsup.cli import app, hopfield_demo, supsup_demo
+from supsup.cli.supsup_demo import DemoSettings
 from supsup.file.modelfile import ModelFile
 
 
@@ -96,6 +102,49 @@ def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_every_option_reaches_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option that is read and then dropped would change nothing, and nobody would notice."""
+    asked = DemoSettings(
+        data="mnist",
+        data_dir=tmp_path,
+        stream="rotated",
+        tasks=7,
+        classes_per_task=5,
+        net="fc_1024",
+        outputs=11,
+        steps=3,
+        batch_size=4,
+        seed=9,
+        method="gamma",
+        objective="G",
+        layers="first",
+        protocol="paper-full-batch",
+        unannounced=True,
+        units=8,
+        strict=False,
+        compare=False,
+        device="cpu",
+    )
+    got: list[DemoSettings] = []
+
+    def run(settings: DemoSettings, *_: object, **__: object) -> None:
+        got.append(settings)
+        raise SupSupError("that is enough")
+
+    monkeypatch.setattr(supsup_demo, "run", run)
+    monkeypatch.setattr(hopfield_demo, "run_and_save", run)
+    options = []
+    for option in fields(DemoSettings):
+        name, value = option.name.replace("_", "-"), getattr(asked, option.name)
+        assert option.name == "hopfield" or value != option.default, "the test must ask for something else"
+        switch = f"--{name}" if value else f"--no-{name}"
+        options += [switch] if isinstance(value, bool) else [f"--{name}", str(value)]
+    options.remove("--no-hopfield")
+    for more in ([], ["--hopfield"]):
+        CliRunner().invoke(app, ["demo", *options, "--out", str(tmp_path), *more])
+    assert got == [asked, replace(asked, hopfield=True)]
+
+
 def test_help_and_version(tmp_path: Path) -> None:
     assert "--objective" in supsup("demo", "--help", cwd=tmp_path).stdout
-    assert supsup("--version", cwd=tmp_path).stdout.strip() == "0.1.0"
+    assert supsup("--version", cwd=tmp_path).stdout.strip() == f"supsup {__version__}"

@@ -1,6 +1,7 @@
 """`supsup reproduce` as a user types it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from typer.testing import CliRunner
 from supsup import SupSupError
 from supsup.cli import app, main
 from supsup.paper.entries import ENTRIES
-from supsup.paper.workshop import Workshop
+from supsup.paper.environment import Environment
+from supsup.paper.mnist_experiments import HopfieldExperiment, HopfieldTraining
 
 
 def run(*arguments: str) -> str:
@@ -54,12 +56,12 @@ def test_an_interruption_is_answered_with_how_to_go_on(
 
 
 def test_quick_prints_ours_beside_the_published_and_keeps_apart(
-    tmp_path: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quick figure among full ones would be taken for a reproduction."""
-    from supsup.paper import scales
-
-    monkeypatch.setitem(scales._QUICK, "hopfield", {"units": 48, "starts": 2})
+    monkeypatch.setattr(
+        HopfieldExperiment, "quick", lambda self: replace(self, training=HopfieldTraining(units=48, starts=2))
+    )
     output = run("hopfield", "--scale", "quick", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path))
     assert "97.43" in output
     assert "fewer tasks and steps" in output

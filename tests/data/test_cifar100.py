@@ -254,7 +254,7 @@ def test_missing_and_damaged_mosaics_are_named(tmp_path: Path) -> None:
 
 def test_mosaics_without_pillow_say_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mosaics(tmp_path, 100, (32, 32))
-    monkeypatch.setattr("supsup.data.pictures.find_spec", lambda name: None)
+    monkeypatch.setattr("supsup.data.decode_many.find_spec", lambda name: None)
     with pytest.raises(SupSupError, match=r"Pillow, which is not installed: pip install 'supsup\[images\]'"):
         cifar100(tmp_path)
 

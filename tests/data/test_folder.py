@@ -13,7 +13,7 @@ from torch import nn
 
 from supsup import Recipe, SupSup
 from supsup.data import Augmentation, Source, image_folder, permuted, split
-from supsup.data.decoding import decoded
+from supsup.data.decode import decoded
 from supsup.data.streaming import StreamedSource
 from supsup.errors import SupSupError
 
@@ -231,6 +231,6 @@ def test_options_that_cannot_be_meant(tmp_path: Path, options: dict[str, Any], m
 
 
 def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supsup.data.pictures.find_spec", lambda name: None)
+    monkeypatch.setattr("supsup.data.decode_many.find_spec", lambda name: None)
     with pytest.raises(SupSupError, match=r"image files are read with Pillow, .*pip install 'supsup\[images\]'"):
         image_folder(tmp_path)

@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from supsup.data import Source, image_folder, permuted, rotated, split
-from supsup.data.decoders import Decoders, Decoding
-from supsup.data.decoding import decoded
+from supsup.data.decode import decoded
+from supsup.data.decoder_pool import DecoderPool, PendingBatch
 from supsup.data.streaming import AHEAD, StreamedPart
 from supsup.errors import SupSupError
 
@@ -112,13 +112,13 @@ def test_without_augmentation_training_batches_are_batches(folder: Path) -> None
 
 
 class Counting:
-    """Decoders that count the batches begun and not yet taken."""
+    """DecoderPool that count the batches begun and not yet taken."""
 
-    def __init__(self, decoders: Decoders) -> None:
-        self.decoders, self.under_way, self.most, self.begun = decoders, 0, 0, 0
+    def __init__(self, pool: DecoderPool) -> None:
+        self.pool, self.under_way, self.most, self.begun = pool, 0, 0, 0
 
-    def start(self, images: list[tuple[str, list[int] | None]], size: int, pinned: bool = False) -> Decoding:
-        decoding = self.decoders.start(images, size, pinned)
+    def start(self, images: list[tuple[str, list[int] | None]], size: int, pinned: bool = False) -> PendingBatch:
+        decoding = self.pool.start(images, size, pinned)
         taken: Callable[[], Tensor] = decoding.result
         self.under_way += 1
         self.begun += 1
@@ -134,8 +134,8 @@ class Counting:
 
 def test_only_a_few_batches_are_under_way(part: StreamedPart, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are asked for: memory must not grow with the number of images or of steps."""
-    counting = Counting(part.files.decoders)
-    monkeypatch.setitem(part.files.__dict__, "decoders", counting)
+    counting = Counting(part.files.pool)
+    monkeypatch.setitem(part.files.__dict__, "pool", counting)
     asked = 0
 
     def positions() -> Iterator[Tensor]:

@@ -10,6 +10,9 @@ from supsup import SupSupError, nets
 from supsup.file import codec
 from supsup.paper.catalogue import Entry, Row
 from supsup.paper.entries import ENTRIES, GROUPS, entries_named, only_rows
+from supsup.paper.experiments import Experiment, settings_of
+from supsup.paper.image_experiments import SplitImagenetExperiment
+from supsup.paper.mnist_experiments import BatchEExperiment, StagedTraining, SupSupExperiment
 from supsup.paper.runs import RUNS
 from supsup.paper.scales import SCALES, at_scale
 from supsup.scores import weights_kept
@@ -34,6 +37,12 @@ NAMES = [
 def row(entry: str, name: str) -> Row:
     (found,) = [row for row in ENTRIES[entry].rows if row.name == name]
     return found
+
+
+def stages_of(experiment: Experiment) -> tuple[int, ...] | None:
+    if isinstance(experiment, SupSupExperiment | BatchEExperiment):
+        return experiment.own.stages
+    return experiment.training.stages if isinstance(experiment.training, StagedTraining) else None
 
 
 def test_every_table_and_figure_is_there() -> None:
@@ -94,22 +103,26 @@ def test_an_entry_can_be_run(entry: Entry) -> None:
         assert line.beyond <= (line.tolerance is None)
         assert line.tolerance is None or line.published
         for scale in SCALES:
-            settings = at_scale(line, scale)
-            assert settings["run"] in RUNS
-            assert json.loads(json.dumps(settings)) == settings
-            stages = settings["own"].get("stages") or settings["training"].get("stages")
-            assert stages is None or stages[-1] <= settings["training"]["tasks"]
-        stages = line.settings["own"].get("stages") or line.settings["training"].get("stages")
+            experiment = at_scale(line, scale)
+            assert experiment.kind in RUNS
+            assert type(experiment) is type(line.experiment)
+            assert json.loads(json.dumps(settings_of(experiment))) == settings_of(experiment)
+            stages = stages_of(experiment)
+            assert stages is None or stages[-1] <= experiment.training.tasks
+        stages = stages_of(line.experiment)
         if entry.axis == "tasks learned":
+            assert stages is not None
             assert set(line.published.get("accuracy %", {})) <= set(map(str, stages))
 
 
 def test_quick_is_smaller() -> None:
     line = row("permuted-2500", "supsup-H")
-    assert at_scale(line, "quick")["training"]["tasks"] == 10
-    assert at_scale(line, "quick")["own"]["stages"] == [10]
-    assert at_scale(line, "full") == line.settings
-    assert line.settings["training"]["tasks"] == 2500
+    quick = at_scale(line, "quick")
+    assert isinstance(quick, SupSupExperiment)
+    assert quick.training.tasks == 10
+    assert quick.own.stages == (10,)
+    assert at_scale(line, "full") == line.experiment
+    assert line.experiment.training.tasks == 2500
     with pytest.raises(SupSupError, match="quick or full"):
         at_scale(line, "huge")
 
@@ -121,7 +134,8 @@ def test_bytes_of_split_imagenet_give_its_budgets() -> None:
     channels = sum(m.num_features for m in net.modules() if isinstance(m, torch.nn.BatchNorm2d))
     shapes = [layer.weight.shape for layer in layers]
     for line in ENTRIES["imagenet-gg"].rows:
-        kept = [weights_kept(shape, line.settings["own"]["budget"], None) for shape in shapes]
+        assert isinstance(line.experiment, SplitImagenetExperiment)
+        kept = [weights_kept(shape, line.experiment.own.budget, None) for shape in shapes]
         counted = 100 * codec.paper_bytes(kept, shapes, channels)
         assert counted == pytest.approx(line.published["bytes"][""], rel=3e-4)
 

@@ -15,16 +15,17 @@ from typing import Any, Protocol
 import pytest
 
 from supsup.paper import Entry, Row
-from supsup.paper.catalogue import settings_of
+from supsup.paper.experiments import settings_of
+from supsup.paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
 from supsup.paper.scales import at_scale
 
 STAGES = ("10", "50", "100", "250")
-SETTINGS = settings_of("supsup", {"tasks": 250, "steps": 1000}, {})
+EXPERIMENT = SupSupExperiment(MnistTraining("permuted", LENET, 100, 250), SupSupGrading(stages=(250,)))
 
 
 def row(name: str, label: str, values: tuple[float, ...] = (), **more: Any) -> Row:
     published = {"accuracy %": dict(zip(STAGES if len(values) > 1 else ("",), values))} if values else {}
-    return Row(name, label, SETTINGS, published=published, tolerance=0.3 if values else None, **more)
+    return Row(name, label, EXPERIMENT, published=published, tolerance=0.3 if values else None, **more)
 
 
 CATALOGUE = {
@@ -50,7 +51,7 @@ CATALOGUE = {
                 Row(
                     f"supsup-s{s}",
                     f"SupSup, s = {s}",
-                    SETTINGS,
+                    EXPERIMENT,
                     published={"accuracy %": {"": accuracy}, "bytes": {"": float(size)}},
                     tolerance=1.0,
                 )
@@ -93,7 +94,7 @@ def write_result(folder: Path, entry: str, row: str, seed: int, figures: Mapping
         "row": row,
         "seed": seed,
         "scale": "full",
-        "settings": at_scale(Row("", "", SETTINGS), more.get("scale", "full")),
+        "settings": settings_of(at_scale(Row("", "", EXPERIMENT), more.get("scale", "full"))),
         "figures": figures,
         "per task": {},
         "bytes": {},

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 from supsup.paper import Entry, Row
+from supsup.paper.image_experiments import OverheadExperiment, OverheadTraining
 from supsup.report.charts import byte_tick, entry_charts, family
 from supsup.report.summary import EntrySummary, summarise
 from supsup.report.svg import TOP, Axis, Curve, Point, line_chart
+
+EXPERIMENT = OverheadExperiment(OverheadTraining(precision="float32"))  # any: none is run
 
 
 def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySummary:
@@ -50,7 +53,7 @@ def test_distances_have_a_plot_for_each_task_and_one_of_the_seeds(catalogue: dic
 
 def test_labels_that_begin_alike_are_plots_of_their_own(tmp_path: Path) -> None:
     figures = {"accuracy %": {"10": 90.0, "50": 91.0}}
-    rows = [Row(f"{net}-{b}", f"{net}: b = {b}", published=figures) for net in ("LeNet", "FC") for b in (1, 4)]
+    rows = [Row(f"{net}-{b}", f"{net}: b = {b}", EXPERIMENT, figures) for net in ("LeNet", "FC") for b in (1, 4)]
     entry = Entry("e", "ABatchE", "", tuple(rows), axis="tasks learned")
     charts = [chart.whole for chart in entry_charts(entry_of({"e": entry}, tmp_path, "e"))]
     assert len(charts) == 2
@@ -60,7 +63,7 @@ def test_labels_that_begin_alike_are_plots_of_their_own(tmp_path: Path) -> None:
 
 def test_lines_at_the_top_are_shown_closer_where_another_squeezes_them(tmp_path: Path) -> None:
     def curves(*ends: float) -> list[str]:
-        rows = [Row(f"r{i}", f"row {i}", published={"%": {"1": 95.0, "2": end}}) for i, end in enumerate(ends)]
+        rows = [Row(f"r{i}", f"row {i}", EXPERIMENT, {"%": {"1": 95.0, "2": end}}) for i, end in enumerate(ends)]
         entry = Entry("e", "e", "", tuple(rows), axis="tasks learned")
         return [chart.whole for chart in entry_charts(entry_of({"e": entry}, tmp_path, "e"))]
 
@@ -83,5 +86,5 @@ def test_a_deviation_does_not_leave_the_plot() -> None:
 
 
 def test_nothing_known_is_no_plot(tmp_path: Path) -> None:
-    entry = Entry("e", "e", "", (Row("r", "r"),))
+    entry = Entry("e", "e", "", (Row("r", "r", EXPERIMENT),))
     assert entry_charts(entry_of({"e": entry}, tmp_path, "e")) == []

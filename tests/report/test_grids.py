@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supsup.paper import Entry, Row
+from supsup.paper.image_experiments import OverheadExperiment, OverheadTraining
 from supsup.report.grids import Cell, abridged, figure_grids, headline, number, origin_grid, remarks, shown_time
 from supsup.report.summary import EntrySummary, WallTime, summarise
 
@@ -39,7 +40,8 @@ def test_a_quick_run_is_not_held_against_the_paper(catalogue: dict[str, Entry], 
 
 
 def test_an_entry_of_which_nothing_is_known_lists_its_rows(tmp_path: Path) -> None:
-    (grid,) = figure_grids(entry_of({"e": Entry("e", "e", "", (Row("r", "the row"),))}, tmp_path, "e"))
+    row = Row("r", "the row", OverheadExperiment(OverheadTraining(precision="float32")))
+    (grid,) = figure_grids(entry_of({"e": Entry("e", "e", "", (row,))}, tmp_path, "e"))
     assert [(row.label, row.status) for row in grid.rows] == [("the row", "not run")]
 
 

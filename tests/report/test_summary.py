@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supsup.paper import Entry, Row
-from supsup.paper.catalogue import settings_of
+from supsup.paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
 from supsup.report.summary import (
     MEASURED,
     MISSED,
@@ -25,7 +25,9 @@ from supsup.report.summary import (
     summarise,
 )
 
-SETTINGS = settings_of("supsup", {"tasks": 250, "steps": 1000}, {})  # what the fixture writes
+EXPERIMENT = SupSupExperiment(  # of what the fixture writes
+    MnistTraining("permuted", LENET, 100, 250), SupSupGrading(stages=(250,))
+)
 
 
 def row_of(summary: Summary, entry: str, name: str) -> RowSummary:
@@ -61,20 +63,20 @@ def test_every_row_has_its_verdict(catalogue: dict[str, Entry], results: Path) -
 )
 def test_the_tolerance_counts_as_printed(ours: float, verdict: str, tmp_path: Path, write: Any) -> None:
     """96.00 less 0.30 is 95.70: what prints as 95.70 is reproduced, 95.69 is not."""
-    row = Row("r", "r", SETTINGS, published={"accuracy %": {"": 96.0}}, tolerance=0.3)
+    row = Row("r", "r", EXPERIMENT, published={"accuracy %": {"": 96.0}}, tolerance=0.3)
     write(tmp_path, "e", "r", 0, {"accuracy %": {"": ours}})
     assert row_of(summarise({"e": Entry("e", "e", "", (row,))}, tmp_path), "e", "r").status == verdict
 
 
 def test_a_place_that_was_not_measured_leaves_a_row_partly_run(tmp_path: Path, write: Any) -> None:
-    row = Row("r", "r", SETTINGS, published={"accuracy %": {"10": 96.0, "250": 96.0}}, tolerance=0.3)
+    row = Row("r", "r", EXPERIMENT, published={"accuracy %": {"10": 96.0, "250": 96.0}}, tolerance=0.3)
     entries = {"e": Entry("e", "e", "", (row,), axis="tasks")}
     write(tmp_path, "e", "r", 0, {"accuracy %": {"10": 96.0}})
     assert row_of(summarise(entries, tmp_path), "e", "r").status == PARTLY
 
 
 def test_full_runs_are_not_mixed_with_quick_ones(tmp_path: Path, write: Any) -> None:
-    row = Row("r", "r", SETTINGS, published={"accuracy %": {"": 96.0}}, tolerance=0.3)
+    row = Row("r", "r", EXPERIMENT, published={"accuracy %": {"": 96.0}}, tolerance=0.3)
     write(tmp_path, "e", "r", 0, {"accuracy %": {"": 96.0}})
     write(tmp_path, "e", "r", 1, {"accuracy %": {"": 10.0}}, scale="quick")
     found = row_of(summarise({"e": Entry("e", "e", "", (row,))}, tmp_path), "e", "r")
@@ -84,7 +86,7 @@ def test_full_runs_are_not_mixed_with_quick_ones(tmp_path: Path, write: Any) -> 
 def test_only_percentages_have_a_verdict(tmp_path: Path, write: Any) -> None:
     """Fewer bytes than published are no miss; they are held against the paper's way of counting."""
     published = {"accuracy %": {"": 80.0}, "bytes": {"": 1000.0}}
-    entries = {"e": Entry("e", "e", "", (Row("r", "r", SETTINGS, published=published, tolerance=1.0),))}
+    entries = {"e": Entry("e", "e", "", (Row("r", "r", EXPERIMENT, published=published, tolerance=1.0),))}
     size = {"masks": 700, "statistics": 100, "paper's count": 900}
     write(tmp_path, "e", "r", 0, {"accuracy %": {"": 80.0}}, bytes=size)
     found = row_of(summarise(entries, tmp_path), "e", "r")
@@ -94,13 +96,13 @@ def test_only_percentages_have_a_verdict(tmp_path: Path, write: Any) -> None:
 
 
 def test_bytes_without_the_masks_are_not_called_ours(tmp_path: Path, write: Any) -> None:
-    entries = {"e": Entry("e", "e", "", (Row("r", "r", SETTINGS),))}
+    entries = {"e": Entry("e", "e", "", (Row("r", "r", EXPERIMENT),))}
     write(tmp_path, "e", "r", 0, {}, bytes={"statistics": 100, "paper's count": 900})
     assert row_of(summarise(entries, tmp_path), "e", "r").own_bytes is None
 
 
 def test_places_stand_in_order(tmp_path: Path, write: Any) -> None:
-    row = Row("r", "r", SETTINGS, published={"accuracy %": {"250": 1.0, "avg": 1.0, "10": 1.0}})
+    row = Row("r", "r", EXPERIMENT, published={"accuracy %": {"250": 1.0, "avg": 1.0, "10": 1.0}})
     write(tmp_path, "e", "r", 0, {"accuracy %": {"1/k": 1.0, "50": 1.0}})
     (entry,) = summarise({"e": Entry("e", "e", "", (row,), axis="tasks")}, tmp_path).entries
     assert entry.positions("accuracy %") == ("1/k", "10", "50", "250", "avg")
@@ -134,8 +136,9 @@ def test_files_that_say_something_else_are_named(catalogue: dict[str, Entry], re
 
 
 def test_results_of_other_settings_are_not_shown_as_the_rows(tmp_path: Path, write: Any) -> None:
-    entries = {"e": Entry("e", "e", "", (Row("r", "r", SETTINGS),))}
-    write(tmp_path, "e", "r", 0, {"accuracy %": {"": 96.0}}, settings=SETTINGS | {"own": {"objective": "G"}})
+    row = Row("r", "r", EXPERIMENT)
+    entries = {"e": Entry("e", "e", "", (row,))}
+    write(tmp_path, "e", "r", 0, {"accuracy %": {"": 96.0}}, settings=row.settings | {"own": {"objective": "G"}})
     summary = summarise(entries, tmp_path)
     assert row_of(summary, "e", "r").status == NOT_RUN
     assert "other settings" in summary.damaged[0]
@@ -162,7 +165,7 @@ CALLS = [
 
 def test_calls_side_by_side_count_once_in_the_wall_time(tmp_path: Path) -> None:
     """And there is none until every row of the MNIST half is among the files they wrote."""
-    rows = tuple(Row(name, name, SETTINGS) for name in "ab")
+    rows = tuple(Row(name, name, EXPERIMENT) for name in "ab")
     entries = {"gamma": Entry("gamma", "", "", rows)}
     assert summarise(entries, tmp_path).mnist_time is None
     file = tmp_path / "wall-time.json"

@@ -36,7 +36,7 @@ app.add_typer(bench.app, name="bench")
 def version(show: Annotated[bool, Option("--version", help="Print the version and stop.")] = False) -> None:
     """Continual learning with thousands of tasks on one frozen network (Supermasks in Superposition)."""
     if show:
-        typer.echo(supsup.__version__)
+        typer.echo(f"supsup {supsup.__version__}")
         raise typer.Exit
 
 

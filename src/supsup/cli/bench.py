@@ -26,7 +26,7 @@ from supsup.bench import (
 )
 from supsup.bench.inferring import InferenceMeasurement
 from supsup.bench.measurement import as_record
-from supsup.cli.demo_run import NETS
+from supsup.cli.supsup_demo import NETS
 from supsup.data import Stream
 from supsup.devices import resolve
 from supsup.file.loading import load

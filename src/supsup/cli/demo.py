@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from rich.console import Console
 from typer import Option
 
 from supsup import data as sources
-from supsup.cli import demo_run as demo_job
-from supsup.cli import hopfield_demo as hop_demo
+from supsup.cli import hopfield_demo, supsup_demo
+from supsup.cli.supsup_demo import NETS, STREAMS, DemoSettings
 from supsup.devices import resolve
+from supsup.grading import Grading
+from supsup.inference import Method
 from supsup.report import accuracy_plot, closing_table, recovery_plot, recovery_table, write
 
-_DEFAULT = demo_job.Settings()
+_DEFAULT = DemoSettings()
 
 
 def demo(
@@ -22,10 +24,10 @@ def demo(
     data_dir: Annotated[
         Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets (holding mnist/, fashion_mnist/ …).")
     ] = None,
-    stream: Annotated[str, Option(help=f"How tasks are made: {', '.join(demo_job.STREAMS)}.")] = _DEFAULT.stream,
+    stream: Annotated[str, Option(help=f"How tasks are made: {', '.join(STREAMS)}.")] = _DEFAULT.stream,
     tasks: Annotated[int, Option(help="How many tasks (permuted and rotated).")] = _DEFAULT.tasks,
     classes_per_task: Annotated[int, Option(help="Classes in each task (split).")] = _DEFAULT.classes_per_task,
-    net: Annotated[str, Option(help=f"Network: {', '.join(demo_job.NETS)}.")] = _DEFAULT.net,
+    net: Annotated[str, Option(help=f"Network: {', '.join(NETS)}.")] = _DEFAULT.net,
     outputs: Annotated[int, Option(help="Outputs of the network; those beyond the classes help inference.")] = (
         _DEFAULT.outputs
     ),
@@ -68,31 +70,52 @@ def demo(
     A run that was interrupted goes on from the model file when it is started again.
     The default data are 5,000 real MNIST digits that need no download: pip install 'supsup\\[demo]'.
     """
-    arguments = {key: value for key, value in locals().items() if key not in ("out", "name", "model", "fresh")}
-    settings = demo_job.Settings(**arguments)
+    settings = DemoSettings(
+        data=data,
+        data_dir=data_dir,
+        stream=stream,
+        tasks=tasks,
+        classes_per_task=classes_per_task,
+        net=net,
+        outputs=outputs,
+        steps=steps,
+        batch_size=batch_size,
+        seed=seed,
+        method=cast(Method, method),  # Inference refuses unknown methods, evaluate unknown protocols
+        objective=objective,
+        layers=layers,
+        protocol=cast(Grading, protocol),
+        unannounced=unannounced,
+        hopfield=hopfield,
+        units=units,
+        strict=strict,
+        compare=compare,
+        device=device,
+    )
     out.mkdir(parents=True, exist_ok=True)
     name = name or ("hopfield" if hopfield else "demo")
     file = model or out / f"{name}.supsup"
     if hopfield:
         _hopfield(settings, file, out / f"{name}.json", out / f"{name}.svg")
         return
-    lines = demo_job.run(settings, file, fresh=fresh)
+    results = supsup_demo.run(settings, file, fresh=fresh)
     title = f"{settings.tasks} tasks ({settings.stream} {settings.data}), {settings.net}"
     plot, figures = out / f"{name}.svg", out / f"{name}.json"
-    demo_job.write_json(figures, settings, lines, resolve(device))
-    curves = {line.label: dict(zip(line.evaluation.stages, line.evaluation.curve)) for line in lines}
+    supsup_demo.write_json(figures, settings, results, resolve(device))
+    curves = {result.label: dict(zip(result.evaluation.stages, result.evaluation.curve)) for result in results}
     write(plot, accuracy_plot(title, curves))
     console = Console()
-    console.print(closing_table(title, {line.label: (line.evaluation, line.seconds) for line in lines}))
+    console.print(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
     if settings.unannounced:
-        console.print(f"{lines[0].evaluation.masks} masks were opened for {len(lines[0].evaluation.per_task)} tasks.")
-    if lines[0].from_file:
-        console.print(f"{lines[0].from_file} of the tasks were in {file} already and were not learned again.")
+        graded = results[0].evaluation
+        console.print(f"{graded.masks} masks were opened for {len(graded.per_task)} tasks.")
+    if results[0].from_file:
+        console.print(f"{results[0].from_file} of the tasks were in {file} already and were not learned again.")
     console.print(f"plot: {plot}   figures: {figures}   model: {file}")
 
 
-def _hopfield(settings: demo_job.Settings, file: Path, figures: Path, plot: Path) -> None:
-    experiment = hop_demo.run_and_save(settings, file, figures)
+def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path) -> None:
+    experiment = hopfield_demo.run_and_save(settings, file, figures)
     title = f"Hopfield recovery, {settings.data} split by {settings.classes_per_task}"
     traces = (trace.tolist() for trace in experiment.recovered["best-of"].traces)
     write(plot, recovery_plot(title, dict(zip(experiment.tasks, traces))))

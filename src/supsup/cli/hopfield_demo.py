@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from supsup import data, nets
-from supsup.cli.demo_run import Settings
+from supsup.cli.supsup_demo import DemoSettings
 from supsup.data import Stream
 from supsup.errors import SupSupError
 from supsup.hopfield.experiment import Experiment, run
@@ -19,14 +19,14 @@ PROCEDURES = ("paper", "best-of")
 _IMAGES = 12_000  # what a task of the paper's SplitMNIST is trained on, in one epoch; smaller tasks make several
 
 
-def split_stream(settings: Settings) -> Stream:
+def split_stream(settings: DemoSettings) -> Stream:
     """The classes of the data in tasks of a few."""
     if settings.unannounced:
         raise SupSupError("--hopfield needs to be told the tasks in training; leave --unannounced out")
     return data.split(data.named(settings.data, settings.data_dir), settings.classes_per_task)
 
 
-def new_model(settings: Settings, stream: Stream) -> HopSupSup:
+def new_model(settings: DemoSettings, stream: Stream) -> HopSupSup:
     """A network with an output for every class of the stream, that has learned nothing yet."""
     outputs = sum(task.classes for task in stream)
     inputs = math.prod(stream[0].train.shape)
@@ -37,7 +37,7 @@ def new_model(settings: Settings, stream: Stream) -> HopSupSup:
     return model
 
 
-def run_and_save(settings: Settings, file: Path, figures: Path) -> Experiment:
+def run_and_save(settings: DemoSettings, file: Path, figures: Path) -> Experiment:
     """Learn, recover, grade; the model and all figures are written to files."""
     stream = split_stream(settings)
     model = new_model(settings, stream)

@@ -13,10 +13,10 @@ from typer import Argument, Option
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.paper.entries import ENTRIES, GROUPS, entries_named, only_rows
+from supsup.paper.environment import Environment
 from supsup.paper.reproduction import reproduce as run_entries
 from supsup.paper.scales import SCALES
 from supsup.paper.sizes import add_bytes
-from supsup.paper.workshop import Workshop
 from supsup.report.comparison import comparison_table, entries_table
 from supsup.report.summary import summarise
 
@@ -66,9 +66,9 @@ def reproduce(
             for path in add_bytes(folder, entry.name):
                 console.print(str(path), highlight=False)
         return
-    shop = Workshop(resolve(device), data_dir)
+    environment = Environment(resolve(device), data_dir)
     try:
-        outcome = run_entries(entries, folder, scale, seeds, shop, lambda line: _say(console, line))
+        result = run_entries(entries, folder, scale, seeds, environment, lambda line: _say(console, line))
     except KeyboardInterrupt:
         _say(console, "What is finished is kept: started again, the same command goes on from there.")
         raise
@@ -83,10 +83,10 @@ def reproduce(
     if scale == "quick":
         console.print("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
     console.print(
-        f"{outcome.written} rows written to {folder}, {outcome.skipped} were there, {outcome.seconds:.0f} s.",
+        f"{result.written} rows written to {folder}, {result.skipped} were there, {result.seconds:.0f} s.",
         highlight=False,
     )
-    if outcome.failed:
+    if result.failed:
         raise typer.Exit(1)
 
 

@@ -5,7 +5,7 @@ from supsup.data.cifar100 import cifar100
 from supsup.data.digits import digits
 from supsup.data.folder import image_folder
 from supsup.data.mnist import fashion_mnist, mnist
-from supsup.data.named import SOURCES, named
+from supsup.data.registry import SOURCES, named
 from supsup.data.source import Source, arrays
 from supsup.data.streams import Stream, permuted, rotated, split
 from supsup.data.task import Part, Task

@@ -1,6 +1,6 @@
 """Random crops and flips of training images, drawn so that anyone can draw them again.
 
-What happens to an image depends on the seed, the task's name, the step and the image's place in the batch alone, so
+What happens to an image depends on the seed, the task's name, the step and the image's index in the batch alone, so
 every executor, on any device and with any number of workers, trains on the same pixels.
 """
 
@@ -61,9 +61,9 @@ class Augmentation:
         across = torch.arange(width, device=device)
         rows = row + torch.arange(height, device=device)
         columns = column + torch.where(flip == 1, width - 1 - across, across)
-        place = torch.arange(count, device=device)[:, None, None, None]
+        image = torch.arange(count, device=device)[:, None, None, None]
         channel = torch.arange(channels, device=device)[:, None, None]
-        return pad(images, [self.padding] * 4)[place, channel, rows[:, None, :, None], columns[:, None, None, :]]
+        return pad(images, [self.padding] * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
+from supsup.data.decode_many import decode_all, needs_pillow
 from supsup.data.files import Archive, cache_folder, content, find, locate
-from supsup.data.pictures import decode_all, needs_pillow
 from supsup.data.source import Source
 from supsup.errors import SupSupError
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from supsup import philox
 from supsup.data.augmentation import Augmentation, ResizedCrop
-from supsup.data.pictures import cores, decode_all, needs_pillow, sizes_of
+from supsup.data.decode_many import cores, decode_all, needs_pillow, sizes_of
 from supsup.data.source import Source, measured_normalisation
 from supsup.errors import SupSupError
 
@@ -104,7 +104,7 @@ def _streamed(
     crop: ResizedCrop | None,
     workers: int | None,
 ) -> Source:
-    from supsup.data.decoders import Decoders
+    from supsup.data.decoder_pool import DecoderPool
     from supsup.data.streaming import ImageFiles, StreamedSource
 
     if normalisation == "imagenet":
@@ -112,9 +112,9 @@ def _streamed(
     else:
         sample = listing.train[:: -(-len(listing.train) // _MEASURED_ON)]
         gain, offset = measured_normalisation(decode_all(sample, size, size, size))
-    decoders = Decoders(workers or cores())
-    train = ImageFiles(listing.train, sizes[: len(listing.train)], size, decoders)
-    test = ImageFiles(listing.test, sizes[len(listing.train) :], size, decoders)
+    pool = DecoderPool(workers or cores())
+    train = ImageFiles(listing.train, sizes[: len(listing.train)], size, pool)
+    test = ImageFiles(listing.test, sizes[len(listing.train) :], size, pool)
     return StreamedSource(
         name,
         train.tensor(),
@@ -139,8 +139,7 @@ def _one_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
     """Height and width of all the images, or an error that shows two that differ."""
     other = (sizes != sizes[0]).any(1).nonzero()
     if len(other):
-        place = int(other[0])
-        first, second = (f"{sizes[i, 0]}×{sizes[i, 1]} ({paths[i]})" for i in (0, place))
+        first, second = (f"{sizes[i, 0]}×{sizes[i, 1]} ({paths[i]})" for i in (0, int(other[0])))
         raise SupSupError(f"images have sizes {first} and {second}; give size=… to bring them to one")
     width, height = sizes[0].tolist()
     return height, width
@@ -164,7 +163,7 @@ def _listing(root: Path, test_share: float, seed: int) -> _Listing:
 
 
 def _halves(root: Path) -> tuple[Path, Path] | None:
-    """The folders to train and to test on, if there are such; a class of images may be called train, too."""
+    """The folders to train and to test on, or None where the classes are not divided (one may be called "train")."""
     train = root / "train"
     if not train.is_dir() or not any(inner.is_dir() for inner in train.iterdir()):
         return None
@@ -194,10 +193,10 @@ def _classes(folder: Path) -> dict[str, list[str]]:
 def _images(folder: Path) -> list[str]:
     """Image files in the folder and the folders in it, but no hidden ones."""
     found = []
-    for place, inner, names in os.walk(folder):
+    for where, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
         shown = [name for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
-        found += [os.path.join(place, name) for name in shown]
+        found += [os.path.join(where, name) for name in shown]
     return sorted(found)
 
 
@@ -217,6 +216,6 @@ def _divided(classes: dict[str, list[str]], test_share: float, seed: int) -> _Li
             )
         kept = min(max(1, round(len(images) * test_share)), len(images) - 1)
         order = philox.permutations(seed, [f"folder/{name}"], len(images))[0].tolist()
-        test[name] = [images[place] for place in sorted(order[:kept])]
-        train[name] = [images[place] for place in sorted(order[kept:])]
+        test[name] = [images[index] for index in sorted(order[:kept])]
+        train[name] = [images[index] for index in sorted(order[kept:])]
     return _Listing(list(classes), *_labelled(train), *_labelled(test))

@@ -21,5 +21,5 @@ def rotation_map(height: int, width: int, degrees: float) -> Tensor:
 
 
 def _nearest(coordinate: Tensor) -> Tensor:
-    """The nearest whole number; the nudge sends ties one way whatever the last bit of a sine on this machine."""
+    """The nearest whole number; the 1e-9 decides ties alike on machines whose sines differ in the last bit."""
     return torch.floor(coordinate + (0.5 + 1e-9)).long()

@@ -14,7 +14,7 @@ from supsup.data.augmentation import Augmentation
 from supsup.data.task import Part
 from supsup.errors import SupSupError
 
-_AT_ONCE = 4096 * 784  # pixels that are summed at a time
+_PIXELS_IN_A_CHUNK = 4096 * 784  # that are summed together
 _DIMENSIONS = (2, 3, 4)
 _LAYOUTS = "[n, features], [n, height, width] or [n, channels, height, width]"
 
@@ -142,5 +142,5 @@ def measured_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sum(pixels: Tensor, term: Callable[[Tensor], Tensor]) -> Tensor:
     """The sum of a term over images and pixels, [n, channels, pixels] → [channels], in float64 but a few at a time."""
-    chunks = pixels.split(max(1, _AT_ONCE // pixels[0].numel()))
+    chunks = pixels.split(max(1, _PIXELS_IN_A_CHUNK // pixels[0].numel()))
     return torch.stack([term(chunk.double()).sum((0, 2)) for chunk in chunks]).sum(0)

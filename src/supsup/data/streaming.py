@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from supsup.data.augmentation import ResizedCrop
-from supsup.data.decoders import Decoders, Decoding
-from supsup.data.moving import moved
+from supsup.data.decoder_pool import DecoderPool, PendingBatch
+from supsup.data.device_copies import on_device
 from supsup.data.source import Source
 from supsup.data.task import Device, Part
 from supsup.devices import resolve
@@ -27,7 +27,7 @@ class ImageFiles:
     paths: list[str]
     sizes: Tensor
     size: int
-    decoders: Decoders
+    pool: DecoderPool
 
     def tensor(self) -> Tensor:
         """A tensor in the shape of all the images, without content."""
@@ -50,12 +50,12 @@ class StreamedPart(Part):
         return False
 
     def on(self, device: Device) -> StreamedPart:
-        """The same part, giving its batches on the device; rows stay where the files are chosen."""
+        """The same part, giving its batches on the device; `rows` stays on the CPU, where files are chosen."""
         target = torch.empty(0, device=resolve(device)).device
         if self.labels.device == target:
             return self
-        gain, offset = moved(self.gain, target), moved(self.offset, target)
-        return replace(self, labels=moved(self.labels, target), gain=gain, offset=offset)
+        gain, offset = on_device(self.gain, target), on_device(self.offset, target)
+        return replace(self, labels=on_device(self.labels, target), gain=gain, offset=offset)
 
     def batch(self, positions: Tensor, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """float32 images and int64 labels at these positions, on the part's own device if none is given."""
@@ -83,7 +83,7 @@ class StreamedPart(Part):
 
     def _ahead(self, wanted: Iterable[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches in order, a few of the next ones under way; nothing new begins when the caller stops early."""
-        waiting: deque[tuple[Decoding, Tensor]] = deque()
+        waiting: deque[tuple[PendingBatch, Tensor]] = deque()
         try:
             for positions, boxes in wanted:
                 waiting.append((self._begun(positions, boxes), positions))
@@ -98,16 +98,16 @@ class StreamedPart(Part):
     def _rows(self, positions: Tensor) -> Tensor:
         return positions.cpu() if self.rows is None else self.rows[positions.cpu()]
 
-    def _begun(self, positions: Tensor, boxes: Tensor | None = None) -> Decoding:
+    def _begun(self, positions: Tensor, boxes: Tensor | None = None) -> PendingBatch:
         rows = self._rows(positions).tolist()
         cut = [None] * len(rows) if boxes is None else boxes.tolist()
         images = [(self.files.paths[row], box) for row, box in zip(rows, cut)]
-        return self.files.decoders.start(images, self.files.size, pinned=self.labels.is_cuda)
+        return self.files.pool.start(images, self.files.size, pinned=self.labels.is_cuda)
 
-    def _finished(self, decoding: Decoding, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _finished(self, decoding: PendingBatch, positions: Tensor) -> tuple[Tensor, Tensor]:
         device = self.labels.device
         images = decoding.result().to(device, non_blocking=True).float()
-        gain, offset = (moved(number, device).view(-1, 1, 1) for number in (self.gain, self.offset))
+        gain, offset = (on_device(number, device).view(-1, 1, 1) for number in (self.gain, self.offset))
         return images.mul_(gain).add_(offset), self.labels.index_select(0, positions.to(device))
 
 

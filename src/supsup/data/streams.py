@@ -22,7 +22,7 @@ from supsup.data.source import Source
 from supsup.data.task import Part, Task, pixels_per_channel
 from supsup.errors import SupSupError
 
-_PERMUTED_AT_ONCE = 64
+_ORDERS_IN_A_CHUNK = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +56,13 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
     @lru_cache(maxsize=2)
     def orders(chunk: int) -> Tensor:
         """Many at once, since tasks are mostly asked for one after the other."""
-        first = chunk * _PERMUTED_AT_ONCE
-        labels = [f"permutation/{index}" for index in range(first, first + _PERMUTED_AT_ONCE)]
+        first = chunk * _ORDERS_IN_A_CHUNK
+        labels = [f"permutation/{index}" for index in range(first, first + _ORDERS_IN_A_CHUNK)]
         return philox.permutations(seed, labels, count)
 
     def make(index: int) -> Task:
-        chunk, place = divmod(index, _PERMUTED_AT_ONCE)
-        return _remapped(source, f"permutation-{index}", orders(chunk)[place])
+        chunk, number = divmod(index, _ORDERS_IN_A_CHUNK)
+        return _remapped(source, f"permutation-{index}", orders(chunk)[number])
 
     return Stream(f"permuted-{source.name}", make, _first(tasks))
 
@@ -127,7 +127,7 @@ def _remapped(source: Source, name: str, pixels: Tensor) -> Task:
 
 
 def _of_classes(part: Callable[..., Part], labels: Tensor, group: Tensor) -> Part:
-    """The images whose label is in the sorted group, labelled by their place in it."""
+    """The images whose label is in the sorted group, labelled by their index in it."""
     rows = torch.isin(labels, group).nonzero()[:, 0]
     return part(torch.searchsorted(group, labels[rows]), rows)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
-from supsup.data.moving import moved
+from supsup.data.device_copies import on_device
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 
@@ -76,12 +76,12 @@ class Part:
             return self
         return replace(
             self,
-            images=moved(self.images, target),
-            labels=moved(self.labels, target),
-            gain=moved(self.gain, target),
-            offset=moved(self.offset, target),
-            rows=None if self.rows is None else moved(self.rows, target),
-            pixels=None if self.pixels is None else moved(self.pixels, target),
+            images=on_device(self.images, target),
+            labels=on_device(self.labels, target),
+            gain=on_device(self.gain, target),
+            offset=on_device(self.offset, target),
+            rows=None if self.rows is None else on_device(self.rows, target),
+            pixels=None if self.pixels is None else on_device(self.pixels, target),
         )
 
     def batch(self, positions: Tensor, device: Device | None = None) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ class Part:
         if source is not None:
             pixels = pixels.index_select(1, source)
         channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
-        gain, offset = (moved(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
+        gain, offset = (on_device(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
         channels.mul_(gain).add_(offset)
         if visible is not None:
             channels.mul_(visible)
@@ -133,7 +133,10 @@ class Part:
 
     @cached_property
     def _map(self) -> tuple[Tensor | None, Tensor | None]:
-        """Where each pixel comes from, None for its own place; and 0 where from nowhere, 1 elsewhere, None if all 1."""
+        """Which input pixel each output pixel shows, and a mask that is 0 where it shows none.
+
+        The first is None where pixels stay as they are, the second where every pixel shows one.
+        """
         if self.pixels is None:
             return None, None
         visible = self.pixels >= 0

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from supsup.paper.experiments import Experiment, Json, settings_of
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of a table or curve of a figure.
 
-    name       part of the file names in results/
-    settings   what the run needs, JSON values
-    published  by figure ("accuracy %", …) and place on the entry's axis ("10", "250", … or "" for a single number)
-    tolerance  how many points below the published value still count as reproduced; None where nothing was published
-    beyond     not in the paper: shown in the same table, and said to be ours
-    remark     what is known about why ours may differ, said where it misses
+    name        part of the file names in results/
+    experiment  what is trained and how it is graded, at full scale
+    published   by figure ("accuracy %", …) and place on the entry's axis ("10", "250", … or "" for a single number)
+    tolerance   how many points below the published value still count as reproduced; None where nothing was published
+    beyond      not in the paper: shown in the same table, and said to be ours
+    remark      what is known about why ours may differ, said where it misses
     """
 
     name: str
     label: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    experiment: Experiment
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     tolerance: float | None = None
     beyond: bool = False
     remark: str = ""
+
+    @property
+    def settings(self) -> dict[str, Json]:
+        """The experiment's settings at full scale, as the files in results/ have them."""
+        return settings_of(self.experiment)
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,3 @@ class Entry:
     axis: str = ""
     figure: str = "curves"
     note: str = ""
-
-
-def settings_of(run: str, training: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's settings: the experiment that makes it, what rows of one training share, and what is the row's own."""
-    return {"run": run, "training": dict(training), "own": dict(own)}

@@ -6,32 +6,33 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
+from supsup.paper.experiments import Experiment, Json, settings_of
 from supsup.provenance import provenance
 
+E = TypeVar("E", bound=Experiment, covariant=True)
 Figures = Mapping[str, Mapping[str, float]]
 PLAIN_WAY = "plain way"  # among the seconds: what learning would have taken, one task at a time by autograd
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A row that is to be made: where it belongs, its settings at the scale asked for, and the folder for its file."""
+class Wanted(Generic[E]):
+    """A row to make: the entry it belongs to, its experiment at the scale asked for, and the folder for its file."""
 
     entry: str
     row: str
     axis: str
     scale: str
-    settings: Mapping[str, Any]
+    experiment: E
     folder: Path
 
     @property
-    def own(self) -> Mapping[str, Any]:
-        """The settings that are this row's alone."""
-        own: Mapping[str, Any] = self.settings["own"]
-        return own
+    def settings(self) -> dict[str, Json]:
+        """The experiment's settings as the file has them."""
+        return settings_of(self.experiment)
 
     def path(self, seed: int) -> Path:
         """The file of one seed."""
@@ -47,13 +48,13 @@ class Wanted:
 class Finished:
     """What one row and seed gave; the fields are those of the file."""
 
-    wanted: Wanted
+    wanted: Wanted[Experiment]
     seed: int
     figures: Figures
     per_task: Mapping[str, float] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
-    trace: Mapping[str, Any] = field(default_factory=dict)
+    trace: Mapping[str, object] = field(default_factory=dict)
     note: str = ""
     at_once: int = 1  # rows or seeds that were learned in one go; the seconds are this one's share
 
@@ -67,7 +68,7 @@ def read(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def write(path: Path, record: Mapping[str, Any]) -> None:
+def write(path: Path, record: Mapping[str, object]) -> None:
     """Put a record in place of whatever was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     waiting = path.with_suffix(".part")
@@ -78,7 +79,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
 def keep(done: Finished, at_once: int, device: torch.device) -> Path:
     """Write what a row and seed gave; `at_once` trainings shared the device and so its seconds."""
     wanted, path = done.wanted, done.wanted.path(done.seed)
-    record: dict[str, Any] = {
+    record: dict[str, object] = {
         "entry": wanted.entry,
         "row": wanted.row,
         "seed": done.seed,

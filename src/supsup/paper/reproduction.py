@@ -11,17 +11,18 @@ from typing import Any
 
 from supsup.paper import records
 from supsup.paper.catalogue import Entry
-from supsup.paper.jobs import Say, plan, run_jobs
+from supsup.paper.environment import Environment
+from supsup.paper.experiments import Experiment
 from supsup.paper.records import Wanted
 from supsup.paper.runs import RUNS
 from supsup.paper.scales import at_scale, seeds_of
-from supsup.paper.workshop import Workshop
+from supsup.paper.trials import Say, plan, run_trials
 from supsup.provenance import provenance
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a call did: files it wrote, files that were there already, jobs that failed, and its wall time."""
+class CallResult:
+    """What a call did: files it wrote, files that were there already, trials that failed, and its wall time."""
 
     written: int
     skipped: int
@@ -30,8 +31,8 @@ class Outcome:
 
 
 def reproduce(
-    entries: Sequence[Entry], folder: Path, scale: str, seeds: int | None, shop: Workshop, say: Say
-) -> Outcome:
+    entries: Sequence[Entry], folder: Path, scale: str, seeds: int | None, environment: Environment, say: Say
+) -> CallResult:
     """Run every row of these entries that is not in the folder yet, and note the wall time there."""
     begin, began = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     asked = [
@@ -43,30 +44,35 @@ def reproduce(
     waiting = [(wanted, seed) for wanted, seed in asked if not wanted.finished(seed)]
     if len(waiting) < len(asked):
         say(f"{len(asked) - len(waiting)} of {len(asked)} rows and seeds are there already and are not run again")
-    failed = run_jobs(plan(waiting, RUNS), RUNS, shop, say)
+    failed = run_trials(plan(waiting, RUNS), RUNS, environment, say)
     written = [wanted.path(seed) for wanted, seed in waiting if wanted.finished(seed)]
-    outcome = Outcome(len(written), len(asked) - len(waiting), failed, time.perf_counter() - begin)
+    result = CallResult(len(written), len(asked) - len(waiting), failed, time.perf_counter() - begin)
     if written:
-        _note_time(folder, written, scale, began, outcome, shop)
-    return outcome
+        _note_time(folder, written, scale, began, result, environment)
+    return result
 
 
-def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted]:
+def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted[Experiment]]:
     """The rows of an entry at a scale."""
     return [Wanted(entry.name, row.name, entry.axis, scale, at_scale(row, scale), folder) for row in entry.rows]
 
 
 def _note_time(
-    folder: Path, written: list[Path], scale: str, began: datetime.datetime, outcome: Outcome, shop: Workshop
+    folder: Path,
+    written: list[Path],
+    scale: str,
+    began: datetime.datetime,
+    result: CallResult,
+    environment: Environment,
 ) -> None:
     path = folder / "wall-time.json"
     earlier: list[Any] = (records.read(path) or {}).get("calls", [])
     call = {
         "scale": scale,
         "written": sorted(path.relative_to(folder).with_suffix("").as_posix() for path in written),
-        "jobs failed": outcome.failed,
+        "jobs failed": result.failed,
         "began": began.isoformat(timespec="milliseconds"),
-        "seconds": round(outcome.seconds, 1),
-        "made by": provenance(shop.device),
+        "seconds": round(result.seconds, 1),
+        "made by": provenance(environment.device),
     }
     records.write(path, {"calls": [*earlier, call]})

@@ -16,6 +16,7 @@ from typing import Any
 
 from supsup.paper.catalogue import Entry, Row
 from supsup.paper.entries import GROUPS
+from supsup.paper.experiments import settings_of
 from supsup.paper.scales import at_scale
 
 REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
@@ -183,7 +184,7 @@ def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Resul
                 )
             elif result.row not in rows:
                 damaged.append(f"{shown}: {name} has no row {result.row!r}; delete it if the row was renamed")
-            elif result.settings != at_scale(rows[result.row], result.scale):
+            elif result.settings != settings_of(at_scale(rows[result.row], result.scale)):
                 damaged.append(f"{shown}: made with other settings than the catalogue has; run it again")
             else:
                 results.append(result)

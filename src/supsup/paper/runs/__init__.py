@@ -1,6 +1,7 @@
-"""The paper's experiments: each trains what a job asks for and hands out its rows as they are graded."""
+"""The paper's experiments: each trains what a trial asks for and hands out its rows as they are graded."""
 
-from supsup.paper.jobs import Run
+from supsup.paper import image_experiments as images
+from supsup.paper import mnist_experiments as mnist
 from supsup.paper.runs.cifar import split_cifar100
 from supsup.paper.runs.cifar_rivals import split_cifar100_rivals
 from supsup.paper.runs.hop import hopfield
@@ -9,18 +10,23 @@ from supsup.paper.runs.masks import supsup, unannounced
 from supsup.paper.runs.overhead import mask_overhead
 from supsup.paper.runs.rivals import batche, bounds, consolidation, psp
 from supsup.paper.runs.transfer import transfer_speed
+from supsup.paper.trials import Run, run_of
 
 RUNS: dict[str, Run] = {
-    "supsup": Run(supsup),
-    "unannounced": Run(unannounced, sequential=True),
-    "psp": Run(psp, in_step=True, sequential=True, rival=True),
-    "bounds": Run(bounds, in_step=True, sequential=True, rival=True),
-    "consolidation": Run(consolidation, in_step=True, sequential=True, rival=True),
-    "batche": Run(batche, rival=True),
-    "hopfield": Run(hopfield, in_step=True),
-    "split-cifar100": Run(split_cifar100),
-    "split-cifar100-rivals": Run(split_cifar100_rivals, sequential=True, rival=True),
-    "transfer-speed": Run(transfer_speed),
-    "split-imagenet": Run(split_imagenet),
-    "mask-overhead": Run(mask_overhead),
+    mnist.SupSupExperiment.kind: run_of(mnist.SupSupExperiment, supsup),
+    mnist.UnannouncedExperiment.kind: run_of(mnist.UnannouncedExperiment, unannounced, sequential=True),
+    mnist.PSPExperiment.kind: run_of(mnist.PSPExperiment, psp, in_step=True, sequential=True, rival=True),
+    mnist.BoundsExperiment.kind: run_of(mnist.BoundsExperiment, bounds, in_step=True, sequential=True, rival=True),
+    mnist.ConsolidationExperiment.kind: run_of(
+        mnist.ConsolidationExperiment, consolidation, in_step=True, sequential=True, rival=True
+    ),
+    mnist.BatchEExperiment.kind: run_of(mnist.BatchEExperiment, batche, rival=True),
+    mnist.HopfieldExperiment.kind: run_of(mnist.HopfieldExperiment, hopfield, in_step=True),
+    images.SplitCifarExperiment.kind: run_of(images.SplitCifarExperiment, split_cifar100),
+    images.SplitCifarRivalExperiment.kind: run_of(
+        images.SplitCifarRivalExperiment, split_cifar100_rivals, sequential=True, rival=True
+    ),
+    images.TransferSpeedExperiment.kind: run_of(images.TransferSpeedExperiment, transfer_speed),
+    images.SplitImagenetExperiment.kind: run_of(images.SplitImagenetExperiment, split_imagenet),
+    images.OverheadExperiment.kind: run_of(images.OverheadExperiment, mask_overhead),
 }

@@ -6,59 +6,63 @@ all budgets go side by side, task after task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from supsup import nets, progress
 from supsup.data import Stream, Task
+from supsup.errors import SupSupError
 from supsup.evaluate import evaluate
 from supsup.learner import SupSup
-from supsup.paper.jobs import Job, Work
+from supsup.paper.environment import Environment
+from supsup.paper.image_experiments import SplitCifarExperiment
 from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.sizes import bytes_of
-from supsup.paper.workshop import Workshop
-from supsup.training import SPLIT_CIFAR100, Recipe, train_masks
-from supsup.training import Job as MaskJob
+from supsup.paper.trials import Trial, Work
+from supsup.training import SPLIT_CIFAR100, Job, Recipe, train_masks
 
 
-def split_cifar100(job: Job, shop: Workshop) -> Work:
+def split_cifar100(trial: Trial[SplitCifarExperiment], environment: Environment) -> Work:
     """Every budget that rows ask for; the models are kept beside the rows, for their bytes."""
-    stream = shop.cifar_stream(job.training, job.seeds[0])
-    groups = [list(job.wanted)] if job.training["transfer"] != "none" else [[wanted] for wanted in job.wanted]
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = environment.cifar_stream(training.tasks, seed)
+    groups = [list(trial.wanted)] if training.transfer != "none" else [[wanted] for wanted in trial.wanted]
     for group in groups:
-        models = [new_model(job, shop, wanted.own["budget"]) for wanted in group]
-        begin = shop.clock()
+        models = [new_model(wanted.experiment, seed, environment) for wanted in group]
+        begin = environment.clock()
         if len(models) > 1:
             with progress.bar("learning with transfer", len(stream) * len(models)) as advance:
                 for task in stream:
                     learn_together(models, task, advance)
         else:
             models[0].learn_many(stream)
-        seconds = {"learning": (shop.clock() - begin) / len(group)} | plain_way(models[0], stream, shop)
+        seconds = {"learning": (environment.clock() - begin) / len(group)} | plain_way(models[0], stream, environment)
         for wanted, model in zip(group, models):
-            yield _finished(wanted, job.seeds[0], model, stream, seconds, len(group), shop)
+            yield _finished(wanted, seed, model, stream, seconds, len(group), environment)
 
 
-def recipe_of(training: Mapping[str, Any], basic: Recipe = SPLIT_CIFAR100, first: str = "") -> Recipe:
-    """The recipe of a training: so many epochs or, where that is None, steps; of the `first` task where it differs."""
-    batch, epochs = training["batch size"], training[f"{first}epochs"]
+def recipe_of(basic: Recipe, batch_size: int, epochs: int | None, steps: int | None) -> Recipe:
+    """The recipe for so many epochs or, where that is None, so many steps."""
     if epochs is not None:
-        return replace(basic, batch_size=batch, epochs=epochs)
-    return replace(basic, batch_size=batch, epochs=None, steps=training[f"{first}steps"])
+        return replace(basic, batch_size=batch_size, epochs=epochs)
+    if steps is None:
+        raise SupSupError("a training needs its number of epochs or of steps")
+    return replace(basic, batch_size=batch_size, epochs=None, steps=steps)
 
 
-def new_model(job: Job, shop: Workshop, budget: float) -> SupSup:
-    """A model that keeps so much, before it learns."""
-    recipe = replace(recipe_of(job.training), budget=budget, transfer=job.training["transfer"])
-    return SupSup(nets.gem_resnet18(5), job.seeds[0], recipe=recipe, device=shop.device)
+def new_model(experiment: SplitCifarExperiment, seed: int, environment: Environment) -> SupSup:
+    """A model that keeps as much as the row's budget says, before it learns."""
+    training = experiment.training
+    basic = replace(SPLIT_CIFAR100, budget=experiment.own.budget, transfer=training.transfer)
+    recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
+    return SupSup(nets.gem_resnet18(5), seed, recipe=recipe, device=environment.device)
 
 
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance) -> None:
     """One task in several models that differ in the weights kept; on a GPU in one go."""
-    jobs = [MaskJob(task, model.recipe, model.first_scores(task.name)) for model in models]
+    jobs = [Job(task, model.recipe, model.first_scores(task.name)) for model in models]
     waiting = iter(models)
     for trained in train_masks(models[0].net, jobs, advance=advance):
         for one in trained.split():
@@ -66,11 +70,17 @@ def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advan
 
 
 def _finished(
-    wanted: Wanted, seed: int, model: SupSup, stream: Stream, learning: dict[str, float], sharing: int, shop: Workshop
+    wanted: Wanted[SplitCifarExperiment],
+    seed: int,
+    model: SupSup,
+    stream: Stream,
+    learning: dict[str, float],
+    sharing: int,
+    environment: Environment,
 ) -> Finished:
-    begin = shop.clock()
+    begin = environment.clock()
     graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
-    seconds = learning | {"grading": shop.clock() - begin}
+    seconds = learning | {"grading": environment.clock() - begin}
     file = wanted.path(seed).with_suffix(".supsup")
     file.parent.mkdir(parents=True, exist_ok=True)
     model.save(file)

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from supsup import nets
 from supsup.baselines import BatchE, SeparateHeads, UpperBound
+from supsup.baselines.batche import BaseWeights, LastLayer
+from supsup.baselines.initial import Filling
 from supsup.baselines.rival import Rival
 from supsup.evaluate import evaluate
-from supsup.paper.jobs import Job, Work
+from supsup.paper.environment import Environment
+from supsup.paper.image_experiments import CifarRivalTraining, SplitCifarRivalExperiment
 from supsup.paper.records import Finished
 from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.runs.graded import figures_of, per_task
-from supsup.paper.workshop import Workshop
+from supsup.paper.trials import Trial, Work
 from supsup.training import Recipe
 
 _BASIC = Recipe("adam", 1e-3, schedule="cosine", weight_decay=1e-4)
+_FILLING: Filling = "kaiming_uniform"
 
 
-def split_cifar100_rivals(job: Job, shop: Workshop) -> Work:
+def split_cifar100_rivals(trial: Trial[SplitCifarRivalExperiment], environment: Environment) -> Work:
     """One rival, or both bounds from one training."""
-    seed = job.seeds[0]
-    stream = shop.cifar_stream(job.training, seed)
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = environment.cifar_stream(training.tasks, seed)
     torch.backends.cudnn.benchmark = True
-    model = model_of(job.training, seed, shop.device)
-    begin = shop.clock()
+    model = model_of(training, seed, environment.device)
+    begin = environment.clock()
     yield from model.learning(stream)
-    learning = shop.clock() - begin
-    for wanted in job.wanted:
-        graded_model = model.lower_bound() if isinstance(model, UpperBound) and wanted.own["keep"] == "lower" else model
-        begin = shop.clock()
+    learning = environment.clock() - begin
+    for wanted in trial.wanted:
+        graded_model = model
+        if isinstance(model, UpperBound) and wanted.experiment.own.keep == "lower":
+            graded_model = model.lower_bound()
+        begin = environment.clock()
         graded = evaluate(graded_model, stream, "GG", stages=[len(stream)], show_progress=False)
-        seconds = {"learning": learning, "grading": shop.clock() - begin}
+        seconds = {"learning": learning, "grading": environment.clock() - begin}
         figures, each = figures_of(wanted, graded), per_task(graded)
         yield Finished(wanted, seed, figures, each, _sizes(graded_model), seconds)
 
@@ -47,18 +51,25 @@ def _sizes(model: Rival) -> dict[str, int]:
     return {"paper's count": model.bytes}
 
 
-def model_of(training: Mapping[str, Any], seed: int, device: torch.device) -> Rival:
-    """The rival of a training."""
-    slow = recipe_of(training, _BASIC)
+def model_of(training: CifarRivalTraining, seed: int, device: torch.device) -> Rival:
+    """The rival of a training; weights begin as in the released configurations."""
+    slow = recipe_of(_BASIC, training.batch_size, training.epochs, training.steps)
     fast, fastest = replace(slow, learning_rate=1e-2), replace(slow, learning_rate=0.1)
-    common: dict[str, Any] = {"net": nets.gem_resnet18(outputs=5), "seed": seed, "device": device}
-    common["filling"] = "kaiming_uniform"  # as in the released configurations
-    kinds: dict[str, Callable[[], Rival]] = {
-        "batche": lambda: BatchE(last="head", recipe=fast, first=slow, **common),
-        "batche-random-rank-one": lambda: BatchE(base="random", recipe=fastest, **common),
-        "batche-random-heads": lambda: BatchE(base="random", last="head", recipe=fastest, **common),
-        "heads": lambda: SeparateHeads(recipe=fast, first=slow, **common),
-        "heads-random": lambda: SeparateHeads(trunk="random", recipe=fast, **common),
-        "bounds": lambda: UpperBound(recipe=slow, **common),
-    }
-    return kinds[training["method"]]()
+    net = nets.gem_resnet18(outputs=5)
+
+    def batche(base: BaseWeights, last: LastLayer, recipe: Recipe, first: Recipe | None = None) -> BatchE:
+        return BatchE(net, seed, base=base, last=last, recipe=recipe, first=first, filling=_FILLING, device=device)
+
+    match training.method:
+        case "batche":
+            return batche("trained", "head", fast, slow)
+        case "batche-random-rank-one":
+            return batche("random", "rank-one", fastest)
+        case "batche-random-heads":
+            return batche("random", "head", fastest)
+        case "heads":
+            return SeparateHeads(net, seed, recipe=fast, first=slow, filling=_FILLING, device=device)
+        case "heads-random":
+            return SeparateHeads(net, seed, trunk="random", recipe=fast, filling=_FILLING, device=device)
+        case "bounds":
+            return UpperBound(net, seed, recipe=slow, filling=_FILLING, device=device)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from statistics import fmean
 
 from supsup.evaluate import Evaluation
+from supsup.paper.experiments import Experiment
 from supsup.paper.records import Wanted
 
 
-def places(wanted: Wanted, stages: list[int]) -> list[str]:
+def places(wanted: Wanted[Experiment], stages: list[int]) -> list[str]:
     """Where figures stand on the entry's axis: at the numbers of tasks learned, or nowhere for a single number."""
     return [str(stage) for stage in stages] if wanted.axis else [""] * len(stages)
 
 
-def figures_of(wanted: Wanted, graded: Evaluation) -> dict[str, dict[str, float]]:
+def figures_of(wanted: Wanted[Experiment], graded: Evaluation) -> dict[str, dict[str, float]]:
     """Accuracy at each stage and, where tasks are inferred, how often that was right; in %."""
     where = places(wanted, graded.stages)
     figures = {"accuracy %": {place: 100 * value for place, value in zip(where, graded.curve)}}

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from supsup import data, nets
 from supsup.hopfield.experiment import Experiment, Outcome, run
 from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
-from supsup.paper.jobs import Job, Work
+from supsup.paper.environment import Environment
+from supsup.paper.mnist_experiments import HopfieldExperiment
 from supsup.paper.records import Finished, Wanted
-from supsup.paper.workshop import Workshop
+from supsup.paper.trials import Trial, Work
 
 
-def hopfield(job: Job, shop: Workshop) -> Work:
+def hopfield(trial: Trial[HopfieldExperiment], environment: Environment) -> Work:
     """Learn with every seed, then grade each procedure that a row asks for."""
-    training = job.training
-    stream = data.split(shop.source("mnist"), 2, tasks=training["tasks"])
-    widths = (784, training["units"], training["units"], 10)
-    how: dict[str, Any] = {"recipe": UnitRecipe(epochs=training["epochs"]), "device": shop.device}
-    how["recovery"] = Recovery(starts=training["starts"])
-    models = [HopSupSup(nets.HopMLP(widths), seed, **how) for seed in job.seeds]
-    procedures = dict.fromkeys(wanted.own["procedure"] for wanted in job.wanted)
+    training = trial.experiment.training
+    stream = data.split(environment.source("mnist"), 2, tasks=training.tasks)
+    widths = (784, training.units, training.units, 10)
+    recipe, recovery = UnitRecipe(epochs=training.epochs), Recovery(starts=training.starts)
+    models = [
+        HopSupSup(nets.HopMLP(widths), seed, recipe=recipe, recovery=recovery, device=environment.device)
+        for seed in trial.seeds
+    ]
+    procedures = dict.fromkeys(wanted.experiment.own.procedure for wanted in trial.wanted)
     experiment = run(models, stream, [name for name in procedures if name != "own"])
-    for wanted in job.wanted:
-        for number, seed in enumerate(job.seeds):
+    for wanted in trial.wanted:
+        for number, seed in enumerate(trial.seeds):
             yield finished(wanted, seed, number, experiment)
 
 
-def finished(wanted: Wanted, seed: int, number: int, experiment: Experiment) -> Finished:
+def finished(wanted: Wanted[HopfieldExperiment], seed: int, number: int, experiment: Experiment) -> Finished:
     """A row of the seed with this number; the first seed's has the way to each mask as well."""
-    procedure = wanted.own["procedure"]
+    procedure = wanted.experiment.own.procedure
     outcome: Outcome = experiment.own if procedure == "own" else experiment.recovered[procedure]
     seeds, tasks = len(experiment.seeds), experiment.tasks
     figures = {"accuracy %": {"": 100 * outcome.accuracy[number].mean().item()}}
-    trace: dict[str, Any] = {}
+    trace: dict[str, object] = {}
     if procedure != "own":
         figures["right masks %"] = {"": 100 * outcome.right[number].float().mean().item()}
         trace["distance"] = _by_task(tasks, outcome.distance[number].tolist(), 5)

@@ -7,35 +7,36 @@ from dataclasses import replace
 from supsup import data, nets
 from supsup.evaluate import evaluate
 from supsup.learner import SupSup
-from supsup.paper.jobs import Job, Work
+from supsup.paper.environment import Environment
+from supsup.paper.image_experiments import SplitImagenetExperiment
 from supsup.paper.records import Finished
 from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.resuming import living_in, not_learned
 from supsup.paper.sizes import bytes_of
-from supsup.paper.workshop import Workshop
+from supsup.paper.trials import Trial, Work
 from supsup.training import SPLIT_IMAGENET
 
 
-def split_imagenet(job: Job, shop: Workshop) -> Work:
+def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environment) -> Work:
     """Every budget that rows ask for. Each model lives in a file, so that a run goes on at the task where it was."""
-    training, seed = job.training, job.seeds[0]
-    source = shop.imagenet(training["size"])
-    groups = source.classes // training["classes per task"]
-    stream = data.split(source, training["classes per task"], seed=seed, tasks=min(groups, training["tasks"]))
-    for wanted in job.wanted:
+    training, seed = trial.experiment.training, trial.seeds[0]
+    source, classes = environment.imagenet(training.size), training.classes_per_task
+    stream = data.split(source, classes, seed=seed, tasks=min(source.classes // classes, training.tasks))
+    for wanted in trial.wanted:
         file = wanted.path(seed).with_suffix(".supsup")
-        recipe = replace(recipe_of(training, SPLIT_IMAGENET), budget=wanted.own["budget"])
-        fresh = SupSup(nets.resnet50(training["classes per task"]), seed, recipe=recipe, device=shop.device)
-        fresh.notes = {"data": source.name, "size": training["size"]}
+        basic = replace(SPLIT_IMAGENET, budget=wanted.experiment.own.budget)
+        recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
+        fresh = SupSup(nets.resnet50(classes), seed, recipe=recipe, device=environment.device)
+        fresh.notes = {"data": source.name, "size": training.size}
         with living_in(file, fresh) as model:
-            begin = shop.clock()
+            begin = environment.clock()
             if waiting := not_learned(model, stream):
                 model.learn_many(waiting)
-            learning = shop.clock() - begin
-            begin = shop.clock()
+            learning = environment.clock() - begin
+            begin = environment.clock()
             graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
-            seconds = {"learning": learning, "grading": shop.clock() - begin}
+            seconds = {"learning": learning, "grading": environment.clock() - begin}
         fewer = f"made from {len(stream)} of 100 tasks; {source.name} has {source.classes} classes"
         note = "" if len(stream) == 100 else fewer
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note)

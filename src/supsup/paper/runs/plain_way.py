@@ -1,6 +1,6 @@
 """What a training would take the plain way, one task at a time by eager autograd: a few steps, timed and multiplied.
 
-The first seed's alone is timed: another draw takes as long.
+Only the first seed is timed; the others would take as long.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from supsup.baselines.executors import learn_plain
 from supsup.baselines.rival import Rival
 from supsup.data import Stream
 from supsup.learner import SupSup
+from supsup.paper.environment import Environment
 from supsup.paper.records import PLAIN_WAY
-from supsup.paper.workshop import Workshop
 from supsup.training import Recipe, train_mask
 
 _SHORT, _MOST = 2, 200  # steps
 _SECONDS = 1.0  # about how long the long run takes
 
 
-def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> dict[str, float]:
+def plain_way(model: SupSup, stream: Stream, environment: Environment) -> dict[str, float]:
     """Seconds for all masks of a stream."""
     if model.seed:
         return {}
@@ -29,10 +29,12 @@ def plain_way(model: SupSup, stream: Stream, shop: Workshop) -> dict[str, float]
     def train(steps: int) -> None:
         train_mask(model.net, task.name, task.train, replace(recipe, epochs=None, steps=steps))
 
-    return _multiplied(train, recipe, stream, shop)
+    return _multiplied(train, recipe, stream, environment)
 
 
-def plain_rival(rival: Rival, make: Callable[[Recipe], Rival], stream: Stream, shop: Workshop) -> dict[str, float]:
+def plain_rival(
+    rival: Rival, make: Callable[[Recipe], Rival], stream: Stream, environment: Environment
+) -> dict[str, float]:
     """Seconds for all tasks of a rival; `make` makes another of its kind."""
     if rival.seed:
         return {}
@@ -41,16 +43,18 @@ def plain_rival(rival: Rival, make: Callable[[Recipe], Rival], stream: Stream, s
     def train(steps: int) -> None:
         learn_plain(make(replace(recipe, epochs=None, steps=steps)), stream[0])
 
-    return _multiplied(train, recipe, stream, shop)
+    return _multiplied(train, recipe, stream, environment)
 
 
-def _multiplied(train: Callable[[int], None], recipe: Recipe, stream: Stream, shop: Workshop) -> dict[str, float]:
+def _multiplied(
+    train: Callable[[int], None], recipe: Recipe, stream: Stream, environment: Environment
+) -> dict[str, float]:
     """A long run less a short one, so that the start of a task, which is no step, does not count."""
 
     def seconds(steps: int) -> float:
-        begin = shop.clock()
+        begin = environment.clock()
         train(steps)
-        return shop.clock() - begin
+        return environment.clock() - begin
 
     train(_SHORT)
     short = min(seconds(_SHORT) for _ in range(2))

@@ -1,11 +1,10 @@
-"""A model that lives in a file while a job learns, so that an interrupted job goes on at the task where it was."""
+"""A model that lives in a file while a trial learns, so that an interrupted trial goes on at the task where it was."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from supsup.data import Stream, Task
 from supsup.errors import SupSupError
@@ -16,7 +15,7 @@ from supsup.learner import SupSup
 
 @contextmanager
 def living_in(file: Path, model: SupSup) -> Iterator[SupSup]:
-    """The new model or, where a job with the same seed, training and recipe left it there, the one in the file."""
+    """The new model or, where a trial with the same seed, training and recipe left it there, the one in the file."""
     if not _holds(file, model):
         file.parent.mkdir(parents=True, exist_ok=True)
         model.save(file)
@@ -40,7 +39,7 @@ class SoFar:
         self.model, self.kept = model, kept
         found = model.notes.get("so far", {})
         self.tasks: int = found.get("tasks", 0)  # that it has learned
-        self.figures: dict[str, Any] = found.get("figures", {})  # by the number of tasks learned
+        self.figures: dict[str, dict[str, dict[str, float]]] = found.get("figures", {})  # by tasks learned
         self.masks: int = found.get("masks", 0)
         self.opened: dict[str, int] = found.get("opened", {})  # by task, where that was not one mask
         for name in model.tasks[self.masks :]:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
 
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
+from supsup.baselines.initial import Filling
 from supsup.baselines.rival import Rival
 from supsup.data import Stream
 from supsup.evaluate import Evaluation, evaluate
 from supsup.grading import Known
-from supsup.nets import FullyConnected
-from supsup.paper.jobs import Job, Work
+from supsup.paper.environment import Environment, net_of
+from supsup.paper.experiments import Experiment
+from supsup.paper.mnist_experiments import BatchEExperiment, BoundsExperiment, ConsolidationExperiment, PSPExperiment
 from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task, places
 from supsup.paper.runs.plain_way import plain_rival
-from supsup.paper.workshop import Workshop, net_of
+from supsup.paper.trials import Trial, Work
 from supsup.training import Recipe
 
 Grade = Callable[[Rival, Stream], Evaluation]
+_FILLING: Filling = "kaiming_normal"  # of BatchE
 
 
 class Curve:
@@ -34,7 +35,7 @@ class Curve:
         self.percent[seed][stage] = 100 * graded.average_accuracy
         self.last[seed] = graded
 
-    def finished(self, wanted: Wanted, seed: int, size: int, seconds: dict[str, float]) -> Finished:
+    def finished(self, wanted: Wanted[Experiment], seed: int, size: int, seconds: dict[str, float]) -> Finished:
         values = self.percent[seed]
         figures = {"accuracy %": dict(zip(places(wanted, list(values)), values.values()))}
         return Finished(
@@ -51,7 +52,7 @@ class Sequential:
         self._begin = time.perf_counter()
 
     def run(self, grade: Callable[[int, int, Rival, Stream], None]) -> Iterator[int]:
-        """grade(number of the model, tasks learned, model, tasks it knows)"""
+        """Learn task after task; at each stage call grade(index of the model, tasks learned, model, tasks it knows)."""
         for count, tasks in enumerate(zip(*self.streams), 1):
             learn_side_by_side(self.models, tasks)
             if count in self.stages:
@@ -68,55 +69,76 @@ class Sequential:
         return {"learning": learning / seeds, "grading": self.grading / seeds}
 
 
-def psp(job: Job, shop: Workshop) -> Work:
+def psp(trial: Trial[PSPExperiment], environment: Environment) -> Work:
     """Parameter superposition with rotations."""
-    recipe = Recipe(steps=job.training["steps"])
-    models = [PSP(net_of(job.training), seed, recipe=recipe, device=shop.device) for seed in job.seeds]
-    yield from _given(job, shop, models, lambda model, stream: evaluate(model, stream, "GG", show_progress=False))
+    training = trial.experiment.training
+    recipe = Recipe(steps=training.steps)
+    models = [PSP(net_of(training), seed, recipe=recipe, device=environment.device) for seed in trial.seeds]
+
+    def grade(model: Rival, stream: Stream) -> Evaluation:
+        return evaluate(model, stream, "GG", show_progress=False)
+
+    yield from _given(trial, environment, models, grade)
 
 
-def consolidation(job: Job, shop: Workshop) -> Work:
+def consolidation(trial: Trial[ConsolidationExperiment], environment: Environment) -> Work:
     """Online EWC or SI, class-incremental."""
-    training = job.training
-    how: dict[str, Any] = {"labels": "unshared", "device": shop.device, "strength": training["strength"]}
-    how["recipe"] = Recipe("adam", 1e-4, steps=training["steps"], batch_size=training["batch size"])
-    kind = OnlineEWC if training["method"] == "ewc" else SI
-    models = [kind(net_of(training), seed, **how) for seed in job.seeds]
+    training = trial.experiment.training
+    recipe = Recipe("adam", 1e-4, steps=training.steps, batch_size=training.batch_size)
+    kind = OnlineEWC if training.method == "ewc" else SI
+    models = [
+        kind(
+            net_of(training),
+            seed,
+            strength=training.strength,
+            labels="unshared",
+            recipe=recipe,
+            device=environment.device,
+        )
+        for seed in trial.seeds
+    ]
 
     def grade(model: Rival, stream: Stream) -> Evaluation:
         return evaluate(model, stream, "GNu", protocol="strict", show_progress=False)
 
-    yield from _given(job, shop, models, grade)
+    yield from _given(trial, environment, models, grade)
 
 
-def _given(job: Job, shop: Workshop, models: Sequence[Rival], grade: Grade) -> Work:
-    streams = [shop.mnist_stream(job.training, seed) for seed in job.seeds]
-    curve, work = Curve(job.seeds), Sequential(models, streams, job.training["stages"])
-    yield from work.run(lambda i, count, model, stream: curve.add(job.seeds[i], count, grade(model, stream)))
-    for wanted in job.wanted:
-        for seed, model in zip(job.seeds, models):
+def _given(
+    trial: Trial[PSPExperiment] | Trial[ConsolidationExperiment],
+    environment: Environment,
+    models: Sequence[Rival],
+    grade: Grade,
+) -> Work:
+    training = trial.experiment.training
+    streams = [environment.mnist_stream(training, seed) for seed in trial.seeds]
+    curve, work = Curve(trial.seeds), Sequential(models, streams, training.stages)
+    yield from work.run(lambda i, count, model, stream: curve.add(trial.seeds[i], count, grade(model, stream)))
+    for wanted in trial.wanted:
+        for seed, model in zip(trial.seeds, models):
             yield curve.finished(wanted, seed, model.bytes, work.seconds)
 
 
-def bounds(job: Job, shop: Workshop) -> Work:
+def bounds(trial: Trial[BoundsExperiment], environment: Environment) -> Work:
     """Upper and Lower Bound come from one training: the networks kept, and what is left of the last."""
-    recipe = Recipe(steps=job.training["steps"])
-    models = [UpperBound(net_of(job.training), seed, recipe=recipe, device=shop.device) for seed in job.seeds]
-    streams = [shop.mnist_stream(job.training, seed) for seed in job.seeds]
-    work = Sequential(models, streams, job.training["stages"])
-    curves = {kept: Curve(job.seeds) for kept in {wanted.own["keep"] for wanted in job.wanted}}
+    training = trial.experiment.training
+    recipe = Recipe(steps=training.steps)
+    models = [UpperBound(net_of(training), seed, recipe=recipe, device=environment.device) for seed in trial.seeds]
+    streams = [environment.mnist_stream(training, seed) for seed in trial.seeds]
+    work = Sequential(models, streams, training.stages)
+    curves = {kept: Curve(trial.seeds) for kept in {wanted.experiment.own.keep for wanted in trial.wanted}}
     known = [Known() for _ in models]  # the networks kept do not change any more
 
     def grade(number: int, count: int, model: Rival, stream: Stream) -> None:
         for kept, curve in curves.items():
             answers = known[number] if kept == "upper" else None
             graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, known=answers)
-            curve.add(job.seeds[number], count, graded)
+            curve.add(trial.seeds[number], count, graded)
 
     yield from work.run(grade)
-    for wanted in job.wanted:
-        kept = wanted.own["keep"]
-        for seed, model in zip(job.seeds, models):
+    for wanted in trial.wanted:
+        kept = wanted.experiment.own.keep
+        for seed, model in zip(trial.seeds, models):
             yield curves[kept].finished(wanted, seed, _kept(model, kept).bytes, work.seconds)
 
 
@@ -125,29 +147,28 @@ def _kept(model: Rival, kept: str) -> Rival:
     return model.lower_bound() if kept == "lower" else model
 
 
-def batche(job: Job, shop: Workshop) -> Work:
+def batche(trial: Trial[BatchEExperiment], environment: Environment) -> Work:
     """BatchE with the task given, or inferred by One-Shot or ABatchE."""
-    training, seed = job.training, job.seeds[0]
-    stream = shop.mnist_stream(training, seed)
-    recipe = Recipe("adam", 1e-2, steps=training["steps"], weight_decay=1e-4)
-    how: dict[str, Any] = {"filling": "kaiming_normal", "device": shop.device}
-    model = BatchE(net_of(training), seed, base=training.get("base", "trained"), recipe=recipe, **how)
-    begin = shop.clock()
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = environment.mnist_stream(training, seed)
+    recipe = Recipe("adam", 1e-2, steps=training.steps, weight_decay=1e-4)
+    net, device = net_of(training), environment.device
+    model = BatchE(net, seed, base=training.base or "trained", recipe=recipe, filling=_FILLING, device=device)
+    begin = environment.clock()
     model.learn_many(stream)
-    learning = shop.clock() - begin
-    plain = plain_rival(model, partial(_later_tasks, net_of(training), how), stream, shop)
+    learning = environment.clock() - begin
+
+    def later_tasks(recipe: Recipe) -> BatchE:
+        """BatchE as it trains all tasks but the first: vectors only."""
+        return BatchE(net, base="random", recipe=recipe, filling=_FILLING, device=device)
+
+    plain = plain_rival(model, later_tasks, stream, environment)
     known = Known()
-    for wanted in job.wanted:
-        own, begin = wanted.own, shop.clock()
-        if own["scenario"] != "GG":
-            model.inference = TaskInference(own["method"], own["objective"], own.get("images"))
-        grading: dict[str, Any] = {"protocol": own.get("protocol", "paper"), "stages": own["stages"], "known": known}
-        graded = evaluate(model, stream, own["scenario"], **grading)
-        seconds = {"learning": learning, "grading": shop.clock() - begin} | plain
+    for wanted in trial.wanted:
+        own, begin = wanted.experiment.own, environment.clock()
+        if own.scenario != "GG":
+            model.inference = TaskInference(own.method or "one-shot", own.objective or "H", own.images)
+        graded = evaluate(model, stream, own.scenario, protocol=own.protocol or "paper", stages=own.stages, known=known)
+        seconds = {"learning": learning, "grading": environment.clock() - begin} | plain
         size = {"paper's count": model.bytes}
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), size, seconds)
-
-
-def _later_tasks(net: FullyConnected, how: dict[str, Any], recipe: Recipe) -> BatchE:
-    """BatchE as it trains all tasks but the first: vectors only."""
-    return BatchE(net, base="random", recipe=recipe, **how)

@@ -8,36 +8,38 @@ from supsup import nets, progress
 from supsup.data import Stream
 from supsup.evaluate import evaluate
 from supsup.learner import SupSup
-from supsup.paper.jobs import Job, Work
+from supsup.paper.environment import Environment
+from supsup.paper.image_experiments import TransferSpeedExperiment
 from supsup.paper.records import Finished
 from supsup.paper.runs.cifar import learn_together, recipe_of
-from supsup.paper.workshop import Workshop
+from supsup.paper.trials import Trial, Work
+from supsup.training import SPLIT_CIFAR100
 
 
-def transfer_speed(job: Job, shop: Workshop) -> Work:
+def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environment) -> Work:
     """All budgets; with transfer side by side, without it the later tasks of a budget at once."""
-    training, seed = job.training, job.seeds[0]
-    stream = shop.cifar_stream(training, seed)
-    first = recipe_of(training, first="first ")
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = environment.cifar_stream(training.tasks, seed)
+    first = recipe_of(SPLIT_CIFAR100, training.batch_size, training.first_epochs, training.first_steps)
+    later = recipe_of(SPLIT_CIFAR100, training.batch_size, training.epochs, training.steps)
     models = [
-        SupSup(nets.gem_resnet18(5), seed, recipe=replace(first, budget=budget), device=shop.device)
-        for budget in training["budgets"]
+        SupSup(nets.gem_resnet18(5), seed, recipe=replace(first, budget=budget), device=environment.device)
+        for budget in training.budgets
     ]
-    begin = shop.clock()
+    begin = environment.clock()
     with progress.bar("the first task", len(models)) as advance:
         learn_together(models, stream[0], advance)
     for model in models:
-        later = replace(recipe_of(training), budget=model.recipe.budget, transfer=training["transfer"])
-        model.recipe = later
+        model.recipe = replace(later, budget=model.recipe.budget, transfer=training.transfer)
     _learn_the_others(models, stream[1:])
-    seconds = {"learning": shop.clock() - begin}
-    begin = shop.clock()
+    seconds = {"learning": environment.clock() - begin}
+    begin = environment.clock()
     graded = {
         budget: 100 * evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False).average_accuracy
-        for budget, model in zip(training["budgets"], models)
+        for budget, model in zip(training.budgets, models)
     }
-    seconds["grading"] = shop.clock() - begin
-    for wanted in job.wanted:
+    seconds["grading"] = environment.clock() - begin
+    for wanted in trial.wanted:
         yield Finished(wanted, seed, {"accuracy %": {str(s): value for s, value in graded.items()}}, seconds=seconds)
 
 

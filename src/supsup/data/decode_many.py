@@ -1,4 +1,4 @@
-"""Reading many image files at once in threads (Pillow lets go of Python's lock), with errors a user can act on."""
+"""Many image files at once, decoded in threads (Pillow lets go of Python's lock), with errors a user can act on."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def cores() -> int:
 
 def sizes_of(paths: Sequence[str]) -> Tensor:
     """int64 [n, 2]: width and height of each image, from the heads of the files."""
-    from supsup.data.decoding import size_of
+    from supsup.data.decode import size_of
 
-    return torch.tensor(_in_threads(lambda place: size_of(paths[place]), paths, "looking at images")).view(-1, 2)
+    return torch.tensor(_in_threads(lambda index: size_of(paths[index]), paths, "looking at images")).view(-1, 2)
 
 
 def decode_all(paths: Sequence[str], height: int, width: int, size: int | None = None) -> Tensor:
-    """uint8 [n, 3, height, width]: the images as `decoding.decoded` gives them, which must have this size."""
-    from supsup.data.decoding import Unreadable, decoded
+    """uint8 [n, 3, height, width]: the images as `decode.decoded` gives them, which must have this size."""
+    from supsup.data.decode import Unreadable, decoded
 
     images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
-    room = images.numpy()
+    buffer = images.numpy()
 
-    def decode(place: int) -> None:
-        pixels = decoded(paths[place], size)
-        if pixels.shape != room.shape[1:]:
-            found = "×".join(map(str, pixels.shape[:0:-1]))
-            raise Unreadable(f"{paths[place]} ({found} pixels, not {width}×{height})")
-        room[place] = pixels
+    def decode(index: int) -> None:
+        pixels = decoded(paths[index], size)
+        if pixels.shape != buffer.shape[1:]:
+            shape = "×".join(map(str, pixels.shape[:0:-1]))
+            raise Unreadable(f"{paths[index]} ({shape} pixels, not {width}×{height})")
+        buffer[index] = pixels
 
     _in_threads(decode, paths, "reading images")
     return images
@@ -57,28 +57,28 @@ def decode_all(paths: Sequence[str], height: int, width: int, size: int | None =
 
 def _in_threads(work: Callable[[int], T], paths: Sequence[str], doing: str) -> list[T]:
     """work(i) for the i-th path; one error for all the files that cannot be read."""
-    from supsup.data.decoding import Unreadable
+    from supsup.data.decode import Unreadable
 
     results: list[T] = []
     bad: list[str] = []
 
     def attempt(block: range) -> list[T | Unreadable]:
-        found: list[T | Unreadable] = []
-        for place in block:
+        outcomes: list[T | Unreadable] = []
+        for index in block:
             try:
-                found.append(work(place))
+                outcomes.append(work(index))
             except Unreadable as error:
-                found.append(error)
-        return found
+                outcomes.append(error)
+        return outcomes
 
     blocks = [range(start, min(start + _BLOCK, len(paths))) for start in range(0, len(paths), _BLOCK)]
     pool = ThreadPoolExecutor(cores())
     try:
         with progress.bar(doing, len(paths), "images") as advance:
-            for found in pool.map(attempt, blocks):
-                bad += [str(result) for result in found if isinstance(result, Unreadable)]
-                results += [result for result in found if not isinstance(result, Unreadable)]
-                advance(len(found))
+            for outcomes in pool.map(attempt, blocks):
+                bad += [str(outcome) for outcome in outcomes if isinstance(outcome, Unreadable)]
+                results += [outcome for outcome in outcomes if not isinstance(outcome, Unreadable)]
+                advance(len(outcomes))
     finally:
         pool.shutdown(cancel_futures=True)  # an interruption does not wait for the rest
     if bad:

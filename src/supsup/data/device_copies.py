@@ -10,7 +10,7 @@ from torch import Tensor
 _copies: dict[tuple[int, torch.device], Tensor] = {}
 
 
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; a copy is kept for as long as the original lives, and must not be written to."""
     if tensor.device == device:
         return tensor

@@ -1,6 +1,6 @@
 """Worker processes that decode image files, a few batches ahead of whoever asks.
 
-They are plain programs (decoding.py) behind pipes: they need no guard in the user's script, share no locks with it, and
+They are plain programs (decode.py) behind pipes: they need no guard in the user's script, share no locks with it, and
 end when it does, however it ends.
 """
 
@@ -22,18 +22,18 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from supsup.data.pictures import unreadable
+from supsup.data.decode_many import unreadable
 from supsup.errors import SupSupError
 
 Box = list[int] | None  # left, top, width, height, mirrored
 Image = tuple[str, Box]
 _NAME = "supsup-decoder"
 _Worker = subprocess.Popen[bytes]
-_PROGRAM = Path(__file__).with_name("decoding.py")
+_PROGRAM = Path(__file__).with_name("decode.py")
 
 
-class Decoders:
-    """Processes that start when first needed and end with this object."""
+class DecoderPool:
+    """Processes that start when first needed and end with the pool."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -47,20 +47,20 @@ class Decoders:
         """End the processes now."""
         self._close()
 
-    def start(self, images: Sequence[Image], size: int, pinned: bool = False) -> Decoding:
+    def start(self, images: Sequence[Image], size: int, pinned: bool = False) -> PendingBatch:
         """Begin to decode a batch; pinned: into memory from which a GPU can copy while others work."""
-        room = torch.empty(len(images), 3, size, size, dtype=torch.uint8, pin_memory=pinned)
+        buffer = torch.empty(len(images), 3, size, size, dtype=torch.uint8, pin_memory=pinned)
         share = max(1, -(-len(images) // self.workers))
         starts = range(0, len(images), share)
-        pieces = [(images[first : first + share], room[first : first + share]) for first in starts]
-        return Decoding(room, [self._threads.submit(_decode, self._idle, *piece) for piece in pieces])
+        pieces = [(images[first : first + share], buffer[first : first + share]) for first in starts]
+        return PendingBatch(buffer, [self._threads.submit(_decode, self._idle, *piece) for piece in pieces])
 
 
-class Decoding:
-    """A batch on its way."""
+class PendingBatch:
+    """A batch that is being decoded."""
 
-    def __init__(self, room: Tensor, pieces: list[Future[None]]) -> None:
-        self._room, self._pieces = room, pieces
+    def __init__(self, buffer: Tensor, pieces: list[Future[None]]) -> None:
+        self._buffer, self._pieces = buffer, pieces
 
     def result(self) -> Tensor:
         """uint8 [n, 3, size, size], once it is there."""
@@ -70,7 +70,7 @@ class Decoding:
         except BaseException:
             self.cancel()
             raise
-        return self._room
+        return self._buffer
 
     def cancel(self) -> None:
         """Do not begin what has not begun."""
@@ -78,14 +78,14 @@ class Decoding:
             piece.cancel()
 
 
-def _decode(idle: queue.SimpleQueue[_Worker | None], images: Sequence[Image], room: Tensor) -> None:
-    """Decode with an idle process, straight into the room; one that failed is replaced by a new one later."""
+def _decode(idle: queue.SimpleQueue[_Worker | None], images: Sequence[Image], buffer: Tensor) -> None:
+    """Decode with an idle process, straight into the buffer; one that failed is replaced by a new one later."""
     worker = idle.get()
     usable = False
     try:
         if worker is None:
             worker = _started()
-        usable = _exchange(worker, images, room)
+        usable = _exchange(worker, images, buffer)
     except OSError as error:
         raise SupSupError(f"a process that decodes images could not be used ({error})") from error
     finally:
@@ -95,17 +95,17 @@ def _decode(idle: queue.SimpleQueue[_Worker | None], images: Sequence[Image], ro
 
 
 def _started() -> _Worker:
-    """A session of its own keeps Ctrl-C from it; it ends when its input does."""
+    """A new process, which Ctrl-C does not reach and which ends when its input is closed."""
     command = [sys.executable, "-P", str(_PROGRAM)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
 
-def _exchange(worker: _Worker, images: Sequence[Image], room: Tensor) -> bool:
+def _exchange(worker: _Worker, images: Sequence[Image], buffer: Tensor) -> bool:
     assert worker.stdin is not None
     assert worker.stdout is not None
-    worker.stdin.write(json.dumps({"size": room.shape[-1], "images": images}).encode() + b"\n")
+    worker.stdin.write(json.dumps({"size": buffer.shape[-1], "images": images}).encode() + b"\n")
     worker.stdin.flush()
-    for (path, _), pixels in zip(images, room):
+    for (path, _), pixels in zip(images, buffer):
         view = memoryview(pixels.numpy()).cast("B")
         status = _read(worker.stdout, 1, path)
         if status == b"\1":
@@ -118,10 +118,10 @@ def _exchange(worker: _Worker, images: Sequence[Image], room: Tensor) -> bool:
 
 
 def _read(pipe: IO[bytes], count: int, path: str) -> bytes:
-    found = pipe.read(count)
-    if len(found) != count:
+    answer = pipe.read(count)
+    if len(answer) != count:
         raise _ended(path)
-    return found
+    return answer
 
 
 def _ended(path: str) -> SupSupError:

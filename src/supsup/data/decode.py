@@ -1,7 +1,7 @@
-"""Image files to uint8 pixels with Pillow, in the same way wherever it happens.
+"""One image file to uint8 pixels with Pillow, in the same way wherever it happens.
 
-This file is also the program of the worker processes (see decoders.py). So that they start at once and stay small it
-imports nothing but numpy and Pillow, and speaks of a bad file by an exception of its own.
+This file is also the program that the processes of decoder_pool.py run. So that they start at once and stay small it
+imports nothing but numpy and Pillow, and has an exception of its own for a bad file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 GOOD, BAD = b"\0", b"\1"
-_RESIZED = 256 / 224  # the shorter side of a test image, for each pixel of its middle that is kept
+_RESIZED = 256 / 224  # shorter side of a test image / side of the middle that is kept
 
 
 Image.init()  # every format now, since threads that do so at the same time may miss some

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from supsup.data.pictures import cores, decode_all, sizes_of
+from supsup.data.decode_many import cores, decode_all, sizes_of
 from supsup.errors import SupSupError
 
 
@@ -58,7 +58,7 @@ def test_an_interruption_does_not_wait_for_the_rest(paths: list[str], monkeypatc
         looked.append(path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("supsup.data.decoding.size_of", interrupted)
+    monkeypatch.setattr("supsup.data.decode.size_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sizes_of(paths * 1000)
     assert len(looked) < 40_000 // 16

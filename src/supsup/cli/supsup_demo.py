@@ -1,12 +1,14 @@
-"""The main job from end to end: learn a stream, answer with the task given and unknown, compare with forgetting."""
+"""`supsup demo`: learn a stream, answer with the task given and unknown, compare with a network that forgets."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from supsup import data, nets
 from supsup.baselines import LowerBound
@@ -18,7 +20,7 @@ from supsup.file.loading import load
 from supsup.file.modelfile import ModelFile
 from supsup.file.saving import header_of
 from supsup.grading import Grading
-from supsup.inference import Inference
+from supsup.inference import Inference, Method
 from supsup.learner import SupSup
 from supsup.provenance import provenance
 from supsup.training import Recipe
@@ -28,8 +30,8 @@ STREAMS = ("permuted", "rotated", "split")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the demo does; the fields are the options of `supsup demo`."""
+class DemoSettings:
+    """The options of `supsup demo` that say what is learned and how it is graded."""
 
     data: str = "digits"
     data_dir: Path | None = None
@@ -41,7 +43,7 @@ class Settings:
     steps: int = 500
     batch_size: int = 128
     seed: int = 0
-    method: str = "one-shot"
+    method: Method = "one-shot"
     objective: str = "H"
     layers: str = "all"
     protocol: Grading = "paper"
@@ -54,8 +56,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One learner's line in the closing table and its curve in the plot."""
+class DemoResult:
+    """How one way of answering did: a row of the closing table and a curve of the plot."""
 
     label: str
     evaluation: Evaluation
@@ -63,8 +65,8 @@ class Line:
     from_file: int = 0  # tasks that were in the model file already and are not in the seconds
 
 
-def run(settings: Settings, file: Path | None = None, *, fresh: bool = False) -> list[Line]:
-    """Learn and grade; one line for each way of answering.
+def run(settings: DemoSettings, file: Path | None = None, *, fresh: bool = False) -> list[DemoResult]:
+    """Learn and grade; one result for each way of answering.
 
     file   the model file to learn into. What an earlier run with the same settings left there is not learned again.
            A run in which tasks are never announced starts from its first image and is written when it is done.
@@ -72,7 +74,7 @@ def run(settings: Settings, file: Path | None = None, *, fresh: bool = False) ->
     """
     stream = make_stream(settings)
     recipe = Recipe(steps=settings.steps, batch_size=settings.batch_size)
-    how = Inference(method=settings.method, objective=settings.objective, layers=settings.layers)  # type: ignore[arg-type]
+    how = Inference(method=settings.method, objective=settings.objective, layers=settings.layers)
     net = _net(settings, stream)
     model = SupSup(net, settings.seed, recipe=recipe, inference=how, device=settings.device)
     model.notes = {"data": settings.data, "stream": settings.stream, "announced": not settings.unannounced}
@@ -89,13 +91,13 @@ def run(settings: Settings, file: Path | None = None, *, fresh: bool = False) ->
         return _graded(settings, stream, model, file)
 
 
-def _graded(settings: Settings, stream: Stream, model: SupSup, file: Path | None) -> list[Line]:
+def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | None) -> list[DemoResult]:
     stages = stages_up_to(len(stream))
-    lines = []
+    results = []
     begin = time.perf_counter()
     if settings.unannounced:
-        found = follow(model, stream, "NNs", protocol=settings.protocol, stages=stages, description="SupSup, NNs")
-        lines.append(Line("SupSup, task never given", found, time.perf_counter() - begin))
+        graded = follow(model, stream, "NNs", protocol=settings.protocol, stages=stages, description="SupSup, NNs")
+        results.append(DemoResult("SupSup, task never given", graded, time.perf_counter() - begin))
         if file is not None:
             model.save(file)
     else:
@@ -103,25 +105,27 @@ def _graded(settings: Settings, stream: Stream, model: SupSup, file: Path | None
         waiting = [task for task in stream if task.name not in known]
         if waiting:
             model.learn_many(waiting)
-        seconds, there = time.perf_counter() - begin, len(stream) - len(waiting)
-        lines.append(Line("SupSup, task given", evaluate(model, stream, "GG", stages=stages), seconds, there))
+        seconds, from_file = time.perf_counter() - begin, len(stream) - len(waiting)
+        results.append(
+            DemoResult("SupSup, task given", evaluate(model, stream, "GG", stages=stages), seconds, from_file)
+        )
         unknown = evaluate(model, stream, "GNu", protocol=settings.protocol, stages=stages)
-        lines.append(Line("SupSup, task unknown", unknown, seconds, there))
+        results.append(DemoResult("SupSup, task unknown", unknown, seconds, from_file))
     if settings.strict:
         scenario = "NNs" if settings.unannounced else "GNu"
         strict = evaluate(model, stream, scenario, protocol="strict")
-        lines.append(Line("… by each image alone", strict, lines[0].seconds, lines[0].from_file))
+        results.append(DemoResult("… by each image alone", strict, results[0].seconds, results[0].from_file))
     if settings.compare:
         begin = time.perf_counter()
         rival = LowerBound(
             _net(settings, stream), settings.seed, heads="single", recipe=model.recipe, device=settings.device
         )
         forgot = follow(rival, stream, "GNs", stages=stages, description="ordinary network")
-        lines.append(Line("ordinary network", forgot, time.perf_counter() - begin))
-    return lines
+        results.append(DemoResult("ordinary network", forgot, time.perf_counter() - begin))
+    return results
 
 
-def make_stream(settings: Settings) -> Stream:
+def make_stream(settings: DemoSettings) -> Stream:
     """The stream of tasks that the settings name."""
     source = data.named(settings.data, settings.data_dir)
     if settings.stream == "permuted":
@@ -139,19 +143,19 @@ def stages_up_to(tasks: int) -> list[int]:
     return sorted({round(tasks * (i + 1) / count) for i in range(count)})
 
 
-def write_json(path: Path, settings: Settings, lines: list[Line], model_device: Any) -> None:
+def write_json(path: Path, settings: DemoSettings, results: list[DemoResult], device: torch.device) -> None:
     """All figures of a run, with where they come from."""
     record = {
         "settings": {name: value for name, value in asdict(settings).items() if name != "data_dir"},
-        "lines": {line.label: summary(line) for line in lines},
-        "made by": provenance(model_device),
+        "lines": {result.label: summary(result) for result in results},
+        "made by": provenance(device),
     }
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
-def summary(line: Line) -> dict[str, Any]:
-    """A line's figures as plain values."""
-    graded = line.evaluation
+def summary(result: DemoResult) -> dict[str, object]:
+    """A result's figures as plain values."""
+    graded = result.evaluation
     return {
         "scenario": graded.scenario,
         "protocol": graded.protocol,
@@ -159,8 +163,8 @@ def summary(line: Line) -> dict[str, Any]:
         "task_accuracy": round(graded.task_accuracy, 6),
         "forgetting": round(graded.forgetting, 6),
         "masks": graded.masks,
-        "learning_seconds": round(line.seconds, 2),
-        "tasks_from_file": line.from_file,
+        "learning_seconds": round(result.seconds, 2),
+        "tasks_from_file": result.from_file,
         "curve": {stage: round(value, 6) for stage, value in zip(graded.stages, graded.curve)},
         "per_task": {name: round(value, 6) for name, value in graded.per_task.items()},
     }
@@ -169,7 +173,7 @@ def summary(line: Line) -> dict[str, Any]:
 def _check_same(model: SupSup, file: Path) -> None:
     """An error unless the masks in the file are those that these settings would give."""
 
-    def essentials(header: Header) -> dict[str, Any]:
+    def essentials(header: Header) -> dict[str, object]:
         network = header.architecture or {}
         return {
             "net": network.get("name"),
@@ -191,12 +195,9 @@ def _check_same(model: SupSup, file: Path) -> None:
         )
 
 
-def _net(settings: Settings, stream: Stream) -> nets.FullyConnected:
+def _net(settings: DemoSettings, stream: Stream) -> nets.FullyConnected:
     if settings.net not in NETS:
         raise SupSupError(f"unknown network {settings.net!r}; known: {', '.join(NETS)}")
     if not len(stream):
         raise SupSupError("the stream has no tasks; ask for --tasks 1 or more")
-    inputs = 1
-    for size in stream[0].train.shape:
-        inputs *= size
-    return NETS[settings.net](outputs=settings.outputs, inputs=inputs)
+    return NETS[settings.net](outputs=settings.outputs, inputs=math.prod(stream[0].train.shape))

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from supsup import data, nets
 from supsup.data import Source, Stream
-from supsup.data.moving import moved
+from supsup.data.device_copies import on_device
 from supsup.errors import SupSupError
+from supsup.paper.mnist_experiments import FC, LENET, MnistTraining
 
-NETS = {"lenet_300_100": nets.lenet_300_100, "fc_1024": nets.fc_1024}
+NETS = {LENET: nets.lenet_300_100, FC: nets.fc_1024}
 
 
 @dataclass
-class Workshop:
+class Environment:
     """A device, and data that are read when they are first needed."""
 
     device: torch.device
@@ -27,54 +26,54 @@ class Workshop:
     _sources: dict[str, Source] = field(default_factory=dict)
 
     def source(self, name: str) -> Source:
-        """MNIST or CIFAR-100, on the device before anything runs side by side."""
+        """MNIST or CIFAR-100, read once; copied to the device here, before trainings side by side share the copy."""
         if name not in self._sources:
             source = data.named(name, self.data_dir)
-            place = torch.empty(0, device=self.device).device
+            device = torch.empty(0, device=self.device).device  # "cuda" as tensors report it: "cuda:0"
             for tensor in (source.train_images, source.train_labels, source.test_images, source.test_labels):
-                moved(tensor, place)
+                on_device(tensor, device)
             for tensor in (source.gain, source.offset):
-                moved(tensor, place)
+                on_device(tensor, device)
             self.wait()
             self._sources[name] = source
         return self._sources[name]
 
-    def mnist_stream(self, training: Mapping[str, Any], seed: int) -> Stream:
+    def mnist_stream(self, training: MnistTraining, seed: int) -> Stream:
         """The permutations of a seed, or the rotations, which are the same for all."""
         source = self.source("mnist")
-        if training["stream"] == "rotated":
-            return data.rotated(source, training["tasks"])
-        return data.permuted(source, training["tasks"], seed=seed)
+        if training.stream == "rotated":
+            return data.rotated(source, training.tasks)
+        return data.permuted(source, training.tasks, seed=seed)
 
-    def cifar_stream(self, training: Mapping[str, Any], seed: int) -> Stream:
-        """A partition of the 100 classes into tasks of 5."""
-        return data.split(self.source("cifar100"), 5, seed=seed, tasks=training["tasks"])
+    def cifar_stream(self, tasks: int, seed: int) -> Stream:
+        """The first so many tasks of 5 classes, from a partition of the 100 classes that the seed draws."""
+        return data.split(self.source("cifar100"), 5, seed=seed, tasks=tasks)
 
     def imagenet(self, size: int) -> Source:
         """ImageNet, or anything of its shape, read while training."""
         root = self.data_dir
-        places = [] if root is None else [root / "imagenet", root]
-        found = next((place for place in places if (place / "train").is_dir()), None)
-        if found is None:
+        candidates = [] if root is None else [root / "imagenet", root]
+        folder = next((folder for folder in candidates if (folder / "train").is_dir()), None)
+        if folder is None:
             raise SupSupError(
                 "imagenet-gg needs --data-dir with a folder that holds train/ and val/ (or imagenet/ with both), "
                 "and in each a folder of images for every class"
             )
-        return data.image_folder(found, size=size, normalisation="imagenet", stream=True)
+        return data.image_folder(folder, size=size, normalisation="imagenet", stream=True)
 
     def wait(self) -> None:
-        """Until the device is done with what was asked of it on the present stream: others may go on side by side."""
+        """Wait until the device has finished the work of the current stream; other streams go on."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
     def clock(self) -> float:
-        """The time, once the device is done."""
+        """Seconds on a clock, read once the device has finished the work of the current stream."""
         self.wait()
         return time.perf_counter()
 
 
-def net_of(training: Mapping[str, Any]) -> nets.FullyConnected:
+def net_of(training: MnistTraining) -> nets.FullyConnected:
     """The fully connected network of a training, by name or by its widths ("784-1000-1000")."""
-    if training["net"] in NETS:
-        return NETS[training["net"]](outputs=training["outputs"])
-    return nets.FullyConnected([*map(int, training["net"].split("-")), training["outputs"]])
+    if training.net in NETS:
+        return NETS[training.net](outputs=training.outputs)
+    return nets.FullyConnected([*map(int, training.net.split("-")), training.outputs])

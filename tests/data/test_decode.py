@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from supsup.data.decoding import Unreadable, decoded, serve, size_of
+from supsup.data.decode import Unreadable, decoded, serve, size_of
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
 

@@ -1,0 +1,123 @@
+"""Trials that take turns: rows are kept as they come, and what goes wrong with one stops no other."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Self
+
+import pytest
+import torch
+
+from supsup import SupSupError
+from supsup.paper import trials
+from supsup.paper.environment import Environment
+from supsup.paper.experiments import Experiment, NoSettings
+from supsup.paper.mnist_experiments import HopfieldExperiment, HopfieldGrading, HopfieldTraining
+from supsup.paper.records import Finished, Wanted
+from supsup.paper.trials import Run, Trial, Work, run_of
+
+ENVIRONMENT = Environment(torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class SomeTraining:
+    tasks: int = 3
+
+
+@dataclass(frozen=True)
+class SomeExperiment:
+    kind: ClassVar[str] = "some"
+    training: SomeTraining = field(default_factory=SomeTraining)
+    own: NoSettings = field(default_factory=NoSettings)
+
+    def quick(self) -> Self:
+        return self
+
+
+def trial(folder: Path, name: str) -> Trial[Experiment]:
+    return Trial((Wanted("entry", name, "", "full", SomeExperiment(), folder),), (0,))
+
+
+def name_of(trial: Trial[Experiment]) -> str:
+    return trial.wanted[0].row
+
+
+def runs(log: list[str]) -> dict[str, Run]:
+    def work(trial: Trial[SomeExperiment], environment: Environment) -> Work:
+        name = name_of(trial)
+        for count in range(trial.experiment.training.tasks):
+            if name not in ("bad", "broken"):
+                log.append(f"{name} {count}")
+                yield 0
+            yield 1
+            if name == "bad":
+                raise SupSupError("no such data")
+            if name == "broken":
+                raise ZeroDivisionError
+        yield Finished(trial.wanted[0], 0, {"accuracy %": {"": 90.0}})
+
+    return {SomeExperiment.kind: run_of(SomeExperiment, work, sequential=True)}
+
+
+def test_lanes_take_turns_and_a_failure_stops_only_itself(tmp_path: Path) -> None:
+    log: list[str] = []
+    said: list[str] = []
+    tasks: list[float] = []
+    group = [trial(tmp_path, name) for name in ("a", "bad", "b", "broken")]
+    failed = trials._side_by_side(group, runs(log), ENVIRONMENT, said.append, tasks.append)
+    assert failed == 2
+    assert log == ["a 0", "b 0", "a 1", "b 1", "a 2", "b 2"]
+    assert sum(tasks) == 3 + 3 + 1 + 1
+    assert {path.name for path in (tmp_path / "entry").iterdir()} == {"a-seed0.json", "b-seed0.json"}
+    assert any("no such data" in line for line in said)
+    assert any("ZeroDivisionError" in line for line in said)
+
+
+def test_a_busy_lane_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the device is at the work of one, the others go on."""
+    log: list[str] = []
+    looks = {"a": 0}
+
+    def busy(lane: trials.Lane) -> bool:
+        if name_of(lane.trial) == "b":
+            return False
+        looks["a"] += 1
+        return looks["a"] < 5
+
+    monkeypatch.setattr(trials.Lane, "busy", property(busy))
+    trials._side_by_side(
+        [trial(tmp_path, "a"), trial(tmp_path, "b")], runs(log), ENVIRONMENT, lambda _: None, lambda _: None
+    )
+    assert log[:3] == ["b 0", "b 1", "a 0"]
+    assert sorted(log) == ["a 0", "a 1", "a 2", "b 0", "b 1", "b 2"]
+
+
+def test_rivals_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The precision of products is the whole process's, so each lane sets it for its own turns."""
+    asked: list[tuple[str, str]] = []
+    now = ["highest"]
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: now[0])
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda value: now.__setitem__(0, value))
+
+    def work(trial: Trial[Experiment], environment: Environment) -> Work:
+        for _ in range(2):
+            asked.append((name_of(trial), now[0]))
+            yield 1
+
+    cuda = torch.device("cuda")
+    lanes = []
+    for name in ("rival", "supsup"):
+        run, one = Run(work, rival=name == "rival"), trial(tmp_path, name)
+        lanes.append(trials.Lane(one, run, run.start(one, ENVIRONMENT), None))
+    for _ in range(2):
+        for lane in lanes:
+            lane.next(cuda)
+    assert asked == [("rival", "high"), ("supsup", "highest")] * 2
+    assert now == ["highest"]
+
+
+def test_a_run_refuses_another_kind_of_experiment(tmp_path: Path) -> None:
+    """A run that read another kind's settings would fail after hours, or train something else."""
+    other = HopfieldExperiment(HopfieldTraining(), HopfieldGrading("own"))
+    stray = Trial[Experiment]((Wanted("entry", "row", "", "full", other, tmp_path),), (0,))
+    with pytest.raises(TypeError, match=r"entry/row .* is not of the kind 'some'"):
+        runs([])["some"].start(stray, ENVIRONMENT)

@@ -35,6 +35,30 @@ def test_train(tmp_path: Path) -> None:
     assert "device" in record["made by"]
 
 
+def test_train_a_network_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By import path, from the present folder, with another recipe; the record says who trained it."""
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef net(outputs):\n"
+        "    return nn.Sequential(nn.Conv2d(1, 4, 5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, outputs))\n"
+        "nothing = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    target = tmp_path / "own.json"
+    size = ("--tasks", "2", "--steps", "3", "--outputs", "10", "--json", str(target))
+    run("train", "--net", "mine:net", "--recipe", "split-cifar100", *size)
+    (row,) = json.loads(target.read_text())["rows"]
+    assert row["executor"] == "plain"
+    assert row["floor µs"] > 0
+    for net, said in (
+        ("mine:nothing", "no function"),
+        ("nowhere:net", "cannot be imported"),
+        ("lenet", "unknown network"),
+    ):
+        done = CliRunner().invoke(app, ["bench", "train", "--net", net])
+        assert done.exit_code != 0
+        assert said in done.output + str(done.exception)
+
+
 def test_train_unannounced() -> None:
     assert "masks" in run("train", "--tasks", "2", "--steps", "3", "--outputs", "20", "--unannounced")
 

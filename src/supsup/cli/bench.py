@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -26,19 +28,18 @@ from supsup.bench import (
 )
 from supsup.bench.inferring import InferenceMeasurement
 from supsup.bench.measurement import as_record
-from supsup.cli.supsup_demo import NETS
+from supsup.cli.networks import KNOWN, network_named
 from supsup.data import Stream
 from supsup.devices import resolve
 from supsup.file.loading import load
 from supsup.inference import Inference
-from supsup.nets import FullyConnected
 from supsup.provenance import provenance
 from supsup.report import time_plot, write
-from supsup.training import Recipe
+from supsup.training import SPLIT_CIFAR100, Recipe
 
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
 
-Net = Annotated[str, Option(help=f"Network: {', '.join(NETS)}.")]
+Net = Annotated[str, Option(help=f"Network: {', '.join(KNOWN)}, or your own as module:function.")]
 Outputs = Annotated[int, Option(help="Outputs of the network.")]
 Counts = Annotated[str, Option(help="Numbers of tasks, separated by commas.")]
 Steps = Annotated[int, Option(help="Training batches of 128 for each task.")]
@@ -48,6 +49,7 @@ Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Json = Annotated[Path | None, Option("--json", help="Write the figures to this file, and a plot beside it.")]
 JsonAlone = Annotated[Path | None, Option("--json", help="Write the figures to this file.")]
 
+RECIPES = {"mnist": Recipe(), "split-cifar100": SPLIT_CIFAR100}
 _IMAGES = {"resnet50": (3, 224, 224), "gem_resnet18": (3, 32, 32), "lenet_300_100": (1, 28, 28), "fc_1024": (1, 28, 28)}
 
 
@@ -57,6 +59,7 @@ def train(
     outputs: Outputs = 500,
     tasks: Counts = "1,4,16",
     steps: Steps = 200,
+    recipe: Annotated[str, Option(help=f"How a mask is trained: {', '.join(RECIPES)}.")] = "mnist",
     unannounced: Annotated[bool, Option("--unannounced", help="Never say where a task begins (NNs).")] = False,
     data_set: Data = "digits",
     data_dir: DataDir = None,
@@ -64,27 +67,23 @@ def train(
     json_file: Json = None,
 ) -> None:
     """Training: seconds for all tasks with data included, per task and step, against plain autograd and the floor."""
-    place, counts = resolve(device), _numbers(tasks)
+    if recipe not in RECIPES:
+        raise typer.BadParameter(f"unknown recipe {recipe!r}; known: {', '.join(RECIPES)}")
+    chosen, counts = resolve(device), _numbers(tasks)
     stream = _stream(data_set, data_dir, max(counts))
-    recipe, machine = Recipe(steps=steps), measure_machine(place)
+    how, machine = replace(RECIPES[recipe], epochs=None, steps=steps), measure_machine(chosen)
+    context = {"net": net, "outputs": outputs, "device": device, "recipe": recipe, "machine": vars(machine)}
     if unannounced:
         stages = sorted({max(1, round(max(counts) * part / 5)) for part in range(1, 6)})
-        row, _ = bench_unannounced(_net(net, outputs), stream, recipe, machine, place, stages)
-        _show(
-            "training, tasks unannounced",
-            [row],
-            json_file,
-            net=net,
-            outputs=outputs,
-            device=device,
-            machine=vars(machine),
-        )
+        measured, _ = bench_unannounced(network_named(net, outputs), stream, how, machine, chosen, stages)
+        _show("training, tasks unannounced", [as_record(measured)], json_file, context, chosen)
         return
-    rows = bench_training(_net(net, outputs), stream, counts, recipe, machine, place)
-    _show("training", rows, json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
+    rows = bench_training(network_named(net, outputs), stream, counts, how, machine, chosen)
+    records = [as_record(row) for row in rows]
+    _show("training", records, json_file, context, chosen)
     if json_file is not None:
-        title = f"{net}, {outputs} outputs, {steps} batches a task"
-        write(json_file.with_suffix(".svg"), time_plot(title, rows))
+        title = f"training {net.rpartition(':')[2]} with {outputs} outputs, {steps} batches of {how.batch_size} a task"
+        write(json_file.with_suffix(".svg"), time_plot(title, records))
 
 
 @app.command()
@@ -131,15 +130,15 @@ def infer(
         rows = bench_inference(model, x.to(place), names, machine, settings, batch)
     for count in _numbers(tasks) if model_file is None else []:
         stream = _stream(data_set, data_dir, count)
-        warmed_up(_net(net, outputs), stream, recipe, learns)
-        trained, taken = learned(_net(net, outputs), stream, recipe, learns)
+        warmed_up(network_named(net, outputs), stream, recipe, learns)
+        trained, taken = learned(network_named(net, outputs), stream, recipe, learns)
         model = trained if trained.device == place else trained.to(place)
         x, names = single_images(stream, images)
         measured = bench_inference(model, x.to(place), names, machine, settings, batch, grader=trained)
         rows += [row.after_learning(taken) for row in measured]
     context = {"net": net, "outputs": outputs, "steps": steps, "images": images, "device": str(place)}
-    records = [as_record(row) for row in rows]
-    _show("task inference", records, json_file, **context, learned_on=learns.type, machine=vars(machine))
+    context |= {"learned_on": learns.type, "machine": vars(machine)}
+    _show("task inference", [as_record(row) for row in rows], json_file, context, place)
 
 
 @app.command()
@@ -151,15 +150,9 @@ def memory(
     json_file: Json = None,
 ) -> None:
     """Memory of the masks, against one bit per weight and task."""
-    rows = bench_memory(_net(net, outputs), _numbers(tasks), resolve(device))
-    _show(
-        "memory of the masks (bytes)",
-        [as_record(row) for row in rows],
-        json_file,
-        net=net,
-        outputs=outputs,
-        device=device,
-    )
+    rows = bench_memory(network_named(net, outputs), _numbers(tasks), resolve(device))
+    context = {"net": net, "outputs": outputs, "device": device}
+    _show("memory of the masks (bytes)", [as_record(row) for row in rows], json_file, context, resolve(device))
 
 
 @app.command()
@@ -183,7 +176,8 @@ def masking(
     row = bench_masking(
         getattr(nets, net)(outputs), _IMAGES[net], batch, tasks, machine, place, density=density, precision=precision
     )
-    _show("masking", [as_record(row)], json_file, net=net, outputs=outputs, device=device, machine=vars(machine))
+    context = {"net": net, "outputs": outputs, "device": device, "machine": vars(machine)}
+    _show("masking", [as_record(row)], json_file, context, place)
 
 
 def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:
@@ -191,12 +185,6 @@ def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:
     tasks = [stream[i * len(stream) // count] for i in range(count)]
     x = torch.cat([task.test.batch(torch.tensor([i % len(task.test)]))[0] for i, task in enumerate(tasks)])
     return x, [task.name for task in tasks]
-
-
-def _net(name: str, outputs: int) -> FullyConnected:
-    if name not in NETS:
-        raise typer.BadParameter(f"unknown network {name!r}; known: {', '.join(NETS)}")
-    return NETS[name](outputs)
 
 
 def _stream(data_set: str, data_dir: Path | None, tasks: int) -> Stream:
@@ -213,7 +201,13 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _show(title: str, rows: list[dict[str, Any]], json_file: Path | None, **context: Any) -> None:
+def _show(
+    title: str,
+    rows: Sequence[Mapping[str, object]],
+    json_file: Path | None,
+    context: Mapping[str, object],
+    device: torch.device,
+) -> None:
     """A table with a line for each figure, a column for each run; and the JSON."""
     table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
@@ -224,11 +218,11 @@ def _show(title: str, rows: list[dict[str, Any]], json_file: Path | None, **cont
     Console().print(table)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        record = {"what": title, **context, "rows": rows, "made by": provenance(resolve(context["device"]))}
+        record = {"what": title, **context, "rows": rows, "made by": provenance(device)}
         json_file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -1,0 +1,50 @@
+"""A network from what a user types: one of ours by name, or anybody's by import path."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from torch import nn
+
+from supsup import nets
+from supsup.errors import SupSupError
+
+KNOWN = ("lenet_300_100", "fc_1024", "gem_resnet18", "resnet50")
+
+
+def network_named(name: str, outputs: int) -> nn.Module:
+    """A network with so many outputs: a name of `KNOWN`, or `package.module:function` that makes or is a module class.
+
+    The function is called with outputs=… where it takes that; modules in the present folder are found.
+    """
+    if ":" not in name:
+        if name not in KNOWN:
+            raise SupSupError(f"unknown network {name!r}; use {', '.join(KNOWN)}, or module:function for your own")
+        built: object = getattr(nets, name)(outputs)
+    else:
+        make = _imported(*name.split(":", 1))
+        takes = inspect.signature(make).parameters
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
+        built = make(outputs=outputs) if "outputs" in takes or open_ended else make()
+    if not isinstance(built, nn.Module):
+        raise SupSupError(f"{name} gave a {type(built).__name__}, not an nn.Module")
+    return built
+
+
+def _imported(path: str, function: str) -> Callable[..., object]:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(path)
+    except ImportError as error:
+        raise SupSupError(f"module {path!r} cannot be imported from {here}: {error}") from error
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise SupSupError(f"module {path!r} has no function or class {function!r}")
+    made: Callable[..., object] = make
+    return made

@@ -27,8 +27,8 @@ from supsup.bench import (
 from supsup.cli.demo_run import NETS
 from supsup.data import Stream
 from supsup.devices import resolve
-from supsup.file.loading import load
 from supsup.inference import Inference
+from supsup.learner import load
 from supsup.nets import FullyConnected
 from supsup.provenance import provenance
 from supsup.report import time_plot

@@ -6,22 +6,21 @@ all budgets go side by side, task after task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from supsup import nets, progress
-from supsup.bank import pack_columns
-from supsup.data import Stream, Task
+from supsup.data import Stream
 from supsup.evaluate import evaluate
-from supsup.learner import SupSup
+from supsup.learner import SupSup, learn_together
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.sizes import bytes_of
 from supsup.paper.workshop import Workshop
-from supsup.training import SPLIT_CIFAR100, Recipe, Trained
+from supsup.training import SPLIT_CIFAR100, Recipe
 
 
 def split_cifar100(job: Job, shop: Workshop) -> Work:
@@ -54,23 +53,6 @@ def new_model(job: Job, shop: Workshop, budget: float) -> SupSup:
     """A model that keeps so much, before it learns."""
     recipe = replace(recipe_of(job.training), budget=budget, transfer=job.training["transfer"])
     return SupSup(nets.gem_resnet18(5), job.seeds[0], recipe=recipe, device=shop.device)
-
-
-def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance) -> None:
-    """One task in several models that differ in the weights kept; on a GPU in one go."""
-    if models[0].device.type != "cuda":
-        for model in models:
-            model.learn(task)
-            advance(1)
-        return
-    from supsup.training import residual
-
-    jobs = [residual.Job(task, model.recipe, model.first_scores(task.name)) for model in models]
-    trainer = residual.train_together(models[0].net, jobs, advance)
-    masks, statistics, scores = trainer.masks(), trainer.statistics(), trainer.final_scores()
-    for i, model in enumerate(models):
-        rows = [{name: value[i : i + 1] for name, value in found.items()} for found in (masks, statistics, scores)]
-        model.take_in(Trained([task], pack_columns(rows[0]), rows[1], rows[2]))
 
 
 def _finished(

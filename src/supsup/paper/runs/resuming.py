@@ -10,8 +10,7 @@ from typing import Any
 from supsup.data import Stream, Task
 from supsup.errors import SupSupError
 from supsup.evaluate import Evaluation, following
-from supsup.file.loading import load
-from supsup.learner import SupSup
+from supsup.learner import SupSup, load
 
 
 @contextmanager

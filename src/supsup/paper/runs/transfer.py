@@ -7,10 +7,10 @@ from dataclasses import replace
 from supsup import nets, progress
 from supsup.data import Stream
 from supsup.evaluate import evaluate
-from supsup.learner import SupSup
+from supsup.learner import SupSup, learn_together
 from supsup.paper.jobs import Job, Work
 from supsup.paper.records import Finished
-from supsup.paper.runs.cifar import learn_together, recipe_of
+from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.workshop import Workshop
 
 

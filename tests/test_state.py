@@ -38,6 +38,9 @@ def test_bank_and_table_keep_the_same_indices() -> None:
     after = masks(state)
     assert list(after) == ["b", "c", "d"]
     assert after["b"] == after["c"] == before["b"]
+    with pytest.raises(SupSupError, match="learned already"):
+        add(state, "b")
+    assert len(state.bank) == 3, "a mask without a task would shift all later ones"
 
 
 def test_a_commit_writes_what_has_changed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

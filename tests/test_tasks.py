@@ -67,7 +67,7 @@ def test_an_unknown_task_is_named_with_some_of_those_known() -> None:
 
 def test_classes_are_the_most_of_those_asked_for() -> None:
     tasks = table("one", "two", "three")
-    assert (tasks.classes(), tasks.classes(["two", "one"])) == (3, 2)
+    assert (tasks.most_classes(), tasks.most_classes(["two", "one"])) == (3, 2)
 
 
 def test_a_copy_has_facts_of_its_own() -> None:

@@ -77,14 +77,14 @@ def evaluate(
 ) -> Evaluation:
     """Grade a learner on the whole test part of every task of the stream that it knows.
 
-    known   answers with the task known, kept from earlier gradings of the same learner on the same stream
+    known   answers with the task known from earlier gradings of the same learner on the same stream
     stages  also grade as if only the first n tasks had been learned, for each n given (where the learner can answer
             so). Without it: now, and each task as it was when it was the newest, for forgetting.
     """
     setting = scenario_named(scenario)
     known = known or Known(batch_size)
     if known.batch_size != batch_size:
-        raise SupSupError(f"the answers kept are for batches of {known.batch_size}, not {batch_size}")
+        raise SupSupError(f"the known answers are for batches of {known.batch_size}, not {batch_size}")
     grader = Grader(model, setting, protocol, known)
     names = model.tasks
     order = {name: index for index, name in enumerate(names)}

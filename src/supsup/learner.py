@@ -225,7 +225,7 @@ class SupSup:
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
 
-        None where it fits no mask and the budget has no room for another: then nothing is learned.
+        None where it fits no mask and the budget does not allow another: then nothing is learned.
 
         Every `allocation.every` batches the model decides whether to go on with a mask it knows or to open a new one.
         Scores and optimiser state stay with a mask, so a task that comes back is taken up where it was left.
@@ -307,7 +307,7 @@ class SupSup:
         if not len(tasks):
             raise SupSupError("no task has been learned yet; call learn or observe first")
         members = None if among is None else tasks.indices(among)
-        return infer(self.net, self.bank, decisions, members, tasks.classes(among), how)
+        return infer(self.net, self.bank, decisions, members, tasks.most_classes(among), how)
 
     def _names(self, indices: Tensor) -> list[str]:
         return [self.state.tasks.at(index).name for index in indices.tolist()]

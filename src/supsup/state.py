@@ -106,6 +106,8 @@ class ModelState:
         image_shape: tuple[int, ...],
     ) -> None:
         """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …]."""
+        for name in classes:
+            self.tasks.check_new(name)
         self.bank.add_packed(packed, statistics)
         learned_at = now()
         for name, count in classes.items():

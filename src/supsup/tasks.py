@@ -70,7 +70,7 @@ class TaskTable:
         """The task with an index."""
         return self._tasks[index]
 
-    def classes(self, names: Iterable[str] | None = None) -> int:
+    def most_classes(self, names: Iterable[str] | None = None) -> int:
         """The most classes that one of these tasks has (of all by default)."""
         return max(task.classes for task in (self._tasks if names is None else map(self.__getitem__, names)))
 

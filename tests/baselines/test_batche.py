@@ -86,9 +86,9 @@ def test_at_an_earlier_stage_only_the_tasks_learned_by_then_come_into_question(s
 
 
 def test_unknown_settings() -> None:
+    model = BatchE(nets.FullyConnected((4, 3)), recipe=Recipe(steps=1), device="cpu")
+    model.own["t"] = {}
     with pytest.raises(SupSupError, match="unknown inference setting"):
-        model = BatchE(nets.FullyConnected((4, 3)), recipe=Recipe(steps=1), device="cpu")
-        model.own["t"] = {}
         model.infer_task(torch.zeros(1, 4), speed=3)
     with pytest.raises(SupSupError, match="'trained' or 'random'"):
         small(base="other")

@@ -32,7 +32,7 @@ _RECORDS_PER_PAGE = 8  # at most, for tasks that are worth the name
 
 @dataclass
 class Findings:
-    """What a look through a whole file found."""
+    """The state of a whole file, task by task."""
 
     header: Header | None = None
     intact: list[PackedTask] = field(default_factory=list)
@@ -128,15 +128,15 @@ def _positions(connection: sqlite3.Connection, most: int) -> Iterable[int]:
     """Where tasks may be: up to the first damaged page, from the last one on, and everything between."""
 
     def scan(order: str) -> tuple[list[int], bool]:
-        found: list[int] = []
+        positions: list[int] = []
         try:
             for (position,) in connection.execute(f"SELECT position FROM tasks ORDER BY position {order}"):
-                if found and (position <= found[-1]) == (order == "ASC"):
-                    return found, False
-                found.append(position)
+                if positions and (position <= positions[-1]) == (order == "ASC"):
+                    return positions, False
+                positions.append(position)
         except _UNREADABLE:
-            return found, False
-        return found, True
+            return positions, False
+        return positions, True
 
     forward, whole = scan("ASC")
     if whole:

@@ -32,7 +32,7 @@ def main() -> None:
     for start in range(0, tasks, AT_ONCE):
         names = [f"permutation-{number}" for number in range(start, min(start + AT_ONCE, tasks))]
         packed = torch.randint(256, (length, len(names)), dtype=torch.uint8, generator=chance)
-        model.put(dict.fromkeys(names, 10), packed, {}, (1, 28, 28))
+        model.state.add(dict.fromkeys(names, 10), packed, {}, (1, 28, 28))
     images = torch.randn(8, 1, 28, 28, generator=chance)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.supsup"

@@ -64,7 +64,7 @@ def run(source: Source, outputs: int, tasks: int, seed: int, device: torch.devic
     draws = draw(seed, net, source, recipe, tasks, STAGES)
     model = SupSup(net, seed, recipe=recipe, pretrained=True, device=device)
     for trained in learned(model, stream, source, draws):
-        model.take_in(trained)
+        take_in(model, trained)
     names = [task.name for task in stream]
     known = {stage: Known(orders=dict(zip(names, orders))) for stage, orders in draws.tests.items()}
     for objective in ("H", "G"):
@@ -76,6 +76,12 @@ def run(source: Source, outputs: int, tasks: int, seed: int, device: torch.devic
             "accuracy %": {stage: round(100 * each.average_accuracy, 2) for stage, each in graded.items()},
             "task right %": {stage: round(100 * each.task_accuracy, 2) for stage, each in graded.items()},
         }
+
+
+def take_in(model: SupSup, trained: Trained) -> None:
+    """Tasks that were trained here, added to the model."""
+    classes = {task.name: task.classes for task in trained.tasks}
+    model.state.add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ class Oracle:
     def learn(self, data: Task, /) -> str:
         return data.name
 
-    def predict(self, x: Tensor, task: str | None = None) -> Prediction:
-        names = self.infer_task(x) if task is None else [task] * len(x)
+    def predict(self, x: Tensor, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+        names = self.infer_task(x, among=among) if task is None else [task] * len(x)
         self.asked += [] if task is None else [task]
         labels = torch.stack([self.known[image.numpy().tobytes()][2] for image in x])
         return Prediction(labels, list(names), torch.ones(len(x)))

@@ -140,8 +140,8 @@ class TestObserve:
         self.feed(away, stream[0], 50)
         self.feed(straight, stream[0], 100)
         self.feed(straight, stream[0], 50)
-        away._observer.settle()
-        straight._observer.settle()
+        away._observer.write_back()
+        straight._observer.write_back()
         a, b = away.bank.mask(0), straight.bank.mask(0)
         assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -152,8 +152,8 @@ class TestObserve:
         for task in stream[:2]:
             names = together.observe_batches(task.train, positions)
             assert names == [single.observe(*task.train.batch(p)) for p in positions]
-        together._observer.settle()
-        single._observer.settle()
+        together._observer.write_back()
+        single._observer.write_back()
         assert together.tasks == single.tasks
         assert all(torch.equal(together.bank.packed(i), single.bank.packed(i)) for i in range(len(single.bank)))
 
@@ -168,7 +168,7 @@ class TestObserve:
         model = self.model(budget=2)
         for task in stream[:2]:
             self.feed(model, task, 100)
-        model._observer.settle()
+        model._observer.write_back()
         before = [model.bank.packed(i) for i in range(2)]
         with pytest.warns(UserWarning, match="all 2 masks of the budget are in use"):
             assert self.feed(model, stream[2], 50) == [None] * 50
@@ -198,7 +198,7 @@ class TestObserve:
         assert not model._observer.half_trained
         before = model.bank.mask(0)
         assert set(self.feed(model, stream[0], 50)) == {"observed-0"}
-        model._observer.settle()
+        model._observer.write_back()
         kept = [(before[n] == after).float().mean() for n, after in model.bank.mask(0).items()]
         assert min(kept) > 0.95
 
@@ -316,7 +316,7 @@ def test_answers_follow_every_change_of_the_masks(small: SupSup, stream: Stream,
     before = {name: {key: value.clone() for key, value in weights.items()} for name, weights in held.items()}
     small.learn(stream[2])
     check()
-    small.replace_mask("permutation-0", small.mask("permutation-2"))
+    small.state.replace("permutation-0", small.mask("permutation-2"))
     check()
     small.forget("permutation-1")
     check()

@@ -210,7 +210,7 @@ def test_observing_keeps_statistics_with_their_mask(tasks: list[Task], monkeypat
     learned = model.subnetwork(first)["norm.running_mean"].clone()
     assert not torch.equal(learned, model.net.statistics["norm.running_mean"])
     observer = model._observer
-    observer.settle()
+    observer.write_back()
     observer._take_off()
     observer._take_up(first)
     assert torch.equal(observer.bench.mask()["norm.running_mean"], learned)

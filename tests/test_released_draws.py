@@ -56,7 +56,7 @@ def test_masks_are_those_of_plain_steps_on_the_drawn_batches(source: Source) -> 
     draws = SCRIPT["draw"](1, net, source, recipe, 2, [])
     model = SupSup(net, recipe=recipe, pretrained=True)
     for trained in SCRIPT["learned"](model, stream, source, draws):
-        model.take_in(trained)
+        SCRIPT["take_in"](model, trained)
     weights = list(net.parameters())
     for index, task in enumerate(stream):
         scores = [first[index].clone().requires_grad_() for first in draws.scores]

@@ -8,13 +8,13 @@ from supsup.evaluate import Evaluation as Evaluation
 from supsup.evaluate import evaluate as evaluate
 from supsup.evaluate import follow as follow
 from supsup.file.export import export as export
-from supsup.file.loading import load as load
 from supsup.hopfield.learner import HopSupSup as HopSupSup
 from supsup.hopfield.recovery import Recovery as Recovery
 from supsup.hopfield.units import UnitRecipe as UnitRecipe
 from supsup.inference import Inference as Inference
 from supsup.learner import SupSup as SupSup
-from supsup.prediction import Prediction as Prediction
+from supsup.learner import load as load
+from supsup.protocol import Prediction as Prediction
 from supsup.scenario import Scenario as Scenario
 from supsup.training import Recipe as Recipe
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,15 +45,15 @@ def labels(y: Array, count: int, device: torch.device) -> Tensor:
     return tensor.to(device, torch.int64)
 
 
-def positions(places: Tensor, count: int) -> None:
-    """An error unless these are positions [batches, images] among so many images."""
-    shaped = places.ndim == 2 and places.numel() > 0
-    if not shaped or not 0 <= int(places.min()) <= int(places.max()) < count:
+def positions(indices: Tensor, count: int) -> None:
+    """An error unless these are indices [batches, images] of so many images."""
+    shaped = indices.ndim == 2 and indices.numel() > 0
+    if not shaped or not 0 <= int(indices.min()) <= int(indices.max()) < count:
         raise SupSupError(f"positions must be [batches, images] within the part's {count} images")
 
 
 def label_range(y: Tensor, outputs: int, task: str) -> None:
-    """Every label must have an output of its own."""
+    """An error unless every label has an output."""
     low, high = int(y.min()), int(y.max())
     if low < 0:
         raise SupSupError(f"task {task!r} has the label {low}; labels count from 0")
@@ -69,18 +71,23 @@ def same_shape(shape: tuple[int, ...], learned: tuple[int, ...] | None) -> None:
 
 
 def outputs_for(net: FrozenNet, images: Tensor, learned: tuple[int, ...] | None) -> int:
+    """How many outputs a frozen network gives for such images, or an error if it does not take them."""
+    same_shape(tuple(images.shape[1:]), learned)
+    return outputs_of(partial(net.run, weights=net.weights), images)
+
+
+def outputs_of(run: Callable[[Tensor], Any], images: Tensor) -> int:
     """How many outputs a network gives for such images, or an error if it does not take them."""
-    shape = tuple(images.shape[1:])
-    same_shape(shape, learned)
     try:
-        outputs = net.run(images[:1], net.weights)
+        outputs = run(images[:1])
     except SupSupError:
         raise
     except Exception as error:  # the forward pass of a module of the user's own may raise anything
+        shape = tuple(images.shape[1:])
         raise SupSupError(f"the network does not take images of shape {shape}: {error}") from error
     if outputs.ndim != 2 or len(outputs) != 1:
         raise SupSupError(f"the network must give one vector of outputs per image; got {tuple(outputs.shape)}")
-    return outputs.shape[1]
+    return int(outputs.shape[1])
 
 
 def task_to_learn(
@@ -94,18 +101,48 @@ def task_to_learn(
     if not task.name:
         raise SupSupError("a task needs a name that is not empty")
     if task.name in taken:
-        raise SupSupError(f"task {task.name!r} has been learned already; use another name or forget it first")
+        raise SupSupError(
+            f"task {task.name!r} has been learned already; use another name (a SupSup model can also forget it)"
+        )
     if len(task.train) == 0:
         raise SupSupError(f"task {task.name!r} is empty: its training part has no images")
     return task
 
 
+def stream_to_learn(
+    stream: Iterable[Task], taken: Container[str], net: FrozenNet, learned: tuple[int, ...] | None
+) -> list[Task]:
+    """The tasks of a stream, at least one, all of which can be learned; images that tasks share are checked once."""
+    checked: set[tuple[int, ...]] = set()
+    tasks: list[Task] = []
+    for each in stream:
+        task = task_to_learn(each, None, taken, learned, net.device)
+        learned = learned or task.train.shape
+        same_shape(task.train.shape, learned)
+        key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
+        if key not in checked:
+            task_fits(task, net, learned)
+        checked.add(key)
+        tasks.append(task)
+    if not tasks:
+        raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
+    names = Counter(task.name for task in tasks)
+    if len(names) < len(tasks):
+        raise SupSupError(f"the stream names more than one task {names.most_common(1)[0][0]!r}; names must differ")
+    return tasks
+
+
 def task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None) -> None:
     """The images of a task are finite and the network takes them, and every label has an output."""
-    if task.train.images.is_floating_point() and not bool(task.train.images.sum().isfinite()):
-        images(task.train.tensors(net.device)[0], net.device)
+    finite(task, net.device)
     first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
     label_range(task.train.labels, outputs_for(net, first.to(net.device), learned), task.name)
+
+
+def finite(task: Task, device: torch.device) -> None:
+    """An error if images that a task is trained on hold NaN or infinite pixels."""
+    if task.train.images.is_floating_point() and not bool(task.train.images.sum().isfinite()):
+        images(task.train.tensors(device)[0], device)
 
 
 def _task_of_pair(pair: Any, name: str | None, learned: tuple[int, ...] | None, device: torch.device) -> Task:

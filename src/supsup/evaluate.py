@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from supsup import progress
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.grading import Grade, Grader, Grading, Known, Learner, LooksBack
-from supsup.learner import SupSup
+from supsup.grading import Grade, Grader, Grading, Known
+from supsup.protocol import InfersTask, Learner, Observes
 from supsup.scenario import Scenario, scenario_named
 from supsup.training.order import many_positions
 
@@ -77,48 +77,45 @@ def evaluate(
 ) -> Evaluation:
     """Grade a learner on the whole test part of every task of the stream that it knows.
 
-    known   answers with the task known, kept from earlier gradings of the same learner on the same stream
+    known   answers with the task known from earlier gradings of the same learner on the same stream
     stages  also grade as if only the first n tasks had been learned, for each n given (where the learner can answer
             so). Without it: now, and each task as it was when it was the newest, for forgetting.
     """
     setting = scenario_named(scenario)
     known = known or Known(batch_size)
     if known.batch_size != batch_size:
-        raise SupSupError(f"the answers kept are for batches of {known.batch_size}, not {batch_size}")
+        raise SupSupError(f"the known answers are for batches of {known.batch_size}, not {batch_size}")
     grader = Grader(model, setting, protocol, known)
-    learned = set(model.tasks)
-    tasks = list(stream) if not setting.given_in_training else [task for task in stream if task.name in learned]
+    names = model.tasks
+    order = {name: index for index, name in enumerate(names)}
+    tasks = list(stream) if not setting.given_in_training else [task for task in stream if task.name in order]
     if not tasks:
         raise SupSupError("the model knows no task of this stream; learn some first")
     if not setting.given_in_training:
         grades = grader.grades(tasks, None)
-        return Evaluation(setting.name, protocol, [len(tasks)], [grades], {}, len(model.tasks))
-    tasks.sort(key=lambda task: model.tasks.index(task.name))
-    looks_back = isinstance(model, LooksBack)
-    if stages is None:
-        ends = [len(tasks)]
-    else:
-        ends = list(stages)
-        if not ends or not all(1 <= n <= len(tasks) for n in ends) or (not looks_back and ends != [len(tasks)]):
-            raise SupSupError(
-                f"stages must lie between 1 and the {len(tasks)} tasks known, and earlier ones need a learner that can "
-                f"look back; got {ends} (use follow to grade while learning)"
-            )
+        return Evaluation(setting.name, protocol, [len(tasks)], [grades], {}, len(names))
+    tasks.sort(key=lambda task: order[task.name])
+    looks_back = isinstance(model, InfersTask)
+    ends = [len(tasks)] if stages is None else _checked_stages(model, stages, len(tasks), looks_back)
+
+    def up_to(task: Task) -> list[str]:
+        return names[: order[task.name] + 1]
+
     graded: list[dict[str, Grade]] = []
     fresh: dict[str, Grade] = {}
     want_fresh = looks_back and stages is None
     with progress.bar("grading", len(ends) + (len(tasks) if want_fresh else 0), "stages", show_progress) as advance:
         for end in ends:
-            graded.append(grader.grades(tasks[:end], _up_to(model, tasks[end - 1])))
+            graded.append(grader.grades(tasks[:end], up_to(tasks[end - 1])))
             advance(1)
         for task in tasks if want_fresh else []:
             # With the task given, the answer does not depend on what else is known.
             newest = graded[-1] if setting.given_at_test else None
-            fresh[task.name] = (newest or grader.grades([task], _up_to(model, task)))[task.name]
+            fresh[task.name] = (newest or grader.grades([task], up_to(task)))[task.name]
             advance(1)
     for end, stage in zip(ends, graded):
         fresh.setdefault(tasks[end - 1].name, stage[tasks[end - 1].name])
-    return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))
+    return Evaluation(setting.name, protocol, ends, graded, fresh, len(names))
 
 
 def follow(
@@ -184,17 +181,25 @@ def following(
 
 def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:
     """The task's batches, without a word about where they come from, from decision to decision."""
-    if not isinstance(model, SupSup):
-        raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs)")
+    if not isinstance(model, Observes):
+        raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs); use GG, GNs or GNu")
     recipe = model.recipe
     drawn = recipe.steps * recipe.batch_size
     order = many_positions(model.seed, [task.name], len(task.train), drawn, model.device)[0]
     return model.observing(task.train, order.view(recipe.steps, recipe.batch_size))
 
 
-def _up_to(model: Learner, task: Task) -> list[str]:
-    names = model.tasks
-    return names[: names.index(task.name) + 1]
+def _checked_stages(model: Learner, stages: Sequence[int], known: int, looks_back: bool) -> list[int]:
+    """The stages to grade, or an error if the learner cannot answer as it would have then."""
+    ends = list(stages)
+    if not ends or not all(1 <= end <= known for end in ends):
+        raise SupSupError(f"stages must lie between 1 and the {known} tasks known; got {ends}")
+    if not looks_back and ends != [known]:
+        raise SupSupError(
+            f"{type(model).__name__} cannot look back: it no longer answers as it did before it learned the later "
+            f"tasks, so of the stages {ends} only [{known}] can be graded now; use follow to grade while learning"
+        )
+    return ends
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -10,10 +10,10 @@ Protocols, for scenarios where the task is not given at test:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,39 +21,13 @@ from torch import Tensor
 from supsup import philox
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.learner import SupSup
-from supsup.prediction import Prediction
+from supsup.protocol import InfersBatches, InfersTask, Learner, OneTaskPerCall
 from supsup.scenario import Scenario
 
 Grading = Literal["paper", "paper-full-batch", "strict"]
 _ASKED_TOGETHER = 32  # tasks whose deciding images are handed in at once
 _MIXED = 16  # tasks whose images share batches under the strict protocol …
 _STRICT = {"cpu": 4096, "cuda": 1 << 18}  # … of so many images
-
-
-class Learner(Protocol):
-    """What is needed of anything that is graded."""
-
-    @property
-    def tasks(self) -> list[str]: ...
-
-    def learn(self, data: Task, /) -> str: ...
-
-    def predict(self, x: Tensor, task: str | None = None) -> Prediction: ...
-
-
-@runtime_checkable
-class LooksBack(Protocol):
-    """A learner that can answer as if it knew some of its tasks only, so that earlier stages can be graded later."""
-
-    def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str: ...
-
-
-@runtime_checkable
-class InfersBatches(Protocol):
-    """A learner that can decide on many batches [r, b, …] in one call."""
-
-    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -80,7 +54,7 @@ class Answers:
 
 
 class Known:
-    """What stays the same from one grading to another as long as answers with the task known do.
+    """What later gradings of the same learner on the same stream need not ask again.
 
     By task: the first image of each test batch, and how many answers are right in each batch if the task is known.
 
@@ -95,8 +69,8 @@ class Known:
 
     def order_of(self, task: Task, device: torch.device) -> Tensor:
         """Positions of the task's test images, batch after batch."""
-        own = self.orders.get(task.name)
-        return order_of_test(task, device) if own is None else own.to(device)
+        order = self.orders.get(task.name)
+        return order_of_test(task, device) if order is None else order.to(device)
 
     def leading_of(self, task: Task, device: torch.device) -> Tensor:
         """Positions of the images that stand first in their batches."""
@@ -116,6 +90,12 @@ class Grader:
     def __init__(self, model: Learner, scenario: Scenario, protocol: Grading, known: Known) -> None:
         if protocol not in get_args(Grading):
             raise SupSupError(f"unknown protocol {protocol!r}; known: {', '.join(get_args(Grading))}")
+        mixes = protocol == "strict" and not scenario.given_at_test
+        if mixes and isinstance(model, OneTaskPerCall) and model.one_task_per_call:
+            raise SupSupError(
+                f"{type(model).__name__} needs images of one task at a time, and the protocol 'strict' mixes tasks; "
+                "use protocol='paper', which asks about each task's test images on their own"
+            )
         self.model, self.scenario, self.protocol, self.known = model, scenario, protocol, known
 
     def grades(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Grade]:
@@ -127,7 +107,7 @@ class Grader:
                 answers |= self._mixed(tasks[start : start + _MIXED], among)
         else:
             leading: dict[str, list[str]] = {}
-            if not scenario.given_at_test and self.protocol == "paper" and isinstance(self.model, LooksBack):
+            if not scenario.given_at_test and self.protocol == "paper" and isinstance(self.model, InfersTask):
                 leading = self._decided_by_one_image(self.model, tasks, among)
             for task in tasks:
                 answers[task.name] = self._answers(task, leading.get(task.name), among)
@@ -146,9 +126,9 @@ class Grader:
         size = self.known.sizes_of(task)
         if self.scenario.given_at_test:
             return Answers(self._with_the_task_known(task), size, [task.name] * len(size))
-        if not isinstance(self.model, LooksBack):
+        if not isinstance(self.model, InfersTask):
             x, y = self._test(task)
-            prediction = self.model.predict(x)
+            prediction = self.model.predict(x, among=among)
             right = (prediction.labels == y).cpu()
             return Answers(right, torch.ones(len(y), dtype=torch.int64), prediction.tasks)
         if deciding is None:
@@ -185,7 +165,7 @@ class Grader:
         return torch.device(getattr(self.model, "device", "cpu"))
 
     def _decided_by_one_image(
-        self, model: LooksBack, tasks: Sequence[Task], among: Sequence[str] | None
+        self, model: InfersTask, tasks: Sequence[Task], among: Sequence[str] | None
     ) -> dict[str, list[str]]:
         """For each task the task that the first image of each of its test batches seems to belong to."""
         decided: dict[str, list[str]] = {}
@@ -196,7 +176,7 @@ class Grader:
             decided |= {task.name: [next(names) for _ in lead] for task, lead in zip(asked, leads)}
         return decided
 
-    def _decided_by_batches(self, model: LooksBack, x: Tensor, among: Sequence[str] | None) -> list[str]:
+    def _decided_by_batches(self, model: InfersTask, x: Tensor, among: Sequence[str] | None) -> list[str]:
         """The task that each batch seems to belong to."""
         batches = list(x.split(self.known.batch_size))
         decided: list[str] = []
@@ -207,17 +187,13 @@ class Grader:
 
     def _mixed(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Answers]:
         """Each image on its own, in batches of all these tasks' images in a random order."""
-        model = self.model
         parts = [task.test.tensors(self._device) for task in tasks]
         x, y = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         order = philox.permutations(0, ["mixture"], len(y))[0].to(y.device)
         right = torch.zeros_like(y, dtype=torch.bool)
         used = [""] * len(y)
-        predict: Callable[[Tensor], Prediction] = model.predict
-        if isinstance(model, SupSup):
-            predict = lambda batch: model.predict(batch, among=among)  # noqa: E731
         for rows in order.split(_STRICT[self._device.type]):
-            prediction = predict(x[rows])
+            prediction = self.model.predict(x[rows], among=among)
             right[rows] = prediction.labels == y[rows]
             for row, name in zip(rows.tolist(), prediction.tasks):
                 used[row] = name

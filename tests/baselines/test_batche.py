@@ -74,7 +74,22 @@ def test_bytes_with_heads_of_their_own(stream: Stream) -> None:
     assert model.bytes == 4 * 784 * 100 + 2 * 4 * (784 + 100 + 100 * 10)
 
 
+def test_at_an_earlier_stage_only_the_tasks_learned_by_then_come_into_question(stream: Stream) -> None:
+    """Otherwise the curve over stages would show the last one's difficulty at every stage."""
+    model = BatchE(nets.FullyConnected((784, 20, 10)), recipe=Recipe(steps=2), device="cpu")
+    model.learn_many(stream[:3])
+    graded = evaluate(model, stream[:3], "GNu", protocol="strict", stages=[1, 3])
+    assert graded.grades[0]["permutation-0"].inferred == 1
+    assert graded.grades[1]["permutation-0"].inferred < 0.9, "a test that could fail"
+    images = stream[2].test.tensors()[0]
+    assert set(model.predict(images, among=["permutation-1"]).tasks) == {"permutation-1"}
+
+
 def test_unknown_settings() -> None:
+    model = BatchE(nets.FullyConnected((4, 3)), recipe=Recipe(steps=1), device="cpu")
+    model.own["t"] = {}
+    with pytest.raises(SupSupError, match="unknown inference setting"):
+        model.infer_task(torch.zeros(1, 4), speed=3)
     with pytest.raises(SupSupError, match="'trained' or 'random'"):
         small(base="other")
     with pytest.raises(SupSupError, match="'rank-one' or 'head'"):

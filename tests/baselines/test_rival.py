@@ -50,6 +50,15 @@ def test_errors_say_what_to_do(kind: type, stream: Stream, images: torch.Tensor)
         model.learn(stream[0])
 
 
+def test_one_head_answers_in_the_name_of_the_newest_task_that_comes_into_question(
+    stream: Stream, images: torch.Tensor
+) -> None:
+    model = LowerBound(nets.FullyConnected((784, 8, 10)), heads="single", recipe=Recipe(steps=1), device="cpu")
+    model.learn_many(stream[:3])
+    assert set(model.predict(images).tasks) == {"permutation-2"}
+    assert set(model.predict(images, among=["permutation-1", "permutation-0"]).tasks) == {"permutation-1"}
+
+
 @pytest.mark.parametrize("kind", [PSP, LowerBound, SeparateHeads, UpperBound])
 def test_a_method_that_needs_the_task_asks_for_it(kind: type, stream: Stream, images: torch.Tensor) -> None:
     model = kind(nets.FullyConnected((784, 8, 10)), recipe=Recipe(steps=1), device="cpu")

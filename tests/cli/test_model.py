@@ -64,7 +64,7 @@ def test_a_hopfield_memory_is_told_too(hop: tuple[HopSupSup, object, object], tm
 def test_verify_and_repair(file: Path) -> None:
     assert run("verify", file).exit_code == 0
     with ModelFile(file) as model:
-        lost = list(model.rows())[1]
+        lost = list(model.records())[1]
     content = bytearray(file.read_bytes())
     content[content.index(lost.mask[2000:2030])] ^= 1
     file.write_bytes(content)

@@ -18,8 +18,8 @@ def model_file(path: Path, tasks: int = 12) -> dict[str, bytes]:
     chance = torch.Generator().manual_seed(0)
     for number in range(tasks):
         mask = {name: torch.rand(shape, generator=chance) < 0.4 for name, shape in model.net.shapes.items()}
-        model.put({f"task-{number}": 10}, model.bank.pack(mask)[:, None], {}, (200,))
-        model.commit()
+        model.state.add({f"task-{number}": 10}, model.bank.pack(mask)[:, None], {}, (200,))
+        model.state.commit()
     model.save(path)
     return masks(model)
 
@@ -47,7 +47,7 @@ def rescued(path: Path) -> dict[str, bytes]:
 def position_of(path: Path, task: str) -> int:
     """Where in the file some bytes of a task's mask lie."""
     with ModelFile(path) as file:
-        mask = next(row.mask for row in file.rows() if row.name == task)
+        mask = next(row.mask for row in file.records() if row.name == task)
     return path.read_bytes().index(mask[600:630])
 
 

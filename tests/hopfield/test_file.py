@@ -59,7 +59,7 @@ def test_the_state_has_one_size_whatever_the_number_of_tasks(tmp_path: Path) -> 
         stored(tasks).save(path)
         with ModelFile(path) as file:
             states.add(len(file.state()))
-            assert list(file.rows()) == []
+            assert list(file.records()) == []
         files.append(path.stat().st_size)
     assert len(states) == 1
     assert max(files) - min(files) <= 2 * 1024  # a page, in each copy of the header

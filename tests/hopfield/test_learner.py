@@ -44,6 +44,25 @@ def test_an_unknown_tasks_images_are_answered_with_its_own_mask(hop: Hop) -> Non
         first += task.classes
 
 
+def test_with_the_task_known_only_its_outputs_answer(hop: Hop) -> None:
+    """Outputs of other tasks would make answers wrong that can only be right."""
+    model, tasks, _ = hop
+    first, second = (task.name for task in tasks)
+    x, y = tasks[1].test.tensors()
+    units = model.recover(x).units
+    free, known = model.predict(x, units=units), model.predict(x, task=second, units=units)
+    assert (known.labels == y).float().mean() >= (free.labels == y).float().mean()
+    assert known.tasks == [second] * len(y)
+    assert torch.equal(known.labels, model.predict(x, task=second).labels), "the mask is recovered where none is given"
+    other = model.predict(x, task=first, units=units)
+    assert other.tasks == [first] * len(y)
+    assert bool((other.confidence < known.confidence).float().mean() > 0.9)
+    both = model.predict(x, among=[second, first], units=units)
+    assert (both.tasks, both.labels.tolist()) == (free.tasks, free.labels.tolist())
+    with pytest.raises(SupSupError, match=r"predict\(x, units="):
+        model.predict(x, units)  # type: ignore[arg-type]
+
+
 def test_what_is_kept_does_not_grow(hop: Hop) -> None:
     model, _, _ = hop
     assert model.tasks == ["classes-0-1", "classes-6-7"]
@@ -115,6 +134,8 @@ def test_mistakes_are_explained() -> None:
         model.learn((x, y), task="a")
     with pytest.raises(SupSupError, match="outputs=9 or more"):
         model.learn((x, y + 5), task="b")
+    with pytest.raises(SupSupError, match="learned already"):
+        model.store("a", 2, random_units(0), (20,))
     with pytest.raises(SupSupError, match="several images"):
         model.predict(x[:1])
     with pytest.raises(SupSupError, match="unknown task 'c'; known: a"):

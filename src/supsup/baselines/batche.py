@@ -10,14 +10,15 @@ from typing import Any, Literal, get_args, overload
 import torch
 from torch import Tensor, nn
 
-from supsup import checks, philox
+from supsup import philox
 from supsup.baselines import storage
 from supsup.baselines.inferring import TaskInference, decide
 from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.prediction import Prediction
+from supsup.protocol import Prediction
+from supsup.tasks import check_among
 from supsup.training import Recipe
 from supsup.training.trainee import State
 
@@ -108,7 +109,7 @@ class BatchE(Rival):
         among  only these tasks come into question (all by default)
         how    fields of `TaskInference` in place of the model's own setting
         """
-        images = checks.images(x, self.device)
+        images = self.checked_images(x)
         if per not in ("image", "batch", "first"):
             raise SupSupError(f"unknown per={per!r}; use 'image', 'batch' or 'first'")
         decisions = {"image": images[:, None], "batch": images[None], "first": images[None, :1]}[per]
@@ -118,19 +119,27 @@ class BatchE(Rival):
     @torch.no_grad()
     def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None, **how: Any) -> list[str]:
         """The task of each of r batches [r, b, …]."""
-        names = [self.answering(name) for name in (self.tasks if among is None else among)]
-        if not names:
-            raise SupSupError("there is no task to choose from; learn some first, or name some in among")
-        indices = decide(self, x, names, max(self._classes[name] for name in names), replace(self.inference, **how))
+        if not self.own:
+            raise SupSupError("no task has been learned yet; call learn first")
+        names = self.tasks if among is None else list(among)
+        check_among(names, self.own)
+        try:
+            settings = replace(self.inference, **how)
+        except TypeError as error:
+            raise SupSupError(f"unknown inference setting: {error}") from error
+        indices = decide(self, x, names, max(self._classes[name] for name in names), settings)
         return [names[i] for i in indices.tolist()]
 
     @torch.no_grad()
-    def predict(self, x: Array, task: str | None = None) -> Prediction:
-        """A label for every image, with the task known or inferred for each image on its own."""
-        if task is not None or not self.own:
+    def predict(self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+        """A label for every image, with the task known or inferred for each image on its own.
+
+        among  where it is not known: only these tasks come into question (all by default)
+        """
+        if task is not None:
             return super().predict(x, task)
-        images = checks.images(x, self.device)
-        names = self.infer_task(images)
+        images = self.checked_images(x)
+        names = self.infer_batches(images[:, None], among=among)
         labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
         confidence = torch.empty(len(images), device=self.device)
         for name in set(names):

@@ -7,18 +7,18 @@ labels  "shared": every task uses the same outputs (GNs). "unshared": each task 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from supsup import checks
 from supsup.baselines import storage
 from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.prediction import Prediction
+from supsup.protocol import Prediction
 from supsup.training import Recipe
 from supsup.training.trainee import State
 
@@ -96,22 +96,25 @@ class Consolidation(Rival):
         """How much the task just learned needs each weight."""
 
     @torch.no_grad()
-    def predict(self, x: Array, task: str | None = None) -> Prediction:
-        """A label for every image and, where labels are unshared, the task whose output is the largest."""
-        name = self.answering(task)
+    def predict(self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+        """A label for every image and, where labels are unshared, the task whose output is the largest.
+
+        among  where the task is not given: only the outputs of these may answer (of all tasks by default)
+        """
+        name = self.answering(task, among)
         if self.labels == "shared":
-            return super().predict(x, task)
-        images = checks.images(x, self.device)
-        spans = self._outputs if task is None else {name: self._outputs[name]}
+            return super().predict(x, task, among=among)
+        images = self.checked_images(x)
+        asked = [name] if task is not None else self.tasks if among is None else list(among)
         closed = torch.full((self.shared[self.head].shape[0],), -torch.inf, device=self.device)
         owner = torch.zeros(len(closed), dtype=torch.int64, device=self.device)
         start = owner.clone()
-        for number, outputs in enumerate(spans.values()):
-            place = slice(outputs.start, outputs.stop)
-            closed[place], owner[place], start[place] = 0, number, outputs.start
+        for number, each in enumerate(asked):
+            outputs = self._outputs[each]
+            span = slice(outputs.start, outputs.stop)
+            closed[span], owner[span], start[span] = 0, number, outputs.start
         confidence, chosen = self.answers(images, self.shared | {OPEN: closed})
-        names = list(spans)
-        return Prediction(chosen - start[chosen], [names[i] for i in owner[chosen].tolist()], confidence)
+        return Prediction(chosen - start[chosen], [asked[i] for i in owner[chosen].tolist()], confidence)
 
     @property
     def bytes(self) -> int:

@@ -24,7 +24,8 @@ from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.nets.fully_connected import plain_layers
-from supsup.prediction import Prediction
+from supsup.protocol import Prediction
+from supsup.tasks import check_among, unknown_task
 from supsup.training import Recipe
 from supsup.training.captured import Lane
 from supsup.training.trainee import State
@@ -187,11 +188,26 @@ class Rival(ABC):
         yield from learn_independent(self, tasks[len(alone) :])
 
     @torch.no_grad()
-    def predict(self, x: Array, task: str | None = None) -> Prediction:
-        """A label for every image, with the task given where the method needs it."""
-        name = self.answering(task)
-        confidence, labels = self.answers(checks.images(x, self.device), self.state_of(name))
+    def predict(self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+        """A label for every image, with the task given where the method needs it.
+
+        among  where it is not given: only these tasks come into question (all by default)
+        """
+        name = self.answering(task, among)
+        confidence, labels = self.answers(self.checked_images(x), self.state_of(name))
         return Prediction(labels, [name] * len(labels), confidence)
+
+    def checked_images(self, x: Array) -> Tensor:
+        """Images on the device, or an error if the network does not take them."""
+        images = checks.images(x, self.device)
+        self.outputs_for(images)
+        return images
+
+    @torch.no_grad()
+    def outputs_for(self, images: Tensor) -> int:
+        """How many outputs the network gives for such images, or an error if it does not take them."""
+        self.net.eval()
+        return checks.outputs_of(lambda x: functional_call(self.net, self.shared, (x,)), images)
 
     def answers(self, images: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """The largest probability and its output for each image."""
@@ -199,24 +215,28 @@ class Rival(ABC):
         pieces = [self.run(state, piece).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
         return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
 
-    def answering(self, task: str | None) -> str:
-        """The task to answer for, or an error that says what to do."""
+    def answering(self, task: str | None, among: Sequence[str] | None = None) -> str:
+        """The task to answer for, or an error that says what to do.
+
+        A method that does not need the task answers in the name of the newest that comes into question.
+        """
         if not self.own:
             raise SupSupError("no task has been learned yet; call learn first")
-        if task is None:
-            if self.needs_task:
-                raise SupSupError(f"{type(self).__name__} has to be told the task: predict(x, task=...)")
-            return self.tasks[-1]
-        if task not in self.own:
-            known = ", ".join(self.tasks[:5]) + (", …" if len(self.own) > 5 else "")
-            raise SupSupError(f"unknown task {task!r}; known: {known}")
-        return task
+        if task is not None:
+            if task not in self.own:
+                raise unknown_task(task, self.tasks)
+            return task
+        if among is not None:
+            check_among(among, self.own)
+        if self.needs_task:
+            raise SupSupError(f"{type(self).__name__} has to be told the task: predict(x, task=...)")
+        asked = self.own if among is None else set(among)
+        return next(name for name in reversed(self.own) if name in asked)
 
     def check(self, task: Task) -> None:
         """An error if a task cannot be learned."""
-        if task.name in self.own:
-            raise SupSupError(f"task {task.name!r} has been learned already; use another name")
-        if len(task.train) == 0:
-            raise SupSupError(f"task {task.name!r} is empty: its training part has no images")
-        outputs = self.shared[self.head].shape[0] - self.label_offset(task)
+        checks.task_to_learn(task, None, self.own, None, self.device)
+        checks.finite(task, self.device)
+        first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
+        outputs = self.outputs_for(first.to(self.device)) - self.label_offset(task)
         checks.label_range(task.train.labels, outputs, task.name)

@@ -66,11 +66,11 @@ def bench_masking(
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         passes: dict[str, Callable[[int], object]] = {
             "plain": lambda _: model.net.module(x),
-            "selected": lambda _: model.switched.run(bank, 0, x),
+            "selected": lambda _: model.state.switched.run(bank, 0, x),
             "predict": lambda _: model.predict(x, task=names[0]),
         }
         changes: dict[str, Callable[[int], object]] = {
-            "switch": lambda turn: model.switched.switch(bank, turn % tasks),
+            "switch": lambda turn: model.state.switched.switch(bank, turn % tasks),
             "one by one": lambda turn: model.net.masked(bank.subnetwork(turn % tasks)),
             "other task": lambda turn: model.predict(x, task=names[turn % tasks]),
         }
@@ -114,7 +114,7 @@ def with_random_masks(
 
     shapes = model.net.shapes
     columns = [pack_columns({name: mask(shape) for name, shape in shapes.items()}) for _ in range(tasks)]
-    model.put({f"random-{i}": 1 for i in range(tasks)}, torch.cat(columns, 1), {}, image)
+    model.state.add({f"random-{i}": 1 for i in range(tasks)}, torch.cat(columns, 1), {}, image)
     return model
 
 
@@ -129,7 +129,7 @@ def in_turn(works: Mapping[str, Callable[[int], object]], device: torch.device, 
 
 def bytes_moved(model: SupSup) -> int:
     """The fewest bytes that a switch moves: weights are read and written, their bits read, and statistics copied."""
-    switched = model.switched
+    switched = model.state.switched
     written = switched.masked.numel() * switched.masked.element_size() + 4 * switched.statistics.numel()
     return 2 * written + len(model.bank.column(0))
 

@@ -31,8 +31,8 @@ from supsup.bench.measurement import as_record
 from supsup.cli.networks import KNOWN, network_named
 from supsup.data import Stream
 from supsup.devices import resolve
-from supsup.file.loading import load
 from supsup.inference import Inference
+from supsup.learner import load
 from supsup.provenance import provenance
 from supsup.report import time_plot, write
 from supsup.training import SPLIT_CIFAR100, Recipe

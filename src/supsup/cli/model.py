@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-from supsup.file import codec, loading
-from supsup.file import export as exporting
-from supsup.file import repair as repairing
+import supsup
+import supsup.file.repair
+from supsup.file import codec
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND
 
@@ -34,7 +34,7 @@ def tasks(file: File) -> None:
         for heading in ("classes", "density %", "bytes", "bits/weight", "learned"):
             table.add_column(heading, justify="right", no_wrap=True)
         weights = sum(model.header.sizes)
-        for row in model.rows():
+        for row in model.records():
             size = len(row.mask) + len(row.extras)
             table.add_row(
                 escape(row.name),
@@ -51,7 +51,7 @@ def info(file: File) -> None:
     """Say what a model file holds, and how its size compares with the entropy bound and the paper's own count."""
     with ModelFile(file) as model:
         header, coded, extras, bound, paper = model.header, 0, 0, 0.0, 0.0
-        for row in model.rows():
+        for row in model.records():
             packed = row.decoded(header, model.reference).packed
             coded, extras = coded + len(row.mask), extras + len(row.extras)
             bound += codec.entropy_bytes(packed, header.sizes)
@@ -98,7 +98,7 @@ def info(file: File) -> None:
 
 def verify(file: File) -> None:
     """Check every task of a model file; the exit code is 1 if anything is damaged."""
-    console, findings = Console(), repairing.verify(file)
+    console, findings = Console(), supsup.file.repair.verify(file)
     for problem in [*findings.structure, *findings.damaged.values()]:
         console.print(f"[red]damaged[/] {escape(problem)}", highlight=False, soft_wrap=True)
     if findings.clean:
@@ -117,7 +117,7 @@ def repair(
 ) -> None:
     """Write every intact task of a damaged file to a new one; the exit code is 1 if a task is or may be lost."""
     target = out or file.with_name(f"{file.stem}-repaired{file.suffix}")
-    console, findings = Console(), repairing.repair(file, target)
+    console, findings = Console(), supsup.file.repair.repair(file, target)
     console.print(f"{escape(str(target))}: {len(findings.intact):,} tasks rescued", highlight=False)
     for name, problem in findings.damaged.items():
         console.print(f"[red]lost[/] {escape(name)}: {escape(problem)}", highlight=False, soft_wrap=True)
@@ -161,5 +161,5 @@ def export(
     out: Annotated[Path, Argument(help="out.safetensors or out.onnx.")],
 ) -> None:
     """Write one task's subnetwork as an ordinary network, checked by running it."""
-    exporting.export(loading.load(file, device="cpu"), task, out)
+    supsup.export(supsup.load(file, device="cpu"), task, out)
     Console().print(f"{escape(str(out))}: task {escape(task)}, same outputs as the model", highlight=False)

@@ -16,12 +16,10 @@ from supsup.data import Stream
 from supsup.errors import SupSupError
 from supsup.evaluate import Evaluation, evaluate, follow
 from supsup.file.format import Header
-from supsup.file.loading import load
 from supsup.file.modelfile import ModelFile
-from supsup.file.saving import header_of
 from supsup.grading import Grading
 from supsup.inference import Inference, Method
-from supsup.learner import SupSup
+from supsup.learner import SupSup, load
 from supsup.provenance import provenance
 from supsup.training import Recipe
 
@@ -185,7 +183,7 @@ def _check_same(model: SupSup, file: Path) -> None:
 
     with ModelFile(file) as existing:
         there = essentials(existing.header)
-    here = essentials(header_of(model))
+    here = essentials(model.state.header())
     differing = [key for key in here | there if here.get(key) != there.get(key)]
     if differing:
         was = ", ".join(f"{key} {there.get(key)} (now {here.get(key)})" for key in differing)

@@ -9,7 +9,7 @@ import secrets
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,16 +17,30 @@ from torch import Tensor, nn
 
 from supsup.errors import SupSupError
 from supsup.file.modelfile import AnyPath
-from supsup.learner import SupSup
+from supsup.frozen import FrozenNet
 from supsup.nets.registry import architecture_of
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
-def export(model: SupSup, task: str, path: AnyPath) -> None:
+class HasSubnetworks(Protocol):
+    """What is needed of a model: `SupSup` has it."""
+
+    net: FrozenNet
+    device: torch.device
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None: ...
+
+    def classes(self, task: str) -> int: ...
+
+    def subnetwork(self, task: str) -> dict[str, Tensor]: ...
+
+
+def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
     """Write a task's network to out.safetensors (state_dict names) or out.onnx, and check that it answers the same."""
     target = Path(path).resolve()
-    writers: dict[str, Callable[[SupSup, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
+    writers: dict[str, Callable[[HasSubnetworks, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
     if target.suffix not in writers:
         raise SupSupError(f"{path}: give a name that ends in {' or '.join(writers)}")
     if not target.parent.is_dir():
@@ -43,16 +57,16 @@ def export(model: SupSup, task: str, path: AnyPath) -> None:
 
 
 @torch.no_grad()
-def plain_network(model: SupSup, task: str) -> nn.Module:
-    """The user's own kind of module, on the CPU, with the masked weights in place."""
+def plain_network(model: HasSubnetworks, task: str) -> nn.Module:
+    """The module that the model was built from, on the CPU, with the masked weights in place."""
     module = copy.deepcopy(model.net.module).cpu()
-    places = dict(module.named_parameters()) | dict(module.named_buffers())
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     for name, value in model.subnetwork(task).items():
-        places[name].copy_(value)
+        tensors[name].copy_(value)
     return module.eval()
 
 
-def _safetensors(model: SupSup, task: str, path: Path) -> None:
+def _safetensors(model: HasSubnetworks, task: str, path: Path) -> None:
     module = plain_network(model, task)
     architecture = architecture_of(module)
     about = {
@@ -67,7 +81,7 @@ def _safetensors(model: SupSup, task: str, path: Path) -> None:
     _check(model, task, again)
 
 
-def _onnx(model: SupSup, task: str, path: Path) -> None:
+def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
     missing = [name for name in _NEEDED_FOR_ONNX if importlib.util.find_spec(name) is None]
     if missing:
         raise SupSupError(f"writing ONNX needs {', '.join(missing)}: pip install 'supsup[onnx]'")
@@ -97,16 +111,16 @@ def _onnx(model: SupSup, task: str, path: Path) -> None:
     _check(model, task, run)
 
 
-def _check(model: SupSup, task: str, network: Callable[[Tensor], Any]) -> None:
+def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -> None:
     images = _images(model, count=5)
     with torch.no_grad():
         expected = model.net.run(images.to(model.device), model.subnetwork(task)).cpu()
-        found = network(images)
-    if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4):
+        exported = network(images)
+    if not torch.allclose(exported, expected, rtol=1e-4, atol=1e-4):
         raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing written")
 
 
-def _images(model: SupSup, count: int = 2) -> Tensor:
+def _images(model: HasSubnetworks, count: int = 2) -> Tensor:
     if model.image_shape is None:
         raise SupSupError("the model has learned nothing yet, so there is no task to export")
     return torch.randn(count, *model.image_shape, generator=torch.Generator().manual_seed(0))

@@ -1,7 +1,7 @@
-"""What lies in a model file: the header, one row per task, and the checksums that tie them together.
+"""What lies in a model file: the header, one record per task, and the checksums that tie them together.
 
 Masks go in and come out as the bank's packed bytes; nothing here knows torch modules. A kind of model that keeps all
-its tasks in tensors of one size has no rows but a state, and a format of its own.
+its tasks in tensors of one size has a state in place of records, and a format of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Self
 
 import numpy as np
@@ -53,7 +52,7 @@ class Header:
     weights     checksum of the frozen weights
     shapes      of the masked weights, in order
     pretrained  the weights are the user's own, not from the seed
-    kind        of model; all but "SupSup" have a state instead of rows of tasks
+    kind        of model; all but "SupSup" have a state instead of records of tasks
     details     what only this kind of model has to say
     """
 
@@ -109,7 +108,7 @@ _KINDS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class PackedTask:
     """One task: its mask as the bank packs it, and extras (safetensors bytes, or none)."""
 
     name: str
@@ -120,8 +119,11 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A task as it lies in the file; nothing in it has been checked but the types."""
+class TaskRecord:
+    """A task as it lies in the file; nothing in it has been checked but the types.
+
+    kept  how many weights the mask keeps
+    """
 
     position: int
     name: str
@@ -141,7 +143,7 @@ class Row:
         return cls(*values)
 
     @classmethod
-    def encoded(cls, header: Header, position: int, task: Stored) -> Self:
+    def encoded(cls, header: Header, position: int, task: PackedTask) -> Self:
         if task.name != task.name.encode(errors="replace").decode():
             raise SupSupError(f"the name {task.name!r} is not text that can be written; use another")
         name, mask = codec.encode(task.packed, header.sizes)
@@ -150,13 +152,13 @@ class Row:
             position, task.name, task.created, task.classes, kept, name, _sum(header, task, kept), task.extras, mask
         )
 
-    def decoded(self, header: Header, reference: Reference | None) -> Stored:
+    def decoded(self, header: Header, reference: Reference | None) -> PackedTask:
         """The task, whose every bit is as it was written, or an error."""
         try:
             packed = decode_mask(self.codec, self.mask, header.sizes, reference)
         except SupSupError as error:
             raise type(error)(f"task {self.name!r} cannot be read: {error}") from error
-        task = Stored(self.name, self.classes, packed, self.created, self.extras)
+        task = PackedTask(self.name, self.classes, packed, self.created, self.extras)
         if _sum(header, task, self.kept) != self.checksum:
             raise Damaged(f"task {self.name!r} is damaged (its checksum differs)")
         return task
@@ -165,13 +167,8 @@ class Row:
         return astuple(self)
 
 
-def now() -> str:
-    """The time as it is written beside models and tasks."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def create(connection: sqlite3.Connection, version: int = 1) -> None:
-    """The empty tables of a format, always in this order: repair relies on their places."""
+    """The empty tables of a format, always in this order: repair relies on the pages they begin on."""
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={version}")
     for statement in SCHEMAS[version]:
@@ -275,12 +272,12 @@ def state_checksums(connection: sqlite3.Connection, header: Header) -> list[byte
 
 
 def check_complete(checksums: Iterable[bytes], digest: bytes) -> None:
-    """An error if a task has gone, come or changed places since the header was written."""
+    """An error if a task was removed, added or moved since the header was written."""
     if _digest(checksums) != digest:
         raise Damaged("the file is damaged (tasks are missing or changed)")
 
 
-def _sum(header: Header, task: Stored, kept: int) -> bytes:
+def _sum(header: Header, task: PackedTask, kept: int) -> bytes:
     """Over the decoded bits, and all that belongs to them: which weights, which task."""
     about = json.dumps([header.weights, task.name, task.created, task.classes, kept, len(task.extras)])
     digest = hashlib.blake2b(about.encode(errors="surrogatepass"), digest_size=16)

@@ -16,8 +16,8 @@ from supsup.file import codec
 from supsup.file.format import (
     COLUMNS,
     Header,
-    Row,
-    Stored,
+    PackedTask,
+    TaskRecord,
     check_complete,
     check_format,
     create,
@@ -42,7 +42,7 @@ class ModelFile:
     header: Header
     reference: Reference | None
     _members: list[str]
-    _places: dict[str, tuple[int, bytes]] | None  # None while a commit may or may not have happened
+    _index: dict[str, tuple[int, bytes]] | None  # None while a commit may or may not have happened
 
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
         self.path = existing(path)
@@ -54,8 +54,8 @@ class ModelFile:
             self._unlock()
             raise
         try:
-            self._places = None
-            self._known_places()
+            self._index = None
+            self._known_index()
             with explained(self.path):
                 self._version = self._data_version()
         except BaseException:
@@ -80,23 +80,26 @@ class ModelFile:
     @property
     def names(self) -> list[str]:
         """The tasks, in order."""
-        return list(self._known_places())
+        return list(self._known_index())
 
-    def rows(self) -> Iterator[Row]:
+    def __contains__(self, name: object) -> bool:
+        return name in self._known_index()
+
+    def records(self) -> Iterator[TaskRecord]:
         """Every task as it lies in the file, in order; an error after the last if one is missing."""
         with self._reading() as digest:
             checksums = state_checksums(self._connection, self.header)
             for values in self._connection.execute(f"SELECT {COLUMNS} FROM tasks ORDER BY position"):
-                row = Row.of(values)
-                checksums.append(row.checksum)
-                yield row
+                record = TaskRecord.of(values)
+                checksums.append(record.checksum)
+                yield record
             check_complete(checksums, digest)
 
-    def tasks(self) -> Iterator[Stored]:
+    def tasks(self) -> Iterator[PackedTask]:
         """Every task, checked, in order; none is to be trusted before the last has come."""
-        for row in self.rows():
+        for record in self.records():
             with explained(self.path):
-                task = row.decoded(self.header, self.reference)
+                task = record.decoded(self.header, self.reference)
             yield task
 
     def state(self) -> bytes:
@@ -104,28 +107,28 @@ class ModelFile:
         with self._reading():
             return read_state(self._connection)
 
-    def put(self, tasks: Iterable[Stored], header: Header | None = None) -> None:
+    def put(self, tasks: Iterable[PackedTask], header: Header | None = None) -> None:
         """Commit tasks, all or none: new ones, or new masks of those that are there."""
         header = header or self.header
-        places = dict(self._known_places())
-        next_position = max((position for position, _ in places.values()), default=-1) + 1
-        with self._writing(header, places):
+        index = dict(self._known_index())
+        next_position = max((position for position, _ in index.values()), default=-1) + 1
+        with self._writing(header, index):
             for task in tasks:
-                position = places[task.name][0] if task.name in places else next_position
-                next_position += task.name not in places
-                row = Row.encoded(header, position, task)
-                places[task.name] = (position, row.checksum)
-                self._connection.execute(_INSERT, row.values())
+                position = index[task.name][0] if task.name in index else next_position
+                next_position += task.name not in index
+                record = TaskRecord.encoded(header, position, task)
+                index[task.name] = (position, record.checksum)
+                self._connection.execute(_INSERT, record.values())
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
         self._check_writable()
-        places = dict(self._known_places())
-        if name not in places:
+        index = dict(self._known_index())
+        if name not in index:
             raise SupSupError(f"{self.path}: no task {name!r}; `supsup tasks {self.path.name}` lists what there is")
-        position, _ = places.pop(name)
+        position, _ = index.pop(name)
         independent = [] if self.reference is None or name not in self._members else self._coded_alone()
-        with self._writing(header or self.header, places):
+        with self._writing(header or self.header, index):
             self._connection.execute("DELETE FROM tasks WHERE position = ?", (position,))
             if independent:
                 self._recode(independent, None)
@@ -148,67 +151,68 @@ class ModelFile:
     def structure_problems(self) -> list[str]:
         """What is wrong with the file below the level of tasks."""
         with self._reading() as digest:
-            found = [str(line) for (line,) in self._connection.execute("PRAGMA integrity_check(20)")]
-            problems = [] if found == ["ok"] else found
+            lines = [str(line) for (line,) in self._connection.execute("PRAGMA integrity_check(20)")]
+            problems = [] if lines == ["ok"] else lines
             try:
                 same = read_header(self._connection, "spare") == (self.header, digest)
             except Damaged:
                 same = False
         return problems if same else [*problems, "the spare copy of the header is damaged"]
 
-    def _coded_alone(self) -> list[Row]:
-        """Every row with a mask that needs no other."""
-        return [Row.encoded(self.header, row.position, row.decoded(self.header, self.reference)) for row in self.rows()]
+    def _coded_alone(self) -> list[TaskRecord]:
+        """Every record, its mask coded so that it needs no other."""
+        tasks = ((record.position, record.decoded(self.header, self.reference)) for record in self.records())
+        return [TaskRecord.encoded(self.header, position, task) for position, task in tasks]
 
     def _code_against_mean(self) -> None:
         """Forgetting stays exact: when a task goes that the mean was taken over, the mean goes too."""
         alone = self._coded_alone()
         sizes = self.header.sizes
-        masks = [row.decoded(self.header, None).packed for row in alone]
+        masks = [record.decoded(self.header, None).packed for record in alone]
         reference = Reference.of(masks, sizes)
         coded = [reference.encode(packed) for packed in masks]
         better = [
-            replace(row, codec=name, mask=blob) if len(blob) < len(row.mask) else row
-            for row, (name, blob) in zip(alone, coded)
+            replace(record, codec=name, mask=blob) if len(blob) < len(record.mask) else record
+            for record, (name, blob) in zip(alone, coded)
         ]
-        saved = sum(len(row.mask) for row in alone) - sum(len(row.mask) for row in better)
+        saved = sum(len(record.mask) for record in alone) - sum(len(record.mask) for record in better)
         wins = saved > len(reference.to_bytes()[1])
-        with self._writing(self.header, self._known_places()):
+        with self._writing(self.header, self._known_index()):
             self._recode(better if wins else alone, reference if wins else None)
         self.reference, self._members = (reference, self.names) if wins else (None, [])
 
     def _code_plain_ones(self) -> None:
         """Masks that lie in the file bit by bit, as a machine without the entropy coder writes them."""
-        plain = [row for row in self.rows() if row.codec == codec.PLAIN]
-        coded = [Row.encoded(self.header, row.position, row.decoded(self.header, None)) for row in plain]
+        plain = [record for record in self.records() if record.codec == codec.PLAIN]
+        coded = [TaskRecord.encoded(self.header, each.position, each.decoded(self.header, None)) for each in plain]
         smaller = [new for new, old in zip(coded, plain) if len(new.mask) < len(old.mask)]
         if smaller:
-            with self._writing(self.header, self._known_places()):
+            with self._writing(self.header, self._known_index()):
                 self._connection.executemany(
                     "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?",
-                    [(row.codec, row.mask, row.position) for row in smaller],
+                    [(record.codec, record.mask, record.position) for record in smaller],
                 )
 
-    def _recode(self, rows: list[Row], reference: Reference | None) -> None:
+    def _recode(self, records: list[TaskRecord], reference: Reference | None) -> None:
         self._connection.executemany(
-            "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?", [(r.codec, r.mask, r.position) for r in rows]
+            "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?", [(r.codec, r.mask, r.position) for r in records]
         )
         write_reference(self._connection, reference, self.names)
 
-    def _known_places(self) -> dict[str, tuple[int, bytes]]:
+    def _known_index(self) -> dict[str, tuple[int, bytes]]:
         """Position and checksum of each task; the masks are not read."""
-        if self._places is not None:
-            return self._places
-        places = {}
+        if self._index is not None:
+            return self._index
+        index = {}
         with self._reading() as digest:
             for values in self._connection.execute("SELECT position, name, checksum FROM tasks ORDER BY position"):
                 if [type(value) for value in values] != [int, str, bytes]:
                     raise Damaged(f"task {values[1]!r} is damaged (a value has the wrong type)")
-                places[values[1]] = (values[0], values[2])
+                index[values[1]] = (values[0], values[2])
             stored = state_checksums(self._connection, self.header)
-            check_complete([*stored, *(checksum for _, checksum in places.values())], digest)
-        self._places = places
-        return places
+            check_complete([*stored, *(checksum for _, checksum in index.values())], digest)
+        self._index = index
+        return index
 
     @contextmanager
     def _reading(self) -> Iterator[bytes]:
@@ -220,16 +224,16 @@ class ModelFile:
             yield digest
 
     @contextmanager
-    def _writing(self, header: Header, places: dict[str, tuple[int, bytes]]) -> Iterator[None]:
-        """One commit, after which the tasks are those in `places`."""
+    def _writing(self, header: Header, index: dict[str, tuple[int, bytes]]) -> Iterator[None]:
+        """One commit, after which the tasks are those in `index`."""
         self._check_writable()
         with explained(self.path), transaction(self._connection, "IMMEDIATE"):
             if self._data_version() != self._version:
                 raise SupSupError("another process has changed it; load it again before you go on")
             yield
-            write_header(self._connection, header, (checksum for _, checksum in places.values()))
-            self._places = None
-        self._places, self.header = places, header
+            write_header(self._connection, header, (checksum for _, checksum in index.values()))
+            self._index = None
+        self._index, self.header = index, header
 
     def _check_writable(self) -> None:
         if self._lock is None:
@@ -249,10 +253,10 @@ class ModelFile:
             self._lock = None
 
 
-def write_new(path: AnyPath, header: Header, tasks: Iterable[Stored] = (), state: bytes = b"") -> Path:
+def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), state: bytes = b"") -> Path:
     """A whole model file at once, in place of an older model file if there is one; complete or not at all.
 
-    tasks  the rows of a SupSup model; `state` the tensors (safetensors) of a kind of model that has a state instead
+    tasks  those of a SupSup model; `state` the tensors (safetensors) of a kind of model that has a state instead
     """
     target = Path(path).resolve()
     if not target.parent.is_dir():
@@ -290,7 +294,7 @@ def existing(path: AnyPath) -> Path:
     return full
 
 
-def _write(path: Path, header: Header, tasks: Iterable[Stored], state: bytes) -> None:
+def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes) -> None:
     connection = connect(path, create=True)
     try:
         connection.execute(f"PRAGMA page_size={PAGE}")
@@ -299,9 +303,9 @@ def _write(path: Path, header: Header, tasks: Iterable[Stored], state: bytes) ->
             create(connection, header.format)
             checksums = [] if header.format == 1 else [write_state(connection, state)]
             for position, task in enumerate(tasks):
-                row = Row.encoded(header, position, task)
-                checksums.append(row.checksum)
-                connection.execute(_INSERT, row.values())
+                record = TaskRecord.encoded(header, position, task)
+                checksums.append(record.checksum)
+                connection.execute(_INSERT, record.values())
             write_header(connection, header, checksums)
     finally:
         connection.close()

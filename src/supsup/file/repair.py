@@ -15,8 +15,8 @@ from supsup.file.format import (
     COLUMNS,
     Header,
     NewerFormat,
-    Row,
-    Stored,
+    PackedTask,
+    TaskRecord,
     create,
     has_our_tables,
     read_header,
@@ -27,15 +27,15 @@ from supsup.file.reference import Reference
 from supsup.file.sqlite import PAGE, connect
 
 _UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError)
-_ROWS_PER_PAGE = 8  # at most, for tasks that are worth the name
+_RECORDS_PER_PAGE = 8  # at most, for tasks that are worth the name
 
 
 @dataclass
 class Findings:
-    """What a look through a whole file found."""
+    """The state of a whole file, task by task."""
 
     header: Header | None = None
-    intact: list[Stored] = field(default_factory=list)
+    intact: list[PackedTask] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)  # what is wrong, by task
     structure: list[str] = field(default_factory=list)  # what is wrong with the file itself
 
@@ -44,12 +44,12 @@ class Findings:
         """Whether every task is as it was written, and the file sound."""
         return not self.damaged and not self.structure
 
-    def judge(self, row: Row, header: Header, reference: Reference | None) -> None:
-        """Put a task on one of the two lists."""
+    def judge(self, record: TaskRecord, header: Header, reference: Reference | None) -> None:
+        """Add a task to the intact or to the damaged ones."""
         try:
-            self.intact.append(row.decoded(header, reference))
+            self.intact.append(record.decoded(header, reference))
         except SupSupError as error:
-            self.damaged[row.name] = str(error)
+            self.damaged[record.name] = str(error)
 
 
 def verify(path: AnyPath) -> Findings:
@@ -59,8 +59,8 @@ def verify(path: AnyPath) -> Findings:
         with ModelFile(path) as file:
             findings.header = file.header
             findings.structure += file.structure_problems()
-            for row in file.rows():
-                findings.judge(row, file.header, file.reference)
+            for record in file.records():
+                findings.judge(record, file.header, file.reference)
             if file.header.format > 1:
                 file.state()
     except Damaged as error:
@@ -119,7 +119,7 @@ def _read_around(path: Path) -> Findings:
             with suppress(*_UNREADABLE):
                 reference, _ = read_reference(connection, findings.header)
             pages = path.stat().st_size // PAGE
-            for position in _positions(connection, pages * _ROWS_PER_PAGE):
+            for position in _positions(connection, pages * _RECORDS_PER_PAGE):
                 _read_task(connection, position, findings.header, reference, findings)
     return findings
 
@@ -128,15 +128,15 @@ def _positions(connection: sqlite3.Connection, most: int) -> Iterable[int]:
     """Where tasks may be: up to the first damaged page, from the last one on, and everything between."""
 
     def scan(order: str) -> tuple[list[int], bool]:
-        found: list[int] = []
+        positions: list[int] = []
         try:
             for (position,) in connection.execute(f"SELECT position FROM tasks ORDER BY position {order}"):
-                if found and (position <= found[-1]) == (order == "ASC"):
-                    return found, False
-                found.append(position)
+                if positions and (position <= positions[-1]) == (order == "ASC"):
+                    return positions, False
+                positions.append(position)
         except _UNREADABLE:
-            return found, False
-        return found, True
+            return positions, False
+        return positions, True
 
     forward, whole = scan("ASC")
     if whole:
@@ -152,7 +152,7 @@ def _read_task(
     try:
         values = connection.execute(f"SELECT {COLUMNS} FROM tasks WHERE position = ?", (position,)).fetchone()
         if values is not None:
-            findings.judge(Row.of(values), header, reference)
+            findings.judge(TaskRecord.of(values), header, reference)
     except _UNREADABLE as error:
         with suppress(*_UNREADABLE):
             (name,) = connection.execute("SELECT name FROM tasks WHERE position = ?", (position,)).fetchone()
@@ -160,7 +160,7 @@ def _read_task(
 
 
 def _replace_first_page(path: Path) -> None:
-    """The first page of a new model file: the tables lie in the same places in every one."""
+    """The first page of a new model file: the tables begin on the same pages in every one."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"PRAGMA page_size={PAGE}")
         create(connection)

@@ -21,7 +21,7 @@ RIGHT = 0.01  # a mask counts as the right one if it differs from it in less tha
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Recall:
     """What one way of choosing masks gave; rows are models, columns tasks.
 
     accuracy  share of the test images whose output among all tasks' outputs is the right one (GNu)
@@ -62,8 +62,8 @@ class Experiment:
 
     tasks: list[str]
     seeds: list[int]
-    own: Outcome
-    recovered: dict[str, Outcome]
+    own: Recall
+    recovered: dict[str, Recall]
     learning_seconds: float
     memory_bytes: list[int]  # of one model, after each task
 
@@ -87,7 +87,7 @@ def run(models: Sequence[HopSupSup], stream: Sequence[Task], procedures: Sequenc
 
 def _graded(
     models: Sequence[HopSupSup], tasks: Sequence[Task], masks: Sequence[Sequence[Tensor]], procedure: str | None
-) -> Outcome:
+) -> Recall:
     """One procedure on every task; without one, the masks as they were learned."""
     device = models[0].device
     true = torch.stack([torch.cat(list(mask), dim=-1) for mask in masks])  # [tasks, n, all units]
@@ -99,18 +99,18 @@ def _graded(
             units, levels = list(masks[index]), torch.full((len(models),), torch.nan)
             if procedure is not None:
                 begin = _clock(device)
-                found = recover_together(models, x, trace=True, procedure=procedure)
+                recovered = recover_together(models, x, trace=True, procedure=procedure)
                 seconds += _clock(device) - begin
-                units, levels = found.units, found.entropy
-                assert found.trace is not None
-                traces.append((found.trace[:, None, 0] != true[None, :, 0]).float().mean(-1).cpu())
+                units, levels = recovered.units, recovered.entropy
+                assert recovered.trace is not None
+                traces.append((recovered.trace[:, None, 0] != true[None, :, 0]).float().mean(-1).cpu())
             answers = outputs_together(models, x, units).argmax(-1)
             accuracy.append((answers == y + first_output).float().mean(-1).cpu())
             distance.append((torch.cat(units, dim=-1) != true[index]).float().mean(-1).cpu())
             unsure.append(levels.cpu())
             first_output += task.classes
             advance(1)
-    return Outcome(
+    return Recall(
         torch.stack(accuracy, dim=1), torch.stack(distance, dim=1), torch.stack(unsure, dim=1), seconds, traces
     )
 

@@ -17,17 +17,20 @@ from torch import Tensor
 
 from supsup import checks
 from supsup.checks import Array
-from supsup.data import Part, Task
+from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.file.format import now
-from supsup.file.modelfile import AnyPath
+from supsup.file import convert
+from supsup.file.modelfile import AnyPath, ModelFile
+from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
-from supsup.hopfield import memory as hopfield
+from supsup.hopfield.file import Contents, fill, read, read_memory, write
+from supsup.hopfield.memory import overfull, rule_named, running_mean
 from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
 from supsup.hopfield.units import UnitRecipe, train_units
 from supsup.nets.hop_mlp import HopMLP, many_outputs
-from supsup.prediction import Prediction
+from supsup.protocol import Prediction
+from supsup.tasks import LearnedTask, TaskTable, now
 
 
 class MemoryFull(UserWarning):
@@ -47,6 +50,8 @@ class HopSupSup:
     values) are the user's own and are saved with the model.
     """
 
+    one_task_per_call = True
+
     def __init__(
         self,
         net: HopMLP,
@@ -62,7 +67,7 @@ class HopSupSup:
         self.device = resolve(device)
         self.net = FrozenNet(net, seed, self.device)
         self.rule = rule
-        self._store = hopfield.rule_named(rule)
+        self._store = rule_named(rule)
         self.recipe = recipe or UnitRecipe()
         self.recovery = recovery or Recovery()
         widths = net.widths[1:-1]
@@ -70,9 +75,8 @@ class HopSupSup:
         self.mean = [torch.zeros(width, device=self.device) for width in widths]
         self.notes: dict[str, Any] = {}
         self.created = now()
-        self._classes: dict[str, int] = {}
-        self._learned_at: dict[str, str] = {}
-        self._shape: tuple[int, ...] | None = None
+        self.image_shape: tuple[int, ...] | None = None  # of the images learned
+        self._tasks = TaskTable()
 
     @property
     def seed(self) -> int:
@@ -81,23 +85,15 @@ class HopSupSup:
     @property
     def tasks(self) -> list[str]:
         """Names of the tasks learned, in order."""
-        return list(self._classes)
+        return self._tasks.names
 
     def classes(self, task: str) -> int:
         """How many classes a task has."""
-        if task not in self._classes:
-            raise SupSupError(f"unknown task {task!r}; known: {', '.join(self.tasks) or 'none'}")
-        return self._classes[task]
+        return self._tasks[task].classes
 
     def learned_at(self, task: str) -> str:
         """When a task was learned (UTC)."""
-        self.classes(task)
-        return self._learned_at[task]
-
-    @property
-    def image_shape(self) -> tuple[int, ...] | None:
-        """The shape of the images learned, or None before the first."""
-        return self._shape
+        return self._tasks[task].learned_at
 
     @property
     def outputs(self) -> int:
@@ -123,31 +119,44 @@ class HopSupSup:
         """
         return recover_together([self], self._images(x), trace=trace, procedure=procedure)
 
-    def predict(self, x: Array, units: Sequence[Tensor] | None = None) -> Prediction:
+    def predict(
+        self,
+        x: Array,
+        task: str | None = None,
+        *,
+        among: Sequence[str] | None = None,
+        units: Sequence[Tensor] | None = None,
+    ) -> Prediction:
         """A label and a task for every image; all the images must come from one task, which need not be known.
 
+        task   the task, if it is known: only its outputs may answer. The mask is recovered from the images all the
+               same, since none is kept
+        among  where it is not known: only the outputs of these tasks may answer (of all by default)
         units  a mask that was recovered before (`recover(...).units`), so that it is not sought again
         """
         images = self._images(x)
+        answering = self._outputs_of(task, among)
         mask = [part.view(1, -1) for part in units or self.recover(images).units]
-        outputs = outputs_together([self], images, mask)[0]
-        owners = [(name, label) for name, count in self._classes.items() for label in range(count)]
-        confidence, best = outputs.softmax(-1)[:, : len(owners)].max(-1)
-        found = [owners[index] for index in best.tolist()]
-        labels = torch.tensor([label for _, label in found], device=self.device)
-        return Prediction(labels, [name for name, _ in found], confidence)
+        probabilities = outputs_together([self], images, mask)[0].softmax(-1)
+        columns = torch.tensor([output for output, _, _ in answering], device=self.device)
+        confidence, best = probabilities[:, columns].max(-1)
+        chosen = [answering[index] for index in best.tolist()]
+        labels = torch.tensor([label for _, _, label in chosen], device=self.device)
+        return Prediction(labels, [name for _, name, _ in chosen], confidence)
 
     def store(self, task: str, classes: int, units: Sequence[Tensor], shape: tuple[int, ...]) -> None:
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
-        self._check_room(task, classes)
-        count = len(self._classes) + 1
+        self._tasks.check_new(task)
+        self._check_outputs(task, classes)
+        count = len(self._tasks) + 1
         full = False
         for layer, mask in enumerate(units):
             z = mask.to(self.device).float() * 2 - 1
             self.psi[layer] = self._store(self.psi[layer], z)
-            self.mean[layer] = hopfield.running_mean(self.mean[layer], z, count)
-            full |= hopfield.overfull(self.rule, self.psi[layer], self.mean[layer], z, count)
-        self._classes[task], self._learned_at[task], self._shape = classes, now(), shape
+            self.mean[layer] = running_mean(self.mean[layer], z, count)
+            full |= overfull(self.rule, self.psi[layer], self.mean[layer], z, count)
+        self._tasks.add(LearnedTask(task, classes, now()))
+        self.image_shape = shape
         if full:
             warnings.warn(
                 f"the memory is full: with task {task!r} it holds {count} masks, and some may no longer be recovered; "
@@ -158,16 +167,29 @@ class HopSupSup:
 
     def save(self, path: AnyPath) -> None:
         """Write the model to a file, whole or not at all; an older model file there is replaced."""
-        from supsup.hopfield.file import save
-
-        save(self, path)
+        settings = (self.rule, self.recipe, self.recovery)
+        contents = Contents(*settings, self._tasks, self.image_shape, self.notes, self.created)
+        write(path, self.net, contents, self._memory)
 
     @classmethod
     def load(cls, path: AnyPath, net: HopMLP | None = None, *, device: str | torch.device = "auto") -> HopSupSup:
         """The model in a file, checked; `net` is needed only where it was not built from `supsup.nets`."""
-        from supsup.hopfield.file import load
+        with ModelFile(path) as file, explained(file.path):
+            there, seed = read(file), file.header.seed
+            with convert.settings_of_a_file():
+                module: Any = net if net is not None else convert.network_of(file.header)
+                model = cls(module, seed, rule=there.rule, recipe=there.recipe, recovery=there.recovery, device=device)
+            convert.check_weights(model.net, file.header)
+            stored = read_memory(file)
+        fill(model._memory, stored, path)
+        model._tasks, model.image_shape = there.tasks, there.image_shape
+        model.notes, model.created = there.notes, there.created
+        return model
 
-        return load(path, net, device)
+    @property
+    def _memory(self) -> dict[str, list[Tensor]]:
+        """Ψ and μ of each hidden layer, by the names they have in a file."""
+        return {"psi": self.psi, "mean": self.mean}
 
     @property
     def _module(self) -> HopMLP:
@@ -175,31 +197,32 @@ class HopSupSup:
         assert isinstance(module, HopMLP)
         return module
 
+    @property
+    def _outputs_used(self) -> int:
+        return sum(task.classes for task in self._tasks)
+
+    def _outputs_of(self, task: Any, among: Sequence[str] | None) -> list[tuple[int, str, int]]:
+        """(output, task, label) of each output that may answer."""
+        if task is not None and not isinstance(task, str):
+            raise SupSupError("task is the name of a task; a recovered mask goes in as predict(x, units=…)")
+        asked = [task] if task is not None else among
+        indices = range(len(self._tasks)) if asked is None else set(self._tasks.indices(asked))
+        owners = [(index, task.name, label) for index, task in enumerate(self._tasks) for label in range(task.classes)]
+        return [(output, name, label) for output, (index, name, label) in enumerate(owners) if index in indices]
+
     def _checked(self, data: Task | tuple[Array, Array], name: str | None) -> Task:
-        if isinstance(data, Task):
-            task = data if name is None else replace(data, name=name)
-        else:
-            if name is None:
-                raise SupSupError('give the task a name: learn((images, labels), task="name")')
-            if not isinstance(data, tuple | list) or len(data) != 2:
-                raise SupSupError(f"learn takes a Task or a pair (images, labels), not {type(data).__name__}")
-            images = checks.images(data[0], self.device)
-            labels = checks.labels(data[1], len(images), self.device)
-            part = Part(images, labels, torch.ones(1, device=self.device), torch.zeros(1, device=self.device))
-            task = Task(name, part, part, int(labels.max()) + 1)
+        task = checks.task_to_learn(data, name, self._tasks, self.image_shape, self.device)
         if len(task.train) < 2:
             raise SupSupError(f"task {task.name!r} has {len(task.train)} training images; give at least 2")
+        checks.finite(task, self.device)
         checks.label_range(task.train.labels, task.classes, task.name)
-        self._check_room(task.name, task.classes)
+        self._check_outputs(task.name, task.classes)
         self._check_shape(task.train.shape)
         return task
 
-    def _check_room(self, task: str, classes: int) -> None:
-        if not task:
-            raise SupSupError("a task needs a name that is not empty")
-        if task in self._classes:
-            raise SupSupError(f"task {task!r} has been learned already; use another name")
-        needed = sum(self._classes.values()) + classes
+    def _check_outputs(self, task: str, classes: int) -> None:
+        """An error unless the network has outputs left for so many classes."""
+        needed = self._outputs_used + classes
         if needed > self.outputs:
             raise SupSupError(
                 f"task {task!r} has {classes} classes, but only {self.outputs - needed + classes} of the network's "
@@ -207,8 +230,7 @@ class HopSupSup:
             )
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        if self._shape is not None and shape != self._shape:
-            raise SupSupError(f"images have shape {shape}, but this model learned images of shape {self._shape}")
+        checks.same_shape(shape, self.image_shape)
         features = torch.Size(shape).numel()
         if features != self._module.widths[0]:
             raise SupSupError(
@@ -217,7 +239,7 @@ class HopSupSup:
             )
 
     def _images(self, x: Array) -> Tensor:
-        if not self._classes:
+        if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
         images = checks.images(x, self.device)
         self._check_shape(tuple(images.shape[1:]))
@@ -238,9 +260,8 @@ def learn_together(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
     first = models[0]
     for model in models:
         model._checked(task, None)
-    start = sum(first._classes.values())
     seeds = [model.seed for model in models]
-    units = train_units(_weights(models), seeds, task.name, task.train, start, first.recipe)
+    units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
     for index, model in enumerate(models):
         model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape)
     return units

@@ -111,14 +111,14 @@ def overlap(mean: Tensor, count: int) -> float:
 def lost(psi: Tensor, z: Tensor, flipped: float = 0.2, draws: int = 8) -> float:
     """The share of a stored pattern z [d] that does not come back after `flipped` of its units were turned over.
 
-    Near 0 in a memory with room; it jumps once more has been stored than the memory holds.
+    Near 0 until more is stored than the memory holds; then it jumps.
     """
     labels = [f"lost/{draw}" for draw in range(draws)]
     damaged = philox.uniform(0, labels, len(z), 1.0, z.device) < 2 * flipped - 1
-    found = torch.where(damaged, -z, z)
+    recalled = torch.where(damaged, -z, z)
     for _ in range(20):
-        found = signs(found @ psi - _diagonal(psi) * found)
-    return (found != z).float().mean().item()
+        recalled = signs(recalled @ psi - _diagonal(psi) * recalled)
+    return (recalled != z).float().mean().item()
 
 
 def _diagonal(psi: Tensor) -> Tensor:

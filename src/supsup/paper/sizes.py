@@ -14,7 +14,7 @@ def bytes_of(file: Path) -> dict[str, int]:
     """Bytes of masks, of statistics and by the paper's count; without the entropy coder the masks are left out."""
     masks, paper = 0, 0.0
     with ModelFile(file) as model:
-        header, rows = model.header, list(model.rows())
+        header, rows = model.header, list(model.records())
         for row in rows:
             packed = row.decoded(header, model.reference).packed
             if codec.available():

@@ -6,14 +6,13 @@ all budgets go side by side, task after task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from supsup import nets, progress
-from supsup.data import Stream, Task
+from supsup.data import Stream
 from supsup.errors import SupSupError
 from supsup.evaluate import evaluate
-from supsup.learner import SupSup
+from supsup.learner import SupSup, learn_together
 from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import SplitCifarExperiment
 from supsup.paper.records import Finished, Wanted
@@ -21,7 +20,7 @@ from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.sizes import bytes_of
 from supsup.paper.trials import Trial, Work
-from supsup.training import SPLIT_CIFAR100, Job, Recipe, train_masks
+from supsup.training import SPLIT_CIFAR100, Recipe
 
 
 def split_cifar100(trial: Trial[SplitCifarExperiment], environment: Environment) -> Work:
@@ -58,15 +57,6 @@ def new_model(experiment: SplitCifarExperiment, seed: int, environment: Environm
     basic = replace(SPLIT_CIFAR100, budget=experiment.own.budget, transfer=training.transfer)
     recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
     return SupSup(nets.gem_resnet18(5), seed, recipe=recipe, device=environment.device)
-
-
-def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance) -> None:
-    """One task in several models that differ in the weights kept; on a GPU in one go."""
-    jobs = [Job(task, model.recipe, model.first_scores(task.name)) for model in models]
-    waiting = iter(models)
-    for trained in train_masks(models[0].net, jobs, advance=advance):
-        for one in trained.split():
-            next(waiting).take_in(one)
 
 
 def _finished(

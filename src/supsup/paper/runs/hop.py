@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supsup import data, nets
-from supsup.hopfield.experiment import Experiment, Outcome, run
+from supsup.hopfield.experiment import Experiment, Recall, run
 from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
@@ -33,7 +33,7 @@ def hopfield(trial: Trial[HopfieldExperiment], environment: Environment) -> Work
 def finished(wanted: Wanted[HopfieldExperiment], seed: int, number: int, experiment: Experiment) -> Finished:
     """A row of the seed with this number; the first seed's has the way to each mask as well."""
     procedure = wanted.experiment.own.procedure
-    outcome: Outcome = experiment.own if procedure == "own" else experiment.recovered[procedure]
+    outcome: Recall = experiment.own if procedure == "own" else experiment.recovered[procedure]
     seeds, tasks = len(experiment.seeds), experiment.tasks
     figures = {"accuracy %": {"": 100 * outcome.accuracy[number].mean().item()}}
     trace: dict[str, object] = {}

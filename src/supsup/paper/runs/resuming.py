@@ -9,8 +9,7 @@ from pathlib import Path
 from supsup.data import Stream, Task
 from supsup.errors import SupSupError
 from supsup.evaluate import Evaluation, following
-from supsup.file.loading import load
-from supsup.learner import SupSup
+from supsup.learner import SupSup, load
 
 
 @contextmanager

@@ -7,11 +7,11 @@ from dataclasses import replace
 from supsup import nets, progress
 from supsup.data import Stream
 from supsup.evaluate import evaluate
-from supsup.learner import SupSup
+from supsup.learner import SupSup, learn_together
 from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import TransferSpeedExperiment
 from supsup.paper.records import Finished
-from supsup.paper.runs.cifar import learn_together, recipe_of
+from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.trials import Trial, Work
 from supsup.training import SPLIT_CIFAR100
 

@@ -1,0 +1,87 @@
+"""What a learner is, and what it answers with: `SupSup`, `HopSupSup` and every rival satisfy `Learner`.
+
+Grading knows nothing else of them but the protocols after it, for what only some learners can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from supsup.data import Part, Task
+from supsup.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One answer per image: the label, the task whose mask gave it, and the probability of the label under it."""
+
+    labels: Tensor
+    tasks: list[str]
+    confidence: Tensor
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """Learns one task after another and answers."""
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks learned, in order."""
+
+    def learn(self, data: Task, /) -> str:
+        """Learn one more task; returns its name."""
+
+    def predict(self, x: Tensor, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+        """A label, a task and a confidence for every image.
+
+        task   the task that the images belong to, if it is known
+        among  where it is not: only these tasks come into question (all by default)
+        """
+
+
+@runtime_checkable
+class InfersTask(Protocol):
+    """Infers the task of images among any of its tasks as if it had learned no others: it can look back."""
+
+    def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str:
+        """A name for each image, or one from the whole "batch"."""
+
+
+@runtime_checkable
+class InfersBatches(Protocol):
+    """Infers the tasks of many batches in one call."""
+
+    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]:
+        """A name for each of r batches [r, b, …]."""
+
+
+@runtime_checkable
+class OneTaskPerCall(Protocol):
+    """Answers only if all images of a call come from one task."""
+
+    one_task_per_call: bool
+
+
+@runtime_checkable
+class Observes(Protocol):
+    """Learns without being told the task."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Says how many batches of what size."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it learns."""
+
+    @property
+    def seed(self) -> int:
+        """Decides the order of the images."""
+
+    def observing(self, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
+        """Learn the batches of a part at positions [n, b]; yields a mask and how many batches have gone to it."""

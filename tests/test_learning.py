@@ -1,0 +1,46 @@
+"""Learning announced tasks: where scores start, and several models that learn one task together."""
+
+import pytest
+import torch
+
+from supsup import Recipe, SupSup, SupSupError, nets
+from supsup.data import Part, Stream, Task
+from supsup.learner import learn_together
+
+
+def model(density: float, transfer: str = "none") -> SupSup:
+    recipe = Recipe("adam", 1e-2, 4, 16, selection="edge-popup", density=density, transfer=transfer)  # type: ignore[arg-type]
+    return SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
+
+
+@pytest.mark.parametrize("transfer", ["none", "masks", "scores"])
+def test_models_that_learn_together_are_those_that_learn_alone(stream: Stream, transfer: str) -> None:
+    together, alone = ([model(density, transfer) for density in (0.1, 0.4)] for _ in range(2))
+    finished: list[float] = []
+    for task in stream[:2]:
+        learn_together(together, task, finished.append)
+        for each in alone:
+            each.learn(task)
+    assert sum(finished) == 4
+    for one, two in zip(together, alone):
+        assert one.tasks == two.tasks == [task.name for task in stream[:2]]
+        assert all(torch.equal(one.bank.packed(i), two.bank.packed(i)) for i in range(2))
+
+
+def test_scores_that_are_not_there_any_more_are_missed(stream: Stream) -> None:
+    learned = model(0.2, "scores")
+    learned.learn_many(stream[:2])
+    with pytest.raises(SupSupError, match="not saved with a model"):
+        learned.to("cpu").learn(stream[2])
+    learned.learn(stream[2])
+    assert len(learned.tasks) == 3
+
+
+def test_a_stream_has_images_of_one_shape(stream: Stream) -> None:
+    """A model that learned two shapes would refuse to answer for one of them."""
+    x, y = stream[0].train.tensors()
+    flat = Task("flat", Part(x.flatten(1), y), Part(x.flatten(1), y), 10)
+    learner = model(0.2)
+    with pytest.raises(SupSupError, match=r"images have shape \(784,\)"):
+        learner.learn_many([stream[1], flat])
+    assert learner.tasks == []

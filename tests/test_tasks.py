@@ -1,0 +1,96 @@
+"""The task table: facts of a task by name and by index, and one error for names that are not there."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supsup import SupSupError
+from supsup.tasks import Extras, LearnedTask, TaskTable, check_among
+
+
+def table(*names: str) -> TaskTable:
+    return TaskTable(LearnedTask(name, number, "now") for number, name in enumerate(names, 1))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcdefgh")), max_size=40))
+def test_indices_are_those_of_a_list_whatever_is_added_and_removed(changes: list[tuple[bool, str]]) -> None:
+    """A wrong index would answer with another task's mask."""
+    tasks, expected = TaskTable(), list[str]()
+    for add, name in changes:
+        if add and name not in expected:
+            tasks.add(LearnedTask(name, 2, "now"))
+            expected.append(name)
+        elif not add and name in expected:
+            tasks.remove(name)
+            expected.remove(name)
+        assert tasks.names == expected == [task.name for task in tasks]
+        assert len(tasks) == len(expected)
+        for index, known in enumerate(expected):
+            assert tasks.index(known) == index
+            assert tasks.at(index) is tasks[known]
+
+
+def test_looking_up_a_name_does_not_walk_through_all_of_them() -> None:
+    """With thousands of tasks a walk for each image or task makes grading quadratic."""
+
+    class Counted(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    names = [Counted(f"task-{number}") for number in range(3000)]
+    tasks = table(*names)
+    tasks.remove("task-7")
+    Counted.compared = 0
+    assert [tasks.index(f"task-{number}") for number in range(8, 3000, 100)] == list(range(7, 2999, 100))
+    assert Counted.compared < 100
+
+
+def test_an_unknown_task_is_named_with_some_of_those_known() -> None:
+    for call in (lambda: table(*"abcdefg").index("x"), lambda: check_among(["a", "x"], list("abcdefg"))):
+        with pytest.raises(SupSupError, match=r"unknown task 'x'; known: a, b, c, d, e, …$"):
+            call()
+    with pytest.raises(SupSupError, match=r"unknown task 'x'; known: a$"):
+        table("a")["x"]
+    with pytest.raises(SupSupError, match="none has been learned yet"):
+        table().remove("x")
+    with pytest.raises(SupSupError, match="learned already"):
+        table("a").add(LearnedTask("a", 1, "later"))
+    with pytest.raises(SupSupError, match=r"among=\[\]"):
+        table("a").indices([])
+
+
+def test_classes_are_the_most_of_those_asked_for() -> None:
+    tasks = table("one", "two", "three")
+    assert (tasks.most_classes(), tasks.most_classes(["two", "one"])) == (3, 2)
+
+
+def test_a_copy_has_facts_of_its_own() -> None:
+    tasks = table("a", "b")
+    tasks["a"].extras = {"x": torch.ones(1)}
+    tasks.saved([tasks["a"]])
+    copy = tasks.copy()
+    copy["a"].classes, copy["a"].extras["y"] = 9, torch.ones(2)
+    copy.remove("b")
+    assert (tasks["a"].classes, list(tasks["a"].extras), tasks.names) == (1, ["x"], ["a", "b"])
+    assert [task.name for task in copy.unsaved()] == ["a"]
+
+
+def test_extras_belong_to_a_task_and_wait_to_be_saved() -> None:
+    tasks = table("a", "b")
+    tasks.saved(list(tasks))
+    extras = Extras(tasks)
+    extras["b"] = {"x": torch.ones(1)}
+    assert (list(extras), len(extras), "a" in extras, extras.get("a")) == (["b"], 1, False, None)
+    assert [task.name for task in tasks.unsaved()] == ["b"]
+    with pytest.raises(SupSupError, match="unknown task 'c'"):
+        extras["c"] = {}
+    with pytest.raises(KeyError):
+        del extras["a"]
+    del extras["b"]
+    assert not extras

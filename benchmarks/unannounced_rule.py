@@ -30,7 +30,7 @@ from supsup.provenance import provenance
 from supsup.query import Goal
 from supsup.scores import initial_scores, scores_of
 from supsup.training.order import many_positions
-from supsup.training.workbench import workbench
+from supsup.training.stepwise import step_trainer
 
 BATCH, EVERY, STEPS = 128, 100, 1000
 NEW, KNOWN, LEARNED, SHARED, WATCHED = 100, 60, 4, 6, 20  # tasks of each kind
@@ -75,17 +75,17 @@ def told_apart(model: SupSup, stream: Stream, k: int) -> dict[str, Any]:
 
 def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float, float]:
     """A mask after so many batches, beside the first k."""
-    bank, bench = model.bank.subset(range(k)), workbench(model.net, model.recipe)
-    bench.start(initial_scores(model.seed, task.name, model.net.shapes, model.device))
-    bench.run(task.train, order(model, task)[:batches])
-    bank.add(bench.mask())
+    bank, trainer = model.bank.subset(range(k)), step_trainer(model.net, model.recipe)
+    trainer.start(initial_scores(model.seed, task.name, model.net.shapes, model.device))
+    trainer.run(task.train, order(model, task)[:batches])
+    bank.add(trainer.mask())
     return standing(gradient(model, bank, task), k)
 
 
 def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any]]:
     """A mask goes on with tasks that are not its own; what other new tasks then make of it."""
-    bank, bench, rows = model.bank, workbench(model.net, model.recipe), []
-    bench.start(scores_of(bank.mask(index)))
+    bank, trainer, rows = model.bank, step_trainer(model.net, model.recipe), []
+    trainer.start(scores_of(bank.mask(index)))
     watched = stream[-NEW:][-WATCHED:]
     for tasks in range(1, SHARED + 2):
         values = [gradient(model, bank, task) for task in watched]
@@ -94,8 +94,8 @@ def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any
         rows.append({"tasks in it": tasks, "largest for other tasks": f"{drawn} of {WATCHED}"} | found)
         if tasks <= SHARED:
             other = stream[-NEW:][tasks]
-            bench.run(other.train, order(model, other))
-            bank.replace(index, bench.mask())
+            trainer.run(other.train, order(model, other))
+            bank.replace(index, trainer.mask())
     return rows
 
 

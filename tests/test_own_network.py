@@ -211,9 +211,9 @@ def test_observing_keeps_statistics_with_their_mask(tasks: list[Task], monkeypat
     assert not torch.equal(learned, model.net.statistics["norm.running_mean"])
     observer = model._observer
     observer.write_back()
-    observer._take_off()
+    observer._suspend()
     observer._take_up(first)
-    assert torch.equal(observer.bench.mask()["norm.running_mean"], learned)
+    assert torch.equal(observer.trainer.mask()["norm.running_mean"], learned)
     assert len(model.predict(x[:5]).labels) == 5
 
 

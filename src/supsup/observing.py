@@ -17,34 +17,34 @@ from supsup.inference import alpha_gradient
 from supsup.query import Goal
 from supsup.scores import initial_scores, scores_of
 from supsup.state import ModelState
-from supsup.training.workbench import Workbench, workbench
+from supsup.training.stepwise import StepTrainer, step_trainer
 
 _HALF_TRAINED = 16  # masks whose scores and optimiser state are kept ready to go on
 
 
 class Observer:
-    """Trains the masks of a model from batches of unknown tasks: one mask on a workbench, others taken off it."""
+    """Trains the masks of a model from batches of unknown tasks: one mask in training, others suspended."""
 
     def __init__(self, state: ModelState) -> None:
         self.state = state
-        self.name: str | None = None  # the mask on the bench
-        self.half_trained: OrderedDict[str, Any] = OrderedDict()  # taken off the bench, last used last
+        self.name: str | None = None  # the mask in training
+        self.half_trained: OrderedDict[str, Any] = OrderedDict()  # suspended, last used last
         self.batches = 0
-        self._bench: Workbench | None = None
-        self._changed = False  # the mask on the bench has been trained since it was written to the bank
+        self._trainer: StepTrainer | None = None
+        self._changed = False  # the mask in training has changed since it was written to the bank
         self._over_budget = False  # at the last decision a mask was needed that the budget does not allow
 
     @property
-    def bench(self) -> Workbench:
-        if self._bench is None:
-            self._bench = workbench(self.state.net, self.state.settings.recipe)
-        return self._bench
+    def trainer(self) -> StepTrainer:
+        if self._trainer is None:
+            self._trainer = step_trainer(self.state.net, self.state.settings.recipe)
+        return self._trainer
 
     def step(self, images: Tensor, labels: Tensor) -> str | None:
         """Train on one batch; returns the name of the mask it went to, None if it was not learned."""
         name = self.prepare(images, 1)
         if name is not None:
-            self.bench.step(images, labels)
+            self.trainer.step(images, labels)
             self._count_classes(name, int(labels.max()) + 1)
         return name
 
@@ -57,14 +57,14 @@ class Observer:
             name = self.prepare(part.batch(batches[0])[0], len(batches))
             if name is not None:
                 self._count_classes(name, max(classes[:decided]))
-                self.bench.run(part, batches)  # last: nothing here waits for it
+                self.trainer.run(part, batches)  # last: nothing here waits for it
             del classes[:decided]
             yield name, len(batches)
 
     def write_back(self) -> None:
-        """Write the mask on the bench into the bank as it stands."""
+        """Write the mask in training into the bank as it stands."""
         if self._changed and self.name is not None:
-            self.state.replace(self.name, self.bench.mask())
+            self.state.replace(self.name, self.trainer.mask())
         self._changed = False
 
     def forget(self, task: str) -> None:
@@ -84,7 +84,7 @@ class Observer:
         task.classes = max(task.classes, seen)
 
     def prepare(self, images: Tensor, batches: int) -> str | None:
-        """Put the right mask on the bench for so many batches, of which these are the first images.
+        """Take up the right mask for so many batches, of which these are the first images.
 
         None if they fit no mask, and the budget does not allow another.
         """
@@ -102,7 +102,7 @@ class Observer:
         self._over_budget = chosen is None and len(self.state.tasks) >= budget
         if chosen is not None and chosen == self.name:
             return
-        self._take_off()
+        self._suspend()
         if self._over_budget:
             self.name = None
             warnings.warn(
@@ -129,24 +129,24 @@ class Observer:
         chosen = choose_mask(self.state.bank, gradient, stand_in, self.state.settings.allocation, present)
         return None if chosen is None else tasks.at(chosen).name
 
-    def _take_off(self) -> None:
+    def _suspend(self) -> None:
         if self.name is not None:
-            self.half_trained[self.name] = self.bench.take_off()
+            self.half_trained[self.name] = self.trainer.suspend()
             while len(self.half_trained) > _HALF_TRAINED:
                 self.half_trained.popitem(last=False)
 
     def _take_up(self, name: str) -> str:
         """Go on with a known mask from where it was left; if that is no longer kept, from its bits and statistics."""
         if name in self.half_trained:
-            self.bench.put_on(self.half_trained.pop(name))
+            self.trainer.resume(self.half_trained.pop(name))
         else:
             bank, index = self.state.bank, self.state.tasks.index(name)
-            self.bench.start(scores_of(bank.mask(index)), bank.statistics(index))
+            self.trainer.start(scores_of(bank.mask(index)), bank.statistics(index))
         return name
 
     def _open(self, images: Tensor) -> str:
         state = self.state
         name = next(name for name in map("observed-{}".format, count()) if name not in state.tasks)
-        self.bench.start(initial_scores(state.net.seed, name, state.net.shapes, state.net.device))
-        state.add({name: 0}, state.bank.pack(self.bench.mask())[:, None], {}, tuple(images.shape[1:]))
+        self.trainer.start(initial_scores(state.net.seed, name, state.net.shapes, state.net.device))
+        state.add({name: 0}, state.bank.pack(self.trainer.mask())[:, None], {}, tuple(images.shape[1:]))
         return name

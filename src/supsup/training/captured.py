@@ -51,7 +51,7 @@ class Lane:
         self.trainee, self.recipe, self.part = trainee, recipe, part.on(device)
         self.steps = recipe.steps_for(len(part))
         self.precision = precision or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-        self.state: State = {name: value.clone() for name, value in state.items()}
+        self.state: State = {name: _laid_out(value.clone()) for name, value in state.items()}
         self._trained = trainee.trained_names(self.state)
         self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], self.steps)
         self.feed: Feed | None = None
@@ -119,8 +119,7 @@ class Lane:
 
     def _step(self) -> None:
         x, y = (self._x, self._y) if self.feed is None else self.feed.next(self.recipe.batch_size)
-        if x.is_cuda and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)  # what convolutions in bfloat16 like
+        x = _laid_out(x)
         reduced = self.precision != torch.float32
         with self.trainee.training(), torch.autocast(x.device.type, self.precision, reduced, cache_enabled=False):
             outputs = self.trainee.run(self.state, x)
@@ -263,12 +262,19 @@ def _train_group(
 
 
 def _mask_lane(net: FrozenNet, job: Job, precision: torch.dtype | None) -> Lane:
-    return Lane(MaskTrainee(net, job.recipe), _first_state(net, job), job.recipe, job.task.train, precision)
+    weights = {name: _laid_out(weight) for name, weight in net.weights.items()}
+    trainee = MaskTrainee(net, job.recipe, weights)
+    return Lane(trainee, _first_state(net, job), job.recipe, job.task.train, precision)
 
 
 def _first_state(net: FrozenNet, job: Job) -> State:
     scores = job.scores or initial_scores(net.seed, job.task.name, net.shapes, net.device)
     return MaskTrainee(net, job.recipe).begin(scores)
+
+
+def _laid_out(value: Tensor) -> Tensor:
+    """As the kernels of a GPU for convolutions like it: channels last."""
+    return value.contiguous(memory_format=torch.channels_last) if value.is_cuda and value.ndim == 4 else value
 
 
 def _alike(one: Part, other: Part) -> bool:
@@ -301,9 +307,7 @@ def _no_waiting(device: torch.device) -> Iterator[None]:
         return
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.synchronize(device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that this is a prototype
-        torch.cuda.set_sync_debug_mode("error")
+    _watch_waiting("error")
     try:
         yield
     except RuntimeError as error:
@@ -311,6 +315,12 @@ def _no_waiting(device: torch.device) -> Iterator[None]:
             raise CannotCapture("its forward pass waits for the device") from error
         raise
     finally:
+        _watch_waiting(mode)
+
+
+def _watch_waiting(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that this is a prototype
         torch.cuda.set_sync_debug_mode(mode)
 
 

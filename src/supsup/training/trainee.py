@@ -48,10 +48,14 @@ class Trainee(Protocol):
 
 
 class MaskTrainee:
-    """A mask: scores, which are trained, and the task's statistics, which the forward pass moves."""
+    """A mask: scores, which are trained, and the task's statistics, which the forward pass moves.
 
-    def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
+    weights  the frozen ones, where they lie in memory in another way than the network's
+    """
+
+    def __init__(self, net: FrozenNet, recipe: Recipe, weights: Mapping[str, Tensor] | None = None) -> None:
         self.net, self.recipe = net, recipe
+        self._weights = net.weights if weights is None else weights
         self.device, self.seed = net.device, net.seed
 
     def begin(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> State:
@@ -65,8 +69,11 @@ class MaskTrainee:
         return self.net.training()
 
     def run(self, state: State, x: Tensor) -> Tensor:
-        masks = {name: soft_mask(state[name], self.recipe.kept(shape)) for name, shape in self.net.shapes.items()}
-        return self.net.run(x, self.net.masked(masks | self.statistics(state)))
+        masked = {
+            name: weight * soft_mask(state[name], self.recipe.kept(weight.shape))
+            for name, weight in self._weights.items()
+        }
+        return self.net.run(x, masked | self.statistics(state))
 
     def penalty(self, state: State) -> Tensor | None:
         return None

@@ -1,4 +1,4 @@
-"""A place to train one mask at a time, where a mask can be taken off half-trained and put on again later."""
+"""Training one mask at a time, batch by batch: it can be suspended half-trained and resumed later."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from supsup.training.feed import Feed, feature_map
 from supsup.training.plain import MaskTraining
 from supsup.training.recipe import Recipe
 
-_AT_ONCE = 20  # steps in one launch on a GPU
+_STEPS = 20  # steps in one launch on a GPU
 
 
-class Workbench(Protocol):
-    """What `observe` needs of an executor; a state is whatever `take_off` gives."""
+class StepTrainer(Protocol):
+    """What `observe` needs of an executor; a state is whatever `suspend` gives."""
 
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
         """Begin a mask from these scores, and from a task's own statistics if given."""
 
-    def take_off(self) -> Any:
+    def suspend(self) -> Any:
         """The mask being trained, with its scores and optimiser state."""
 
-    def put_on(self, state: Any) -> None:
-        """Go on with a mask that was taken off."""
+    def resume(self, state: Any) -> None:
+        """Go on with a mask that was suspended."""
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One batch."""
@@ -43,14 +43,14 @@ class Workbench(Protocol):
         """The mask as it stands, and the task's statistics."""
 
 
-def workbench(net: FrozenNet, recipe: Recipe) -> Workbench:
+def step_trainer(net: FrozenNet, recipe: Recipe) -> StepTrainer:
     """The fastest one for this network."""
     if recipe.schedule != "constant" or recipe.warm_up:
         raise SupSupError("observe goes on without end, so its learning rate must be constant: Recipe(schedule=…)")
-    return DirectBench(net, recipe) if by_hand(net, recipe) else PlainBench(net, recipe)
+    return DirectSteps(net, recipe) if by_hand(net, recipe) else PlainSteps(net, recipe)
 
 
-class PlainBench:
+class PlainSteps:
     """For any module, by autograd."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
@@ -59,10 +59,10 @@ class PlainBench:
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
         self.trainer = MaskTraining(self.net, scores, self.recipe, statistics=statistics)
 
-    def take_off(self) -> MaskTraining:
+    def suspend(self) -> MaskTraining:
         return self.trainer
 
-    def put_on(self, state: MaskTraining) -> None:
+    def resume(self, state: MaskTraining) -> None:
         self.trainer = state
 
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -86,7 +86,7 @@ class _Fed:
     steps: Callable[[], None]
 
 
-class DirectBench:
+class DirectSteps:
     """For fully connected networks, by hand; on a GPU the batches of `run` never wait for the host."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
@@ -97,10 +97,10 @@ class DirectBench:
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
         self.trainer.start(lambda name: [scores[name][None]])
 
-    def take_off(self) -> list[Tensor]:
+    def suspend(self) -> list[Tensor]:
         return [value.clone() for value in self.trainer.state()]
 
-    def put_on(self, state: list[Tensor]) -> None:
+    def resume(self, state: list[Tensor]) -> None:
         for value, kept in zip(self.trainer.state(), state):
             value.copy_(kept)
 
@@ -122,9 +122,9 @@ class DirectBench:
         feed.rows[0, : len(order)] = (order if part.rows is None else part.rows[order]).int()
         feed.labels[0, : len(order)] = part.labels[order].int()
         feed.step.zero_()
-        for _ in range(len(positions) // _AT_ONCE):
+        for _ in range(len(positions) // _STEPS):
             fed.steps()
-        for _ in range(len(positions) % _AT_ONCE):
+        for _ in range(len(positions) % _STEPS):
             fed.step()
 
     def mask(self) -> dict[str, Tensor]:
@@ -140,9 +140,9 @@ class DirectBench:
         if self.trainer.x.shape[1] != batch_size:
             self.trainer.resize(1, batch_size)
         feed = Feed.empty(part, 1, positions.numel(), mapped=True)
-        state = self.take_off()
+        state = self.suspend()
         one = partial(self.trainer.step_from, feed)
-        step, steps = repeated(one), repeated(one, _AT_ONCE)
-        self.put_on(state)
+        step, steps = repeated(one), repeated(one, _STEPS)
+        self.resume(state)
         self._fed = _Fed(part.images, feed, step, steps)
         return self._fed

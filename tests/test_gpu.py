@@ -1,6 +1,7 @@
 """What runs on a GPU gives the answers of the plain path; skipped where there is none."""
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,10 @@ from supsup.search import Outer, add_plain, inner, narrowed
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import Job, train_mask, train_masks
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "0", reason="compile the kernels: TRITON_INTERPRET=0"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -94,8 +94,8 @@ class TaskTable:
         self._indices.update((task.name, i) for i, task in enumerate(self._tasks[index:], index))
 
     def unsaved(self) -> list[LearnedTask]:
-        """The tasks that the model's file does not have as they are, the one that changed last at the end."""
-        return [self[name] for name in self._unsaved]
+        """The tasks that the model's file does not have as they are, in order."""
+        return [self.at(index) for index in sorted(self._indices[name] for name in self._unsaved)]
 
     def changed(self, name: str) -> None:
         """A task is no longer what the model's file has."""

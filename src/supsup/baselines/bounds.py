@@ -62,8 +62,9 @@ class UpperBound(Rival):
 
     def lower_bound(self) -> LowerBound:
         """What is left if only the newest trunk is kept beside the heads: a Lower Bound of the same training."""
-        how: dict[str, Any] = {"recipe": self.recipe, "first": self.first, "filling": self.filling}
-        lower = LowerBound(self.net, self.seed, device=self.device, **how)
+        lower = LowerBound(
+            self.net, self.seed, recipe=self.recipe, first=self.first, filling=self.filling, device=self.device
+        )
         lower.shared = dict(self.shared)
         lower.own = {task: {self.head: state[self.head]} for task, state in self.own.items()}
         return lower

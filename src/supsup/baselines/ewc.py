@@ -14,7 +14,7 @@ from supsup.baselines.consolidation import Consolidation, importance
 from supsup.data import Task
 from supsup.training.trainee import State
 
-_AT_ONCE = {"cpu": 256, "cuda": 4096}  # images in one pass by hand
+_IMAGES = {"cpu": 256, "cuda": 4096}  # images in one pass by hand
 _BY_AUTOGRAD = 16  # images in one pass with a gradient of every weight for each
 
 
@@ -42,7 +42,7 @@ class OnlineEWC(Consolidation):
     def importances(self, task: Task, state: State) -> State:
         part = task.train.on(self.device)
         order = philox.permutations(self.seed, [f"fisher/{task.name}"], len(part))[0][: self.images].to(self.device)
-        pieces = order.split(_AT_ONCE[self.device.type] if self.stackable else _BY_AUTOGRAD)
+        pieces = order.split(_IMAGES[self.device.type] if self.stackable else _BY_AUTOGRAD)
         total = {name: torch.zeros_like(state[name]) for name in self.weights}
         for positions in pieces:
             squares = (self.by_hand if self.stackable else self.by_autograd)(state, part.batch(positions)[0])

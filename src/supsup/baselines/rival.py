@@ -30,7 +30,7 @@ from supsup.training import Recipe
 from supsup.training.captured import Lane
 from supsup.training.trainee import State
 
-_ANSWERED_AT_ONCE = 16384  # images in one forward pass
+_IMAGES = 16384  # images in one forward pass
 
 
 class Rival(ABC):
@@ -212,7 +212,7 @@ class Rival(ABC):
     def answers(self, images: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """The largest probability and its output for each image."""
         self.net.eval()
-        pieces = [self.run(state, piece).softmax(-1).max(-1) for piece in images.split(_ANSWERED_AT_ONCE)]
+        pieces = [self.run(state, piece).softmax(-1).max(-1) for piece in images.split(_IMAGES)]
         return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
 
     def answering(self, task: str | None, among: Sequence[str] | None = None) -> str:

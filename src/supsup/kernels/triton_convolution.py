@@ -44,12 +44,12 @@ def _gather(
     block: tl.constexpr,
 ):
     """One program writes one image: cropped from its black surroundings, mirrored, normalised."""
-    place = tl.program_id(0)
+    position = tl.program_id(0)
     task = tl.program_id(1).to(tl.int64)
-    at = task * drawn + tl.load(step).to(tl.int64) * batch + place
+    at = task * drawn + tl.load(step).to(tl.int64) * batch + position
     row = tl.load(rows + at).to(tl.int64)
     draw = tl.load(draws + at) * cropped
-    tl.store(y + task * batch + place, tl.load(labels + at))
+    tl.store(y + task * batch + position, tl.load(labels + at))
     n = tl.arange(0, block)
     c = n % padded
     column = (n // padded) % width
@@ -65,7 +65,7 @@ def _gather(
     o = tl.load(offset + c, mask=c < channels, other=0.0)
     value = tl.where(c < channels, pixel * g + o, 0.0).to(x.dtype.element_ty)
     pixel = (line + 1) * (width + 2) + column + 1
-    image = x + (task * batch + place) * (height + 2) * (width + 2) * padded
+    image = x + (task * batch + position) * (height + 2) * (width + 2) * padded
     tl.store(image + pixel * padded + c, value, mask=line < height)
 
 
@@ -120,16 +120,16 @@ def _convolve(
     for i in range(size * chunks):
         line = i // chunks
         j = (i % chunks) * block_in + tl.arange(0, block_in)
-        place = (corner + line * (in_width + 2) * in_channels)[:, None] + j[None, :]
+        position = (corner + line * (in_width + 2) * in_channels)[:, None] + j[None, :]
         if backwards:
             number = (size - 1 - line) * size + size - 1 - j // in_channels
             weight = (number * out_channels * in_channels + j % in_channels)[:, None] + n[None, :] * in_channels
         else:
             weight = (line * line_length + j)[:, None] * out_channels + n[None, :]
         if line_length % block_in == 0:
-            a = tl.load(images + place)
+            a = tl.load(images + position)
         else:
-            a = tl.load(images + place, mask=(j < line_length)[None, :], other=0.0)
+            a = tl.load(images + position, mask=(j < line_length)[None, :], other=0.0)
         b = tl.load(kernel + weight, mask=(j < line_length)[:, None] & (n < out_channels)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=precision)
     inside = (m < rows)[:, None] & (n < out_channels)[None, :]
@@ -200,8 +200,8 @@ def _convolve_back_halved(
             right = tap * 0
         above = (line + size // 2 - down) // 2 + 1
         left = (column + size // 2 - right) // 2 + 1
-        place = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
-        a = tl.load(slopes + place[:, None] + k[None, :], mask=real[:, None] & (k < in_channels)[None, :], other=0.0)
+        position = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+        a = tl.load(slopes + position[:, None] + k[None, :], mask=real[:, None] & (k < in_channels)[None, :], other=0.0)
         weight = ((down * size + right) * out_channels + n[None, :]) * in_channels + k[:, None]
         b = tl.load(kernel + weight, mask=(k < in_channels)[:, None] & (n < out_channels)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=precision)

@@ -30,10 +30,10 @@ def _moments(
     second = tl.zeros((block_parts, block), dtype=tl.float32)
     for start in range(0, parts, block_parts):
         p = start + tl.arange(0, block_parts)
-        place = sums + ((task * parts + p[:, None]) * 2) * channels + c[None, :]
+        position = sums + ((task * parts + p[:, None]) * 2) * channels + c[None, :]
         inside = (p < parts)[:, None] & (c < channels)[None, :]
-        first += tl.load(place, mask=inside, other=0.0)
-        second += tl.load(place + channels, mask=inside, other=0.0)
+        first += tl.load(position, mask=inside, other=0.0)
+        second += tl.load(position + channels, mask=inside, other=0.0)
     average = tl.sum(first, 0) / count
     variance = tl.maximum(tl.sum(second, 0) / count - average * average, 0.0)
     here = task * channels + c

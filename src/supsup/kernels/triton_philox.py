@@ -34,12 +34,12 @@ def _words(numbers, out, count, blocks: tl.constexpr):
         c3 = first & word
         k0 = (k0 + 0x9E3779B9) & word
         k1 = (k1 + 0xBB67AE85) & word
-    place = 4 * block
-    here = out + row * count + place
-    tl.store(here, c0, mask=place < count)
-    tl.store(here + 1, c1, mask=place + 1 < count)
-    tl.store(here + 2, c2, mask=place + 2 < count)
-    tl.store(here + 3, c3, mask=place + 3 < count)
+    index = 4 * block
+    here = out + row * count + index
+    tl.store(here, c0, mask=index < count)
+    tl.store(here + 1, c1, mask=index + 1 < count)
+    tl.store(here + 2, c2, mask=index + 2 < count)
+    tl.store(here + 3, c3, mask=index + 3 < count)
 
 
 def words(key: tuple[int, int], streams: Sequence[tuple[int, int]], count: int, device: torch.device | str) -> Tensor:

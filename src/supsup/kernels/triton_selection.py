@@ -14,7 +14,7 @@ def _update(
     second,
     gradients,
     layer_of,
-    place_of,
+    offset_of,
     gradient_start,
     splits,
     sizes,
@@ -33,7 +33,7 @@ def _update(
     task = tl.program_id(1).to(tl.int64)
     number = tl.program_id(0)
     layer = tl.load(layer_of + number)
-    n = tl.load(place_of + number) + tl.arange(0, block)  # within the layer
+    n = tl.load(offset_of + number) + tl.arange(0, block)  # within the layer
     size = tl.load(sizes + layer)
     inside = n < size
     g = tl.zeros((block,), dtype=tl.float32)

@@ -38,19 +38,19 @@ def _gather(
     """One program writes `stored` images of one task."""
     task = tl.program_id(1).to(tl.int64)
     start = tl.load(step).to(tl.int64) * batch
-    place = tl.arange(0, block)
-    inside = place < features
-    source = tl.load(maps + task * features + place, mask=inside, other=-1)
+    feature = tl.arange(0, block)
+    inside = feature < features
+    source = tl.load(maps + task * features + feature, mask=inside, other=-1)
     visible = source >= 0
-    g = tl.load(gain + place, mask=inside, other=0.0)
-    o = tl.load(offset + place, mask=inside, other=0.0)
+    g = tl.load(gain + feature, mask=inside, other=0.0)
+    o = tl.load(offset + feature, mask=inside, other=0.0)
     for i in range(stored):
         b = tl.program_id(0) * stored + i
         if b < batch:
             row = tl.load(rows + task * total + start + b).to(tl.int64)
             pixel = tl.load(images + row * features + source, mask=visible, other=0).to(tl.float32)
             value = tl.where(visible, pixel * g + o, 0.0)
-            tl.store(x + (task * batch + b) * stride + place, value.to(x.dtype.element_ty), mask=inside)
+            tl.store(x + (task * batch + b) * stride + feature, value.to(x.dtype.element_ty), mask=inside)
             tl.store(y + task * batch + b, tl.load(labels + task * total + start + b))
 
 
@@ -90,13 +90,13 @@ def gather(
 @triton.jit
 def _loss_gradient(outputs, y, batch, size: tl.constexpr, stride: tl.constexpr, block: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    place = tl.arange(0, block)
-    inside = place < size
-    z = tl.load(outputs + row * stride + place, mask=inside, other=-float("inf")).to(tl.float32)
+    feature = tl.arange(0, block)
+    inside = feature < size
+    z = tl.load(outputs + row * stride + feature, mask=inside, other=-float("inf")).to(tl.float32)
     p = tl.exp(z - tl.max(z, 0))
     p = p / tl.sum(p, 0)
-    p = tl.where(place == tl.load(y + row), p - 1.0, p) / batch
-    tl.store(outputs + row * stride + place, p.to(outputs.dtype.element_ty), mask=place < stride)
+    p = tl.where(feature == tl.load(y + row), p - 1.0, p) / batch
+    tl.store(outputs + row * stride + feature, p.to(outputs.dtype.element_ty), mask=feature < stride)
 
 
 def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:

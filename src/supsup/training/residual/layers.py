@@ -85,20 +85,20 @@ class Layer:
         return taps.permute(0, 3, 2, 1).reshape(len(flat), *self.module.weight.shape)
 
 
-class Rooms:
+class Buffers:
     """Tensors with borders of zeros, made once each: whoever writes to one leaves its border alone."""
 
     def __init__(self, tasks: int, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         self._new = torch.empty(0, dtype=dtype, device=device)
         self._leading = (tasks, batch)
-        self._rooms: dict[tuple[str, int, int, int], Tensor] = {}
+        self._buffers: dict[tuple[str, int, int, int], Tensor] = {}
 
     def __call__(self, use: str, height: int, width: int, channels: int) -> Tensor:
-        """The room for one use, of images of this size without their border."""
+        """The buffer for one use, of images of this size without their border."""
         key = (use, height, width, channels)
-        if key not in self._rooms:
-            self._rooms[key] = self._new.new_zeros(*self._leading, height + 2, width + 2, channels)
-        return self._rooms[key]
+        if key not in self._buffers:
+            self._buffers[key] = self._new.new_zeros(*self._leading, height + 2, width + 2, channels)
+        return self._buffers[key]
 
 
 def splits_for(layer: nn.Conv2d, rows: int) -> int:

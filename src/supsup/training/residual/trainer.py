@@ -23,8 +23,8 @@ from supsup.training.operations import loss_gradient
 from supsup.training.recipe import Recipe
 from supsup.training.residual.layers import (
     BLOCK,
+    Buffers,
     Layer,
-    Rooms,
     convolve,
     convolve_back,
     padded,
@@ -67,8 +67,8 @@ class ResidualTrainer:
 
         self.weight = torch.cat([layer.to_flat(net.weights[layer.name][None])[0] for layer in self.layers])
         self.scores, self.first, self.second, self.masked = state(), state(), state(), state(precision)
-        self._room = Rooms(self.tasks, batch_size, precision, net.device)
-        self.x = self._room("images", height, width, padded(channels))
+        self._buffer = Buffers(self.tasks, batch_size, precision, net.device)
+        self.x = self._buffer("images", height, width, padded(channels))
         self.y = torch.zeros(self.tasks, batch_size, dtype=torch.int32, device=net.device)
         self.step_count = torch.zeros(1, dtype=torch.int32, device=net.device)
         self.factors = _adam_factors(recipe, steps).to(net.device)
@@ -87,7 +87,7 @@ class ResidualTrainer:
 
         numbered = list(enumerate(self.layers))
         self._layer_of = table([i for i, layer in numbered for _ in range(layer.blocks)])
-        self._place_of = table([BLOCK * block for layer in self.layers for block in range(layer.blocks)])
+        self._offset_of = table([BLOCK * block for layer in self.layers for block in range(layer.blocks)])
         chunks = [(i, start, layer) for i, layer in numbered for start in range(0, layer.weights, _CHUNK)]
         self._chunk_layer = table([i for i, _, _ in chunks])
         self._chunk_start = table([layer.first + start for _, start, layer in chunks])
@@ -158,20 +158,20 @@ class ResidualTrainer:
             z, sums = convolve(by_module[id(convolution)], x, self.masked)
             return moments(z, sums, self.running[names[id(norm)]])
 
-        def room(use: str, normal: Normal) -> Tensor:
-            return self._room(use, *normal.z.shape[2:])
+        def buffer(use: str, normal: Normal) -> Tensor:
+            return self._buffer(use, *normal.z.shape[2:])
 
         stem = normalised(self.module.conv, self.module.norm, self.x)
-        x = relu(stem, room("stem", stem))
+        x = relu(stem, buffer("stem", stem))
         traces = []
         for block in self._blocks:
             one = normalised(block.conv1, block.norm1, x)
-            hidden = relu(one, room(names[id(block.conv1)], one))
+            hidden = relu(one, buffer(names[id(block.conv1)], one))
             two = normalised(block.conv2, block.norm2, hidden)
             shortcut = None
             if isinstance(block.shortcut, nn.Sequential):
                 shortcut = normalised(block.shortcut[0], block.shortcut[1], x)  # type: ignore[arg-type]
-            out = relu(two, room(names[id(block)], two), x if shortcut is None else shortcut)
+            out = relu(two, buffer(names[id(block)], two), x if shortcut is None else shortcut)
             traces.append(_Trace(block, x, one, hidden, two, shortcut, out))
             x = out
         return stem, traces, x
@@ -214,7 +214,7 @@ class ResidualTrainer:
         return convolve_back(one, inner, self.masked, extra=beside)
 
     def _normal_back(self, slope: Tensor, normal: Normal, sums: Tensor, gated: bool, which: int = 1) -> Tensor:
-        return backward(slope, normal, sums, self._room("slope", *slope.shape[2:]), gated, which)
+        return backward(slope, normal, sums, self._buffer("slope", *slope.shape[2:]), gated, which)
 
     def _update(self) -> None:
         k._update[(len(self._layer_of), self.tasks)](
@@ -224,7 +224,7 @@ class ResidualTrainer:
             self.second,
             self.gradients,
             self._layer_of,
-            self._place_of,
+            self._offset_of,
             self._gradient_start,
             self._splits,
             self._sizes,
@@ -313,28 +313,28 @@ class _Trace:
 
 def _layers(module: ResNet, blocks: list[BasicBlock], height: int, width: int, batch: int) -> list[Layer]:
     """All layers in the order of their use, the classifier last, with their places."""
-    found: list[Layer] = []
+    layers: list[Layer] = []
 
-    def place(name: str, layer: nn.Conv2d | nn.Linear, height: int, width: int) -> Layer:
-        first = found[-1].first + found[-1].blocks * BLOCK if found else 0
-        start = found[-1].gradient_first + found[-1].splits * found[-1].weights if found else 0
+    def add(name: str, layer: nn.Conv2d | nn.Linear, height: int, width: int) -> Layer:
+        first = layers[-1].first + layers[-1].blocks * BLOCK if layers else 0
+        start = layers[-1].gradient_first + layers[-1].splits * layers[-1].weights if layers else 0
         splits = 1
         if isinstance(layer, nn.Conv2d):
             splits = splits_for(layer, batch * -(-height // layer.stride[0]) * -(-width // layer.stride[0]))
-        found.append(Layer(name, layer, height, width, first, start, splits))
-        return found[-1]
+        layers.append(Layer(name, layer, height, width, first, start, splits))
+        return layers[-1]
 
-    place("conv.weight", module.conv, height, width)
+    add("conv.weight", module.conv, height, width)
     paths = {id(child): path for path, child in module.named_modules()}
     for block in blocks:
         path = paths[id(block)]
-        one = place(f"{path}.conv1.weight", block.conv1, height, width)
-        place(f"{path}.conv2.weight", block.conv2, one.out_height, one.out_width)
+        one = add(f"{path}.conv1.weight", block.conv1, height, width)
+        add(f"{path}.conv2.weight", block.conv2, one.out_height, one.out_width)
         if isinstance(block.shortcut, nn.Sequential):
-            place(f"{path}.shortcut.0.weight", block.shortcut[0], height, width)  # type: ignore[arg-type]
+            add(f"{path}.shortcut.0.weight", block.shortcut[0], height, width)  # type: ignore[arg-type]
         height, width = one.out_height, one.out_width
-    place("classifier.weight", module.classifier, 1, 1)
-    return found
+    add("classifier.weight", module.classifier, 1, 1)
+    return layers
 
 
 def _adam_factors(recipe: Recipe, steps: int) -> Tensor:

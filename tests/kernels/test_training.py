@@ -11,7 +11,7 @@ from supsup.data import Part
 from supsup.training import operations
 from supsup.training.batched import one_thread_each
 from supsup.training.feed import Feed
-from supsup.training.operations import LayerState, rule_of
+from supsup.training.operations import LayerState, Rates, rule_of
 
 triton_training = pytest.importorskip("supsup.kernels.triton_training", reason="triton is not installed")
 
@@ -79,6 +79,8 @@ def test_forward_and_backward(relu: bool) -> None:
         Recipe("sgd", 0.1),
         Recipe("sgd", 0.1, momentum=0.9, weight_decay=0.01),
         Recipe(second_decay=0.5, epsilon=0.1),
+        Recipe("adam", 1e-2, schedule="cosine"),
+        Recipe("sgd", 0.1, schedule="cosine", warm_up=0.9),
         Recipe("adam", 1e-3, first_decay=0.5, second_decay=0.7, epsilon=0.1),
     ],
 )
@@ -99,13 +101,13 @@ def test_update(recipe: Recipe) -> None:
         second=state() if recipe.optimiser in ("rmsprop", "adam") else None,
     )
     by_triton, by_numba = copy.deepcopy(expected), copy.deepcopy(expected)
-    step = torch.tensor([3], dtype=torch.int32)
+    step, rates = torch.tensor([3], dtype=torch.int32), Rates(recipe, 8, torch.device("cpu"))
     for _ in range(2):
         delta, inputs = torch.randn(tasks, batch, out_size), torch.randn(tasks, batch, in_size)
-        operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4)
+        operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4, rates.at(3))
         with one_thread_each():
-            operations.update(by_numba, delta, inputs, recipe, step)
-        triton_training.update(*by_triton.tensors, delta, inputs, step, rule_of(recipe))
+            operations.update(by_numba, delta, inputs, recipe, step, rates)
+        triton_training.update(*by_triton.tensors, delta, inputs, step, rates.on_device, rule_of(recipe))
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):
             a, b = getattr(expected, name), getattr(found, name)

@@ -18,6 +18,8 @@ from supsup.training.batched import BatchedTrainer, start_jobs
         Recipe(steps=200),
         Recipe("adam", 1e-3, steps=60, weight_decay=1e-4),
         Recipe("sgd", 2.0, steps=20, momentum=0.9),
+        Recipe("adam", 1e-3, steps=60, schedule="cosine", warm_up=0.2),
+        Recipe("adam", 1e-3, epochs=2, schedule="cosine"),
     ],
 )
 def test_the_masks_agree_with_the_plain_path(stream: Stream, recipe: Recipe) -> None:

@@ -28,8 +28,7 @@ def test_the_plain_executor_is_the_last_resort(stream: Stream, split: Stream, co
     assert EXECUTORS[-1].name == "plain"
     lenet = nets.FullyConnected((784, 20, 10))
     assert name_of(lenet, stream, Recipe()) == "batched on a CPU"
-    assert name_of(lenet, stream, Recipe(schedule="cosine")) == "plain"
-    assert name_of(lenet, stream, Recipe(warm_up=0.1)) == "plain"
+    assert name_of(lenet, stream, Recipe(schedule="cosine", warm_up=0.1)) == "batched on a CPU"
     assert name_of(lenet, stream, Recipe(selection="edge-popup", density=0.5)) == "plain"
     assert name_of(convolutional, split, Recipe()) == "plain"
 

@@ -24,10 +24,11 @@ def update(
     second: Tensor | None,
     gradient: Tensor,
     count: int,
+    rate: float,
     rule: Rule,
 ) -> None:
     """The optimiser's step number `count` on scores [t, out, in] from the gradient of the masked weights."""
-    optimiser, rate, weight_decay, momentum, first_decay, second_decay, epsilon = rule
+    optimiser, weight_decay, momentum, first_decay, second_decay, epsilon = rule
     flat = [t.view(len(scores), -1).numpy() for t in (gradient, scores, masked)]
     moments = [_NOTHING[None] if t is None else t.view(len(scores), -1).numpy() for t in (first, second)]
     frozen, decay = weight.view(-1).numpy(), np.float32(weight_decay)

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """One optimiser step: which, and its constants."""
+    """Which optimiser, and all its constants but the learning rate, which may change from step to step."""
 
     optimiser: str
-    rate: float
     weight_decay: float
     momentum: float
     first_decay: float

@@ -191,7 +191,8 @@ def _update(
     delta,
     inputs,
     step,
-    rate,
+    rates,
+    last,
     decay,
     momentum,
     batch: tl.constexpr,
@@ -236,6 +237,7 @@ def _update(
         )
         total = tl.dot(tl.trans(d), h, total, input_precision=precision)
     g = total * w
+    rate = tl.load(rates + tl.minimum(tl.load(step), last))
     if has_decay:
         g += decay * s
     if optimiser == 0:
@@ -271,6 +273,7 @@ def update(
     delta: Tensor,
     inputs: Tensor,
     step: Tensor,
+    rates: Tensor,
     rule: Rule,
 ) -> None:
     tasks, batch, out_size = delta.shape
@@ -286,7 +289,8 @@ def update(
         delta,
         inputs,
         step,
-        rule.rate,
+        rates,
+        len(rates) - 1,
         rule.weight_decay,
         rule.momentum,
         batch=batch,

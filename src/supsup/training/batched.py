@@ -24,7 +24,7 @@ from supsup.scores import score_bound, score_label
 from supsup.training.feed import Feed
 from supsup.training.grouping import free_memory, groups
 from supsup.training.job import Job, Trained
-from supsup.training.operations import LayerState, backward, forward, gather, loss_gradient, update
+from supsup.training.operations import LayerState, Rates, backward, forward, gather, loss_gradient, update
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
 
@@ -42,10 +42,17 @@ class BatchedTrainer:
     """Scores of t tasks and their optimiser state, and one training step for all of them.
 
     precision  of the matrix products; scores and optimiser state are float32 always
+    steps      how many there will be, for a learning rate that changes
     """
 
     def __init__(
-        self, net: FrozenNet, tasks: int, recipe: Recipe, batch_size: int, precision: torch.dtype | None = None
+        self,
+        net: FrozenNet,
+        tasks: int,
+        recipe: Recipe,
+        batch_size: int,
+        precision: torch.dtype | None = None,
+        steps: int | None = None,
     ) -> None:
         self.net, self.recipe = net, recipe
         device = net.device
@@ -55,6 +62,7 @@ class BatchedTrainer:
         self.widths = [padded(shapes[0][1]), *(padded(shape[0]) for shape in shapes)]
         self.outputs = shapes[-1][0]
         self.precision = precision
+        self.rates = Rates(recipe, recipe.steps if steps is None else steps, device)
         self.step_count = torch.zeros(1, dtype=torch.int32, device=device)
         self.layers = [self._layer(weight, tasks, precision) for weight in net.weights.values()]
         self.resize(tasks, batch_size)
@@ -116,7 +124,7 @@ class BatchedTrainer:
             below = None
             if i > 0:
                 below = backward(delta, self.layers[i].masked, inputs[i])
-            update(self.layers[i], delta, inputs[i], self.recipe, self.step_count)
+            update(self.layers[i], delta, inputs[i], self.recipe, self.step_count, self.rates)
             if below is not None:
                 delta = below
         self.step_count += 1
@@ -171,7 +179,7 @@ class BatchedOnGPU:
     ) -> Iterator[Trained]:
         for group in groups(jobs, _alike, lambda job: bytes_per_task(net, job), free_memory(net.device), _TOGETHER):
             recipe, steps = group[0].recipe, group[0].steps
-            trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision)
+            trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision, steps)
             tasks = [job.task for job in group]
             feed = Feed.empty(tasks[0].train.on(net.device), len(group), steps * recipe.batch_size, mapped=True)
             feed.fill(tasks, net.seed, recipe.batch_size)
@@ -212,6 +220,7 @@ class BatchedOnCPU:
             if not hasattr(of_thread, "trainer"):
                 of_thread.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
             trainer: BatchedTrainer = of_thread.trainer
+            trainer.rates = Rates(recipe, job.steps, net.device)
             start_jobs(trainer, [job])
             order = batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, job.steps)
             for x, y in task.train.training_batches(order, net.seed, task.name):
@@ -272,8 +281,7 @@ def start_jobs(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
 
 def by_hand(net: FrozenNet, recipe: Recipe) -> bool:
     """Whether a step by hand is the step of this network and recipe."""
-    simple = recipe.selection == "threshold" and recipe.schedule == "constant" and not recipe.warm_up
-    return net.is_fully_connected and simple
+    return net.is_fully_connected and recipe.selection == "threshold"
 
 
 def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:

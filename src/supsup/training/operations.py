@@ -73,6 +73,19 @@ def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
     return below
 
 
+class Rates:
+    """The learning rate of every step, for the host and on a device; after the last step it stays as it is."""
+
+    def __init__(self, recipe: Recipe, steps: int, device: torch.device) -> None:
+        constant = recipe.schedule == "constant" and not recipe.warm_up
+        self._rates = [recipe.rate(step, steps) for step in range(1 if constant else steps)]
+        self.on_device = torch.tensor(self._rates, dtype=torch.float32, device=device)
+
+    def at(self, step: int) -> float:
+        """The rate of step number `step`, from 0."""
+        return self._rates[min(step, len(self._rates) - 1)]
+
+
 @dataclass
 class LayerState:
     """Scores and optimiser state of one layer for t tasks, and the masked weights they give."""
@@ -89,31 +102,26 @@ class LayerState:
         return self.weight, self.scores, self.masked, self.first, self.second
 
 
-def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, step: Tensor) -> None:
+def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, step: Tensor, rates: Rates) -> None:
     """One optimiser step on a layer's scores from its outputs' gradient [t, b, out] and its inputs [t, b, in].
 
     `step` holds the number of steps done before this one.
     """
     if delta.is_cuda and available.TRITON:
-        triton_training.update(
-            layer.weight, layer.scores, layer.masked, layer.first, layer.second, delta, inputs, step, rule_of(recipe)
-        )
+        triton_training.update(*layer.tensors, delta, inputs, step, rates.on_device, rule_of(recipe))
         return
     g = torch.bmm(delta.transpose(1, 2), inputs).float()
     alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
-        numba_training.update(
-            layer.weight, layer.scores, layer.masked, layer.first, layer.second, g, int(step) + 1, rule_of(recipe)
-        )
+        numba_training.update(*layer.tensors, g, int(step) + 1, rates.at(int(step)), rule_of(recipe))
     else:
-        plain_update(layer, g, recipe, int(step) + 1)
+        plain_update(layer, g, recipe, int(step) + 1, rates.at(int(step)))
 
 
 def rule_of(recipe: Recipe) -> Rule:
     """An optimiser's constants as kernels take them."""
     return Rule(
         recipe.optimiser,
-        recipe.learning_rate,
         recipe.weight_decay,
         recipe.momentum,
         recipe.first_decay,
@@ -122,10 +130,10 @@ def rule_of(recipe: Recipe) -> Rule:
     )
 
 
-def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int) -> None:
+def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int, rate: float) -> None:
     """The optimiser's step number `count` from the gradient of the masked weights [t, out, in], which it overwrites."""
     g.mul_(layer.weight)
-    scores, rate = layer.scores, recipe.learning_rate
+    scores = layer.scores
     if recipe.weight_decay:
         g.add_(scores, alpha=recipe.weight_decay)
     decay = recipe.squares_decay

@@ -19,7 +19,7 @@ triton_training = pytest.importorskip("supsup.kernels.triton_training", reason="
 def random_feed(tasks: int, steps: int, batch: int, features: int, dtype: torch.dtype) -> Feed:
     images = (torch.rand(20, 2, 1, features // 2) * 255).to(dtype)
     maps = torch.stack([torch.randperm(features) for _ in range(tasks)]).int()
-    maps[0, :3] = -1
+    maps[0, :3], maps[0, 3:5] = -1, -2
     rows = torch.randint(20, (tasks, steps * batch), dtype=torch.int32)
     labels = torch.randint(5, (tasks, steps * batch), dtype=torch.int32)
     part = Part(images, torch.zeros(20).long(), gain=torch.rand(2), offset=torch.randn(2))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import overload
+from typing import Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -19,9 +19,10 @@ from torch import Tensor
 from supsup import philox
 from supsup.data.rotation import rotation_map
 from supsup.data.source import Source
-from supsup.data.task import Part, Task, pixels_per_channel
+from supsup.data.task import BLACK, GREY, Part, Task, pixels_per_channel
 from supsup.errors import SupSupError
 
+Corners = Literal["black", "grey"]
 _ORDERS_IN_A_CHUNK = 64
 
 
@@ -67,12 +68,14 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
     return Stream(f"permuted-{source.name}", make, _first(tasks))
 
 
-def rotated(source: Source, tasks: int = 36, step: float = 10.0) -> Stream:
+def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corners = "black") -> Stream:
     """Tasks rotation-0, rotation-10, …: images turned anticlockwise by one more `step` of degrees in each.
 
-    Images are normalised first, as in the paper: each pixel then shows its nearest neighbour, and 0 (the mean, a grey)
-    where that lies outside the image.
+    Each pixel shows its nearest neighbour. Where that lies outside the image it is black, as in the released scripts,
+    which turn pictures before they are normalised; "grey" corners, 0 after normalisation, tell the angle.
     """
+    if corners not in get_args(Corners):
+        raise SupSupError(f"unknown corners={corners!r}; use 'black' or 'grey'")
     if len(source.shape) != 3:
         raise SupSupError(
             f"source {source.name} has {source.shape[0]} features and no height and width to rotate; "
@@ -85,7 +88,8 @@ def rotated(source: Source, tasks: int = 36, step: float = 10.0) -> Stream:
     def make(index: int) -> Task:
         angle = Decimal(str(float(step))) * index
         name = f"rotation-{angle.normalize() + 0:f}"
-        return _remapped(source, name, rotation_map(height, width, float(angle % 360)))
+        pixels = rotation_map(height, width, float(angle % 360))
+        return _remapped(source, name, pixels.masked_fill(pixels < 0, BLACK if corners == "black" else GREY))
 
     return Stream(f"rotated-{source.name}", make, _first(tasks))
 

@@ -16,6 +16,7 @@ from supsup.devices import resolve
 from supsup.errors import SupSupError
 
 Device = str | torch.device
+GREY, BLACK = -1, -2  # in a map of pixels: what is shown where no pixel of the image is
 
 
 def pixels_per_channel(shape: tuple[int, ...]) -> int:
@@ -31,7 +32,8 @@ class Part:
     labels: int64, the task's own labels 0 … classes − 1, one for each image kept.
     gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
     rows: int64, which of the images are kept; all when None.
-    pixels: int64, output pixel p of each channel shows input pixel pixels[p], or 0 after normalisation (grey) where −1.
+    pixels: int64, output pixel p of each channel shows input pixel pixels[p]; where that is BLACK, a pixel of 0 before
+        normalisation, where it is GREY, 0 after it.
     augmentation: how `training_batches` varies the images, before their pixels are rearranged; not at all when None.
     """
 
@@ -121,9 +123,11 @@ class Part:
         if self.augmentation is not None and draws is not None:
             images = self.augmentation.apply(images, draws)
         pixels = images.view(-1, pixels_per_channel(self.shape))
-        source, visible = self._map
+        source, lit, visible = self._map
         if source is not None:
             pixels = pixels.index_select(1, source)
+        if lit is not None:
+            pixels.mul_(lit)
         channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
         gain, offset = (on_device(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
         channels.mul_(gain).add_(offset)
@@ -132,15 +136,16 @@ class Part:
         return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
 
     @cached_property
-    def _map(self) -> tuple[Tensor | None, Tensor | None]:
-        """Which input pixel each output pixel shows, and a mask that is 0 where it shows none.
+    def _map(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Which input pixel each output pixel shows, and masks that are 0 where it is black and where it is grey.
 
-        The first is None where pixels stay as they are, the second where every pixel shows one.
+        The first is None where pixels stay as they are, the others where no pixel is so.
         """
         if self.pixels is None:
-            return None, None
-        visible = self.pixels >= 0
-        return self.pixels.clamp(min=0), None if bool(visible.all()) else visible.float()
+            return None, None, None
+        shown = [self.pixels != kind for kind in (BLACK, GREY)]
+        lit, visible = (None if bool(mask.all()) else mask.float() for mask in shown)
+        return self.pixels.clamp(min=0), lit, visible
 
 
 @dataclass(frozen=True, eq=False)

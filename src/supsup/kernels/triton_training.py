@@ -41,7 +41,7 @@ def _gather(
     feature = tl.arange(0, block)
     inside = feature < features
     source = tl.load(maps + task * features + feature, mask=inside, other=-1)
-    visible = source >= 0
+    visible = source >= 0  # else −1, 0 after normalisation, or −2, 0 before it
     g = tl.load(gain + feature, mask=inside, other=0.0)
     o = tl.load(offset + feature, mask=inside, other=0.0)
     for i in range(stored):
@@ -49,7 +49,7 @@ def _gather(
         if b < batch:
             row = tl.load(rows + task * total + start + b).to(tl.int64)
             pixel = tl.load(images + row * features + source, mask=visible, other=0).to(tl.float32)
-            value = tl.where(visible, pixel * g + o, 0.0)
+            value = tl.where(source == -1, 0.0, pixel * g + o)
             tl.store(x + (task * batch + b) * stride + feature, value.to(x.dtype.element_ty), mask=inside)
             tl.store(y + task * batch + b, tl.load(labels + task * total + start + b))
 

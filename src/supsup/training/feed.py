@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import Part, Task
+from supsup.data.task import BLACK, GREY
 from supsup.training.order import many_positions
 
 _POSITIONS = 1 << 26  # drawn at once
@@ -31,7 +32,7 @@ class Feed:
     rows    [t, steps · b] int32: which images
     labels  [t, steps · b] int32
     crops   [t, steps · b] int32: line + 256 · column + 65536 · mirrored; None where images are not augmented
-    maps    [t, features] int32: the pixel shown at each feature of an image, −1 for none; None where all stay in place
+    maps    [t, features] int32: the pixel at each feature of an image, GREY or BLACK for none; None where all stay
     step    [1] int32: the step to come
     """
 
@@ -117,8 +118,8 @@ class Feed:
             gain, offset = self._broadcast
             return images * gain + offset, labels.long()
         source = self.maps[0]
-        pixels = images.flatten(1).index_select(1, source.clamp(min=0)) * self.gain + self.offset
-        return (pixels * (source >= 0)).view(images.shape), labels.long()
+        pixels = images.flatten(1).index_select(1, source.clamp(min=0)) * (source != BLACK)
+        return ((pixels * self.gain + self.offset) * (source != GREY)).view(images.shape), labels.long()
 
     @cached_property
     def gain(self) -> Tensor:
@@ -148,7 +149,7 @@ class Feed:
 
 
 def feature_map(part: Part) -> Tensor:
-    """Where each feature of a flattened image comes from, −1 for nowhere: [features] int32."""
+    """Where each feature of a flattened image comes from, GREY or BLACK for nowhere: [features] int32."""
     features = math.prod(part.shape)
     if part.pixels is None:
         return torch.arange(features, dtype=torch.int32, device=part.images.device)
@@ -156,7 +157,7 @@ def feature_map(part: Part) -> Tensor:
     if len(pixels) == features:
         return pixels
     shift = torch.arange(0, features, len(pixels), dtype=torch.int32, device=pixels.device)[:, None]
-    return torch.where(pixels < 0, -1, pixels + shift).flatten()
+    return torch.where(pixels < 0, pixels, pixels + shift).flatten()
 
 
 def _by_feature(part: Part, values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from supsup.data.task import BLACK, GREY
 from supsup.kernels import available
 from supsup.kernels.rule import Rule
 from supsup.training.feed import Feed
@@ -34,11 +35,11 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
         return
     batch = x.shape[1]
     start = int(feed.step) * batch
-    outside = feed.maps < 0
+    black, grey = feed.maps == BLACK, feed.maps == GREY
     for task in range(len(x)):
         pixels = images[feed.rows[task, start : start + batch].long()].float()
-        shown = pixels[:, feed.maps[task].clamp(min=0).long()].mul_(feed.gain).add_(feed.offset)
-        x[task, :, : shown.shape[1]] = shown.masked_fill_(outside[task], 0)
+        shown = pixels[:, feed.maps[task].clamp(min=0).long()].masked_fill_(black[task], 0)
+        x[task, :, : shown.shape[1]] = shown.mul_(feed.gain).add_(feed.offset).masked_fill_(grey[task], 0)
     y.copy_(feed.labels[:, start : start + batch])
 
 

@@ -102,13 +102,12 @@ def test_rotation_names_stay_unique_and_plain(step: float) -> None:
 def test_corners_are_black_as_in_the_released_script_or_grey(channels: int) -> None:
     """Black is a pixel of 0, normalised like any other; grey corners, 0 afterwards, would tell the angle."""
     pixels = torch.full((2, channels, 8, 8), 200, dtype=torch.uint8)
-    source = Source(
-        "bright", pixels, torch.zeros(2).long(), pixels, torch.zeros(2).long(), torch.tensor(0.1), torch.tensor(-3.0), 1
-    )
-    for corners, expected in (("black", -3.0), ("grey", 0.0)):
-        x, _ = rotated(source, 2, 45, corners)[1].train.tensors()
-        assert x[0, :, 0, 0].tolist() == [expected] * channels
-        assert x[0, :, 4, 4].tolist() == [pytest.approx(17.0)] * channels
+    labels, gain, offset = torch.zeros(2).long(), torch.tensor(0.1), torch.tensor(-3.0)
+    source = Source("bright", pixels, labels, pixels, labels, gain, offset, 1)
+    black, grey = rotated(source, 2, 45)[1].train.tensors()[0], rotated(source, 2, 45, "grey")[1].train.tensors()[0]
+    assert black[0, :, 0, 0].tolist() == [-3.0] * channels
+    assert grey[0, :, 0, 0].tolist() == [0.0] * channels
+    assert black[0, :, 4, 4].tolist() == grey[0, :, 4, 4].tolist() == [pytest.approx(17.0)] * channels
     with pytest.raises(SupSupError, match="unknown corners='white'"):
         rotated(source, 2, corners="white")  # type: ignore[arg-type]
 

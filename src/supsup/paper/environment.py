@@ -42,7 +42,7 @@ class Environment:
         """The permutations of a seed, or the rotations, which are the same for all."""
         source = self.source("mnist")
         if training.stream == "rotated":
-            return data.rotated(source, training.tasks)
+            return data.rotated(source, training.tasks, corners=training.corners or "black")
         return data.permuted(source, training.tasks, seed=seed)
 
     def cifar_stream(self, tasks: int, seed: int) -> Stream:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from supsup.baselines.batche import BaseWeights
+from supsup.data.streams import Corners
 from supsup.grading import Grading
 from supsup.paper import mnist_tables
 from supsup.paper.catalogue import Entry, Row
@@ -106,10 +107,12 @@ def _rival_experiment(
     rival: Rival, net: str, tasks: int, stages: tuple[int, ...], stream: MnistStream = "permuted"
 ) -> Experiment:
     """A rival with 10 outputs. BatchE can look back at any stage; the others are graded while they learn."""
+    corners: Corners | None = "black" if stream == "rotated" else None
     if rival == "batche":
-        return BatchEExperiment(BatchETraining(stream, net, 10, tasks), BatchEGrading(scenario="GG", stages=stages))
-    training = StagedTraining(stream, net, 10, tasks, stages=stages)
-    return PSPExperiment(training) if rival == "psp" else BoundsExperiment(training, BoundGrading(rival))
+        training = BatchETraining(stream, net, 10, tasks, corners=corners)
+        return BatchEExperiment(training, BatchEGrading(scenario="GG", stages=stages))
+    staged = StagedTraining(stream, net, 10, tasks, stages=stages, corners=corners)
+    return PSPExperiment(staged) if rival == "psp" else BoundsExperiment(staged, BoundGrading(rival))
 
 
 def _rival(net: str, rival: Rival, name: str | None = None, label: str = "") -> Row:
@@ -171,7 +174,7 @@ def _unannounced(name: str, label: str, remark: str = "", allocation: Allocation
 
 
 _LONG = MnistTraining("permuted", LENET, 500, 2500)
-_ROTATED = MnistTraining("rotated", FC, 200, 36)
+_ROTATED = MnistTraining("rotated", FC, 200, 36, corners="black")
 _BINARY = SupSupGrading(protocol="paper-full-batch", method="binary", stages=(36,))
 
 ENTRIES = (

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from supsup.baselines.batche import BaseWeights
 from supsup.baselines.inferring import Way
+from supsup.data.streams import Corners
 from supsup.grading import Grading
 from supsup.inference import Method
 from supsup.paper.experiments import NoSettings
@@ -23,7 +24,8 @@ _QUICK_GAMMAS: tuple[Gamma, ...] = ("1/k", 0.5)
 class MnistTraining:
     """Tasks of MNIST learned by a fully connected network in `steps` batches of 128 images each.
 
-    net  lenet_300_100, fc_1024, or the widths of inputs and hidden layers ("784-1000-1000")
+    net      lenet_300_100, fc_1024, or the widths of inputs and hidden layers ("784-1000-1000")
+    corners  of images that are turned
     """
 
     stream: MnistStream
@@ -31,6 +33,7 @@ class MnistTraining:
     outputs: int
     tasks: int
     steps: int = 1000
+    corners: Corners | None = None
 
     def quick(self, tasks: int = 10, steps: int = 200) -> Self:
         """At most so many tasks and steps, or those that suit the network and the stream."""

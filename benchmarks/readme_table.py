@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "sentence", "docs/speed.md": "speed"}
 TWENTY_THOUSAND = "bench/infer-20000-h200"
 FULLY_TRAINED = 1000  # batches
+OWN = {"residual": "somebody's residual network", "transformer": "somebody's vision transformer"}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -33,6 +34,12 @@ def sentence() -> str:
     )
 
 
+def own(name: str) -> dict[str, Any]:
+    """The last row of a network that supsup does not know."""
+    row: dict[str, Any] = read(f"bench/bench-train-own-{name}-h200")["rows"][-1]
+    return row
+
+
 def speed() -> str:
     """Time, ours beside the plain way and the floor."""
     lenet, fc = read("bench/bench-train-lenet-h200")["rows"][-1], read("bench/bench-train-fc-h200")["rows"][-1]
@@ -43,6 +50,7 @@ def speed() -> str:
     rows = [
         training("H200, LeNet 300-100 with 500 outputs, 2,500 tasks × 1,000 batches", lenet),
         training("H200, FC 1024-1024 with 200 outputs, 250 tasks × 1,000 batches", fc),
+        *(training(f"H200, {what}, 20 tasks × 300 batches, capturing included", own(name)) for name, what in OWN.items()),
         (
             "H200, 20,000 tasks, then 10,000 single images over all of them",
             f"{learning:.1f} s + {asking:.2f} s",

@@ -34,7 +34,7 @@ def demo_plot(record: dict[str, Any]) -> str:
 def training_plot(record: dict[str, Any]) -> str:
     """As `supsup bench train` draws it."""
     steps = record["rows"][0]["steps"]
-    title = f"{record['net']}, {record['outputs']} outputs, {steps} batches a task"
+    title = f"{record['net'].rpartition(':')[2]}, {record['outputs']} outputs, {steps} batches a task"
     return time_plot(title, record["rows"])
 
 

@@ -82,7 +82,7 @@ def train(
     records = [as_record(row) for row in rows]
     _show("training", records, json_file, context, chosen)
     if json_file is not None:
-        title = f"training {net.rpartition(':')[2]} with {outputs} outputs, {steps} batches of {how.batch_size} a task"
+        title = f"{net.rpartition(':')[2]}, {outputs} outputs, {steps} batches a task"
         write(json_file.with_suffix(".svg"), time_plot(title, records))
 
 

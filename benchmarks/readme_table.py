@@ -50,7 +50,10 @@ def speed() -> str:
     rows = [
         training("H200, LeNet 300-100 with 500 outputs, 2,500 tasks × 1,000 batches", lenet),
         training("H200, FC 1024-1024 with 200 outputs, 250 tasks × 1,000 batches", fc),
-        *(training(f"H200, {what}, 20 tasks × 300 batches, capturing included", own(name)) for name, what in OWN.items()),
+        *(
+            training(f"H200, {what}, 20 tasks × 300 batches, capturing included", own(name))
+            for name, what in OWN.items()
+        ),
         (
             "H200, 20,000 tasks, then 10,000 single images over all of them",
             f"{learning:.1f} s + {asking:.2f} s",

@@ -13,6 +13,7 @@ from supsup import switching
 from supsup.bank import Bank
 from supsup.frozen import FrozenNet
 from supsup.nets import FullyConnected
+from supsup.nets.copies import with_tensors
 from supsup.switching import SwitchedNet
 
 CPU = torch.device("cpu")
@@ -195,7 +196,7 @@ def test_what_is_not_masked_is_shared() -> None:
     """A second copy of embeddings or other large parameters would be waste."""
     module = nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 3))
     weight = module[1].weight
-    copied = switching.with_tensors(module, {"1.weight": torch.zeros(3, 4)})
+    copied = with_tensors(module, {"1.weight": torch.zeros(3, 4)})
     assert copied is not None
     assert copied[0].weight is module[0].weight  # type: ignore[index]
     assert module[1].weight is weight

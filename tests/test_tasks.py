@@ -73,7 +73,7 @@ def test_classes_are_the_most_of_those_asked_for() -> None:
 def test_a_copy_has_facts_of_its_own() -> None:
     tasks = table("a", "b")
     tasks["a"].extras = {"x": torch.ones(1)}
-    tasks.saved([tasks["a"]])
+    tasks.saved(tasks.marks())
     copy = tasks.copy()
     copy["a"].classes, copy["a"].extras["y"] = 9, torch.ones(2)
     copy.remove("b")
@@ -83,7 +83,7 @@ def test_a_copy_has_facts_of_its_own() -> None:
 
 def test_extras_belong_to_a_task_and_wait_to_be_saved() -> None:
     tasks = table("a", "b")
-    tasks.saved(list(tasks))
+    tasks.saved(tasks.marks())
     extras = Extras(tasks)
     extras["b"] = {"x": torch.ones(1)}
     assert (list(extras), len(extras), "a" in extras, extras.get("a")) == (["b"], 1, False, None)

@@ -6,13 +6,15 @@ The bits of all weights lie end to end (each weight tensor padded to whole bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup.kernels.replays import Replays
+
+Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
 
 _BLOCK = 256  # tasks in a block of those that are added one by one
 _BLOCKS = 4  # blocks at most; then they are joined, since every search pays for each of them
@@ -33,6 +35,9 @@ class Bank:
 
     `version` is another object as soon as any mask changes: what is made from masks can tell by it whether it still
     holds. `replays` holds answers on a GPU that were captured with the masks as they are.
+
+    Threads may read at the same time. Who changes masks prepares the change (`adding`, `replacing`, `removing`), then
+    makes it while nobody reads; of two changes that are prepared at the same time only one may be made.
     """
 
     def __init__(
@@ -77,51 +82,85 @@ class Bank:
 
     def add_packed(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
         """More masks as bytes [bytes, tasks], each column as `packed` gives it, and their statistics [tasks, …]."""
-        columns = columns.to(self.device)
+        self.adding(columns, statistics)()
+
+    def adding(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Change:
+        """`add_packed`, prepared: the masks lie in columns that nobody reads before the change is made."""
+        columns, count = columns.to(self.device), self._count + columns.shape[1]
         more = [self._statistics.new_empty(columns.shape[1], 0)]
         for name, fresh in self._fresh.items():
             given = statistics[name] if statistics else fresh.expand(columns.shape[1], *fresh.shape)
             more.append(given.flatten(1).to(self.device, torch.float32))
-        self._statistics = torch.cat([self._statistics, torch.cat(more, 1)])
-        unused = sum(block.shape[1] for block in self._blocks) - self._count
+        stacked = torch.cat([self._statistics, torch.cat(more, 1)])
+        blocks = list(self._blocks)
+        unused = sum(block.shape[1] for block in blocks) - self._count
         if unused < columns.shape[1]:
-            if len(self._blocks) == _BLOCKS:
-                self._blocks = [torch.cat(self._blocks, 1)]
+            if len(blocks) == _BLOCKS:
+                blocks = [torch.cat(blocks, 1)]
             width = max(columns.shape[1] - unused, min(_BLOCK, max(_FIRST, self._count)))
-            self._blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
+            blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
+        total = self._sum.clone()
+        _tally(total, columns, sign=1)
         start = 0
-        for block in self._blocks:
+        for block in blocks:
             first = max(0, self._count - start)
             taken = min(block.shape[1] - first, columns.shape[1])
             if taken > 0:
                 block[:, first : first + taken] = columns[:, :taken]
-                self._count += taken
                 columns = columns[:, taken:]
-                self._tally(block[:, first : first + taken], sign=1)
             start += block.shape[1]
+
+        def change() -> None:
+            self._changed()
+            self._blocks, self._count, self._sum, self._statistics = blocks, count, total, stacked
+
+        return change
 
     def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
         """Overwrite a mask with another, and its statistics if others are given."""
-        for name, value in self.statistics(index).items():
+        self.replacing(index, mask)()
+
+    def replacing(self, index: int, mask: Mapping[str, Tensor]) -> Change:
+        """`replace`, prepared."""
+        column, bits = self.column(index), self._flat_bits(mask)
+        row = self._statistics[index].clone()
+        for name, value in self._by_name(row).items():
             if name in mask:
                 value.copy_(mask[name])
-        column, bits = self.column(index), self._flat_bits(mask)
-        self._changed()
-        self._sum.add_(bits[0].view(torch.uint8)).sub_(_unpack(column[:, None]).flatten().view(torch.uint8))
-        column.copy_(_packed(bits)[0])
+        packed = _packed(bits)[0]
+        total = self._sum.add(bits[0].view(torch.uint8)).sub_(_unpack(column[:, None]).flatten().view(torch.uint8))
+
+        def change() -> None:
+            self._changed()
+            column.copy_(packed)
+            self._statistics[index].copy_(row)
+            self._sum = total
+
+        return change
 
     def remove(self, index: int) -> None:
         """Take a mask out; the later ones move up by one and its bits are overwritten."""
-        self._tally(self.column(index)[:, None], sign=-1)
-        start = 0
-        for block, following in zip(self._blocks, [*self._blocks[1:], None]):
-            if index < start + block.shape[1]:
-                _move_up(block, max(0, index - start), None if following is None else following[:, 0])
-            start += block.shape[1]
-        self._count -= 1
-        self._statistics = torch.cat([self._statistics[:index], self._statistics[index + 1 :]])
-        if self._count <= sum(block.shape[1] for block in self._blocks[:-1]):
-            self._blocks.pop()
+        self.removing(index)()
+
+    def removing(self, index: int) -> Change:
+        """`remove`, prepared: moving the masks takes no memory any more."""
+        total = self._sum.clone()
+        _tally(total, self.column(index)[:, None], sign=-1)
+        kept = torch.cat([self._statistics[:index], self._statistics[index + 1 :]])
+        full = sum(block.shape[1] for block in self._blocks[:-1])
+        blocks = self._blocks[:-1] if self._count - 1 <= full else self._blocks
+        buffer = self._blocks[0].new_empty(min(_MOVED, max(block.numel() for block in self._blocks)))
+
+        def change() -> None:
+            self._changed()
+            start = 0
+            for block, following in zip(self._blocks, [*self._blocks[1:], None]):
+                if index < start + block.shape[1]:
+                    _move_up(block, max(0, index - start), None if following is None else following[:, 0], buffer)
+                start += block.shape[1]
+            self._blocks, self._count, self._sum, self._statistics = blocks, self._count - 1, total, kept
+
+        return change
 
     def pack(self, mask: Mapping[str, Tensor]) -> Tensor:
         """A mask as bytes: eight weights in each, the first one lowest, every weight tensor padded to whole bytes."""
@@ -169,9 +208,11 @@ class Bank:
 
     def mean(self) -> dict[str, Tensor]:
         """The mean of all masks, from their running sum, and of their statistics; not to be written to."""
-        if self._mean is None:
-            self._mean = self._by_weight(self._sum / self._count) | self._by_name(self._statistics.mean(0))
-        return self._mean
+        mean = self._mean
+        if mean is None:
+            mean = self._by_weight(self._sum / self._count) | self._by_name(self._statistics.mean(0))
+            self._mean = mean
+        return mean
 
     def weighted(self, alpha: Tensor) -> dict[str, Tensor]:
         """Σ αᵢ Mⁱ for coefficients [k], and of the statistics; tasks whose coefficient is 0 are not read."""
@@ -189,11 +230,13 @@ class Bank:
         if alpha is None:
             return self.mean()
         key = alpha.cpu().numpy().tobytes()
-        if key not in self._superpositions:
-            if len(self._superpositions) == _SUPERPOSITIONS:
-                del self._superpositions[next(iter(self._superpositions))]
-            self._superpositions[key] = self.weighted(alpha)
-        return self._superpositions[key]
+        superposed = self._superpositions.get(key)
+        if superposed is None:
+            superposed = self.weighted(alpha)
+            for oldest in list(self._superpositions)[: max(0, len(self._superpositions) - _SUPERPOSITIONS + 1)]:
+                self._superpositions.pop(oldest, None)  # another thread may have been faster
+            self._superpositions[key] = superposed
+        return superposed
 
     def blocks(self) -> Iterator[Tensor]:
         """The masks as bytes [bytes, tasks], in order, block by block, without the unused columns."""
@@ -235,12 +278,6 @@ class Bank:
         self._superpositions.clear()
         self.replays.clear()
 
-    def _tally(self, columns: Tensor, sign: int) -> None:
-        """Add the masks in these columns to the running sum, or take them away."""
-        self._changed()
-        for rows, bits in _pieces(columns):
-            self._sum[rows].add_(bits.sum(1, dtype=torch.int32), alpha=sign)
-
     def _members(self, members: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(task indices, their bytes [bytes, tasks]) block by block; a whole block is not copied."""
         start = 0
@@ -275,16 +312,25 @@ def _unpack(packed: Tensor) -> Tensor:
     return ((packed[:, None, :] >> shifts[:, None]) & 1).flatten(0, 1).bool()
 
 
-def _move_up(block: Tensor, index: int, following: Tensor | None) -> None:
+def _move_up(block: Tensor, index: int, following: Tensor | None, buffer: Tensor) -> None:
     """Overwrite one column of a block with the next, that with the next, and the last with `following` (None: 0)."""
+    columns = block.shape[1] - index - 1
     step = max(1, _MOVED // block.shape[1])
-    for start in range(0, block.shape[0], step):
+    for start in range(0, block.shape[0] if columns else 0, step):
         piece = block[start : start + step]
-        piece[:, index:-1] = piece[:, index + 1 :].clone()
+        moved = buffer[: len(piece) * columns].view(len(piece), columns)
+        moved.copy_(piece[:, index + 1 :])
+        piece[:, index:-1].copy_(moved)
     if following is None:
-        block[:, -1] = 0
+        block[:, -1].zero_()
     else:
-        block[:, -1] = following
+        block[:, -1].copy_(following)
+
+
+def _tally(total: Tensor, columns: Tensor, sign: int) -> None:
+    """Add the masks in these columns to a sum of masks, or take them away."""
+    for rows, bits in _pieces(columns):
+        total[rows].add_(bits.sum(1, dtype=torch.int32), alpha=sign)
 
 
 def _pieces(block: Tensor) -> Iterator[tuple[slice, Tensor]]:

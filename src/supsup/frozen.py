@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 
 import torch
@@ -17,14 +17,21 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from supsup import philox
+from supsup.concurrency.forks import one_thread_when_forked
+from supsup.concurrency.locks import ReadersWriter
 from supsup.errors import SupSupError
+from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
+from supsup.nets.known import known_throughout
 from supsup.nets.resnet import plain_blocks
 
 _MASKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NOT_MASKABLE = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, nn.modules.conv._ConvTransposeNd)
 _PIXELS = 1 << 24  # in one forward pass
 _STATISTICS = ("running_mean", "running_var")
+# Which kernel computes attention is a setting of the whole process: who relies on it reads, who changes it writes.
+ATTENTION = ReadersWriter()
+_NOTHING = nullcontext()
 _SEPARATE = re.compile(r"\b[qkv]_proj_$")  # of attention whose keys or values have sizes of their own: one bias for all
 
 
@@ -41,6 +48,7 @@ class FrozenNet:
     def __init__(self, net: nn.Module, seed: int, device: torch.device, pretrained: bool = False) -> None:
         if isinstance(net, nn.DataParallel | DistributedDataParallel):
             net = net.module
+        one_thread_when_forked()
         _check_values(net)
         names = _maskable_weights(net)
         self.module = copy.deepcopy(net).requires_grad_(False).float()
@@ -55,6 +63,7 @@ class FrozenNet:
             dict(self.module.named_parameters()) | {name: buffers[name] for name in self._other_buffers}
         )
         self.module.to(device).eval()
+        self._copies = Copies(self.module)
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self.weights: dict[str, Tensor] = {name: parameters[name].detach() for name in names}
         self.shapes: dict[str, torch.Size] = {name: weight.shape for name, weight in self.weights.items()}
@@ -72,9 +81,29 @@ class FrozenNet:
         """Whether the module is one of our residual networks for small images, with nothing added."""
         return plain_blocks(self.module) is not None
 
-    def run(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-        """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given."""
-        out = functional_call(self.module, dict(weights), (x,))
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether all layers are of kinds that draw no random numbers and use no attention."""
+        return known_throughout(self.module)
+
+    def borrowed(self) -> AbstractContextManager[nn.Module]:
+        """The module for the caller alone, to be run by `run`; layers may be given hooks for a while."""
+        return self._copies.borrowed()
+
+    def attending(self) -> AbstractContextManager[object]:
+        """While it lasts, nobody changes how attention is computed."""
+        return _NOTHING if self.is_known else ATTENTION.reading()
+
+    def run(self, x: Tensor, weights: Mapping[str, Tensor], module: nn.Module | None = None) -> Tensor:
+        """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given.
+
+        module  that of `training` or `borrowed`, if not any that is idle
+        """
+        if module is None:
+            with self.borrowed() as idle:
+                return self.run(x, weights, idle)
+        with self.attending():
+            out = functional_call(module, dict(weights), (x,))
         if not isinstance(out, Tensor):
             raise SupSupError(
                 f"the network must return one tensor, a vector of outputs per image; got {type(out).__name__}"
@@ -91,30 +120,30 @@ class FrozenNet:
         return pieces
 
     @contextmanager
-    def training(self) -> Iterator[None]:
-        """While it lasts, layers behave as in training: dropout drops, statistics are those of the batch."""
-        before = [self.module.get_buffer(name) for name in self._other_buffers]
-        versions = [buffer._version for buffer in before]
-        self.module.train()
-        try:
-            yield
-        except ValueError as error:
-            if isinstance(error, SupSupError):
-                raise
-            raise SupSupError(f"the network cannot be trained on this batch, is it large enough? {error}") from error
-        finally:
-            self.module.eval()
-        for name, buffer, version in zip(self._other_buffers, before, versions):
-            if self.module.get_buffer(name) is not buffer or buffer._version != version:
-                raise SupSupError(
-                    f"buffer {name!r} changes while the network is trained, so one task would change another's answers;"
-                    " only the running means and variances of torch's own normalisation layers are kept per task"
-                )
+    def training(self) -> Iterator[nn.Module]:
+        """A module for `run` whose layers behave as in training: dropout drops, statistics are those of the batch."""
+        with self._copies.borrowed(training=True) as module:
+            before = [module.get_buffer(name) for name in self._other_buffers]
+            versions = [buffer._version for buffer in before]
+            try:
+                yield module
+            except ValueError as error:
+                if isinstance(error, SupSupError):
+                    raise
+                reason = f"the network cannot be trained on this batch, is it large enough? {error}"
+                raise SupSupError(reason) from error
+            for name, buffer, version in zip(self._other_buffers, before, versions):
+                if module.get_buffer(name) is not buffer or buffer._version != version:
+                    raise SupSupError(
+                        f"buffer {name!r} changes while the network is trained, so one task would change another's "
+                        "answers; only the running means and variances of torch's own normalisation layers are kept "
+                        "per task"
+                    )
 
     def rehearse(self, x: Tensor) -> None:
         """An error if the network cannot be trained on this batch; nothing changes."""
-        with self.training(), torch.no_grad():
-            self.run(x, self.weights | {name: value.clone() for name, value in self.statistics.items()})
+        with self.training() as module, torch.no_grad():
+            self.run(x, self.weights | {name: value.clone() for name, value in self.statistics.items()}, module)
 
     def masked(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """W ⊙ M for every maskable weight, and whatever statistics are given along with the masks.

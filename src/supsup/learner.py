@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, overload
@@ -13,18 +15,23 @@ from torch import Tensor, nn
 from supsup import checks, progress
 from supsup.allocation import Allocation
 from supsup.checks import Array
+from supsup.concurrency.interrupts import uninterrupted
+from supsup.concurrency.locks import Lock
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.file.modelfile import AnyPath, ModelFile
+from supsup.file.modelfile import AnyPath
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, infer
+from supsup.kernels.graphs import WAITING
 from supsup.learning import Learning
 from supsup.observing import Observer
 from supsup.protocol import Prediction
 from supsup.state import ModelState, Settings
 from supsup.tasks import Extras
 from supsup.training import Recipe, train_masks
+
+_PARTS = ("state", "net", "bank", "device", "_learning", "_observer")  # of every model
 
 
 class SupSup:
@@ -37,6 +44,12 @@ class SupSup:
     allocation  when `observe` opens a new mask
 
     `notes` (JSON values) and `extras` (tensors, by task) are the user's own and are saved with the model.
+
+    Many threads may ask while one learns, observes or forgets: an answer is that of one state of the model, whole.
+    Threads that learn, observe or forget take turns. An interruption leaves each task learned or not, never half.
+
+    A copy (`copy`, `pickle`, a process that is spawned) has all masks; it lives in no file, and what `observe` has
+    half-trained stays behind.
     """
 
     def __init__(
@@ -54,7 +67,7 @@ class SupSup:
         self._take_state(ModelState(FrozenNet(net, seed, resolve(device), pretrained), settings))
 
     @classmethod
-    def from_state(cls, state: ModelState) -> SupSup:
+    def from_state(cls, state: ModelState) -> Self:
         """A model that consists of this."""
         model = cls.__new__(cls)
         model._take_state(state)
@@ -63,6 +76,14 @@ class SupSup:
     def _take_state(self, state: ModelState) -> None:
         self.state, self.net, self.bank, self.device = state, state.net, state.bank, state.net.device
         self._learning, self._observer = Learning(state), Observer(state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        added = {name: value for name, value in vars(self).items() if name not in _PARTS}
+        with self._reading():
+            return type(self).from_state, (self.state,), added
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
 
     @property
     def recipe(self) -> Recipe:
@@ -134,23 +155,23 @@ class SupSup:
 
     def mask(self, task: str) -> dict[str, Tensor]:
         """A task's mask: a boolean tensor for each masked weight."""
-        index = self.state.tasks.index(task)
-        self._observer.write_back()
-        return self.bank.mask(index)
+        with self._reading():
+            return self.bank.mask(self.state.tasks.index(task))
 
     def subnetwork(self, task: str) -> dict[str, Tensor]:
         """The network of one task: its masked weights, and the statistics of its normalisation layers."""
-        index = self.state.tasks.index(task)
-        self._observer.write_back()
-        return self.net.masked(self.bank.subnetwork(index))
+        with self._reading():
+            found = self.bank.subnetwork(self.state.tasks.index(task))
+            return {name: value.clone() for name, value in self.net.masked(found).items()}
 
     def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
         """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
-        checked = checks.task_to_learn(data, task, self.state.tasks, self.image_shape, self.device)
-        checks.task_fits(checked, self.net, self.image_shape)
-        self._observer.write_back()
-        self._learning.learn([checked], show_progress=False)
-        return checked.name
+        with self.state.changing:
+            checked = checks.task_to_learn(data, task, self.state.tasks, self.image_shape, self.device)
+            checks.task_fits(checked, self.net, self.image_shape)
+            self._observer.write_back()
+            self._learning.learn([checked], show_progress=False)
+            return checked.name
 
     def learn_many(
         self, stream: Sequence[Task], *, precision: torch.dtype | None = None, show_progress: bool | None = None
@@ -160,10 +181,11 @@ class SupSup:
         An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
         on a GPU (for fully connected networks) and float32 elsewhere.
         """
-        tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self.image_shape)
-        self._observer.write_back()
-        self._learning.learn(tasks, precision=precision, show_progress=show_progress)
-        return [task.name for task in tasks]
+        with self.state.changing:
+            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self.image_shape)
+            self._observer.write_back()
+            self._learning.learn(tasks, precision=precision, show_progress=show_progress)
+            return [task.name for task in tasks]
 
     def predict(
         self,
@@ -178,17 +200,18 @@ class SupSup:
         among      where it is not known: only these tasks come into question (all by default)
         inference  how to infer, in place of the model's own setting
         """
-        images = self._images(x)
-        if task is not None:
-            confidence, labels = self._answers(images, self.state.tasks.index(task))
-            return Prediction(labels, [task] * len(images), confidence)
-        indices = self._infer(images[:, None], among, inference or self.inference)
-        labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
-        confidence = torch.empty(len(images), device=self.device)
-        for index in indices.unique().tolist():
-            rows = (indices == index).nonzero().flatten()
-            confidence[rows], labels[rows] = self._answers(images[rows], index)
-        return Prediction(labels, self._names(indices), confidence)
+        with self._waiting(), self._reading():
+            images = self._images(x)
+            if task is not None:
+                confidence, labels = self._answers(images, self.state.tasks.index(task))
+                return Prediction(labels, [task] * len(images), confidence)
+            indices = self._infer(images[:, None], among, inference or self.inference)
+            labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
+            confidence = torch.empty(len(images), device=self.device)
+            for index in indices.unique().tolist():
+                rows = (indices == index).nonzero().flatten()
+                confidence[rows], labels[rows] = self._answers(images[rows], index)
+            return Prediction(labels, self._names(indices), confidence)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -206,20 +229,22 @@ class SupSup:
         among  only these tasks come into question (all by default)
         how    fields of `Inference` (method, objective, layers, gamma, …) in place of the model's own setting
         """
-        images = self._images(x)
         if per not in ("image", "batch", "first"):
             raise SupSupError(f"unknown per={per!r}; use 'image', 'batch' or 'first'")
         try:
             settings = replace(self.inference, **how)
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
-        decisions = {"image": images[:, None], "batch": images[None], "first": images[None, :1]}[per]
-        inferred = self._names(self._infer(decisions, among, settings))
+        with self._waiting(), self._reading():
+            images = self._images(x)
+            decisions = {"image": images[:, None], "batch": images[None], "first": images[None, :1]}[per]
+            inferred = self._names(self._infer(decisions, among, settings))
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
-        return self._names(self._infer(x.to(self.device), among, self.inference))
+        with self._waiting(), self._reading():
+            return self._names(self._infer(x.to(self.device), among, self.inference))
 
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
@@ -229,12 +254,13 @@ class SupSup:
         Every `allocation.every` batches the model decides whether to go on with a mask it knows or to open a new one.
         Scores and optimiser state stay with a mask, so a task that comes back is taken up where it was left.
         """
-        images = self._images(x, learning=True)
-        labels = checks.labels(y, len(images), self.device)
-        checks.label_range(labels, checks.outputs_for(self.net, images, self.image_shape), "observed")
-        if len(images) == 1:
-            self.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
-        return self._observer.step(images, labels)
+        with self.state.changing:
+            images = self._images(x, learning=True)
+            labels = checks.labels(y, len(images), self.device)
+            checks.label_range(labels, checks.outputs_for(self.net, images, self.image_shape), "observed")
+            if len(images) == 1:
+                self.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
+            return self._observer.step(images, labels)
 
     def observe_batches(self, part: Part, positions: Tensor) -> list[str | None]:
         """`observe` on the batches of a part at positions [n, b], in order and much faster on a GPU.
@@ -257,15 +283,17 @@ class SupSup:
 
     def forget(self, task: str) -> None:
         """Remove a task for good; every other answer stays as it is."""
-        self.state.tasks.index(task)  # an error for an unknown one
-        self._observer.write_back()
-        self.state.remove(task)
-        self._observer.forget(task)
+        with self.state.changing, self._observer.lock:
+            self.state.tasks.index(task)  # an error for an unknown one
+            self._observer.write_back()
+            with uninterrupted():
+                self.state.remove(task)
+                self._observer.forget(task)
 
     def to(self, device: str | torch.device) -> SupSup:
         """A copy of this model on a device, with all its masks; what `observe` has half-trained stays behind."""
-        self._observer.write_back()
-        return SupSup.from_state(self.state.to(resolve(device)))
+        with self._reading():
+            return self.from_state(self.state.to(resolve(device)))
 
     def save(self, path: AnyPath | None = None) -> None:
         """Write the model to a file, whole or not at all; an older model file there is replaced.
@@ -273,17 +301,24 @@ class SupSup:
         Without a path: bring the file of a model loaded with in_place=True up to date, which `learn` and `forget` do by
         themselves. A mask that `observe` is training is written as it stands.
         """
-        self._observer.write_back()
-        self.state.save(path)
+        if not self.state.lives_at(path):
+            with self._reading():
+                self.state.save(path)
+            return
+        with self.state.changing:
+            self._observer.write_back()
+            self.state.save(path)
 
     def close(self) -> None:
         """Let go of the file of a model loaded with in_place=True, up to date; the model itself stays usable."""
-        if self.state.file is None:
-            return
-        try:
-            self.save()
-        finally:
-            self.state.close()
+        with self.state.changing:
+            if self.state.file is None:
+                return
+            try:
+                if not self.state.is_foreign:
+                    self.save()
+            finally:
+                self.state.close()
 
     def __enter__(self) -> Self:
         return self
@@ -291,9 +326,23 @@ class SupSup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _reading(self) -> Lock:
+        """For `with`: the model as it is now, which nobody changes while it is held."""
+        lock = self.state.lock
+        if self._observer.changed and not lock.held:
+            self._observer.write_back()
+        return lock.reading()
+
+    def _waiting(self) -> AbstractContextManager[object]:
+        """While it lasts, answers may wait for a GPU."""
+        if self.device.type != "cuda":
+            return nullcontext()
+        if torch.cuda._is_in_bad_fork():
+            raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
+        return WAITING.reading()
+
     def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The largest probability and its label for each image, under one mask."""
-        self._observer.write_back()
         run = partial(self.state.switched.run, self.bank, index)
         outputs = torch.cat([run(piece) for piece in self.net.pieces(images)])
         confidence, labels = outputs.softmax(-1).max(-1)
@@ -301,7 +350,6 @@ class SupSup:
 
     def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
         """The index of the task of each of r batches [r, b, …]."""
-        self._observer.write_back()
         tasks = self.state.tasks
         if not len(tasks):
             raise SupSupError("no task has been learned yet; call learn or observe first")
@@ -328,25 +376,19 @@ def load(
     in_place  stay with the file: each task is committed to it the moment it is learned or forgotten. One model at a
               time may do that; use it in a `with` block or call `close`.
     """
-    file = ModelFile(path, write=in_place)
-    try:
-        state = ModelState.from_file(file, net, device)
-    except BaseException:
-        file.close()
-        raise
-    if in_place:
-        state.file = file
-    else:
-        file.close()
-    return SupSup.from_state(state)
+    return SupSup.from_state(ModelState.load(path, net, device, in_place=in_place))
 
 
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
     """Several models on one frozen network learn a task, each with its own recipe; in one go where they allow it."""
-    for model in models:
-        checks.stream_to_learn([task], model.state.tasks, model.net, model.image_shape)
-    jobs = [model._learning.job(task) for model in models]
-    waiting = iter(models)
-    for trained in train_masks(models[0].net, jobs, advance=advance):
-        for one in trained.split():
-            next(waiting)._learning.add(one)
+    with ExitStack() as held:
+        for model in sorted(models, key=id):
+            held.enter_context(model.state.changing)
+        for model in models:
+            checks.stream_to_learn([task], model.state.tasks, model.net, model.image_shape)
+        jobs = [model._learning.job(task) for model in models]
+        waiting = iter(models)
+        with closing(train_masks(models[0].net, jobs, advance=advance)) as groups:
+            for trained in groups:
+                for one in trained.split():
+                    next(waiting)._learning.add(one)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import torch
 from torch import Tensor
 
 from supsup import progress
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.scores import RunningMean, initial_scores, transferred
@@ -31,8 +33,9 @@ class Learning:
         with progress.bar("learning", len(tasks), show=show_progress) as advance:
             for group in groups:
                 jobs = [self.job(task) for task in group]
-                for trained in train_masks(net, jobs, precision, advance):
-                    self.add(trained)
+                with closing(train_masks(net, jobs, precision, advance)) as groups_trained:
+                    for trained in groups_trained:
+                        self.add(trained)
 
     def job(self, task: Task) -> Job:
         """A task to train: its scores start at random, or from what was learned before."""
@@ -41,12 +44,15 @@ class Learning:
 
     def add(self, trained: Trained) -> None:
         """Tasks that were trained, with their masks; committed at once."""
+        scores = self._earlier_scores
         if self.state.settings.recipe.transfer == "scores":
             assert trained.scores is not None
-            self._earlier_scores.add(trained.scores)
+            scores = scores.with_more(trained.scores)
         classes = {task.name: task.classes for task in trained.tasks}
-        self.state.add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
-        self.state.commit()
+        with uninterrupted():
+            self.state.add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
+            self._earlier_scores = scores
+            self.state.commit()
 
     def first_scores(self, task: str) -> dict[str, Tensor]:
         """Where a task's scores start, given all that was learned before."""

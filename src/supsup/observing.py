@@ -12,6 +12,8 @@ from torch import Tensor
 
 from supsup.allocation import choose_mask
 from supsup.bank import Bank
+from supsup.concurrency.interrupts import uninterrupted
+from supsup.concurrency.locks import new_lock
 from supsup.data import Part
 from supsup.inference import alpha_gradient
 from supsup.query import Goal
@@ -23,15 +25,19 @@ _HALF_TRAINED = 16  # masks whose scores and optimiser state are kept ready to g
 
 
 class Observer:
-    """Trains the masks of a model from batches of unknown tasks: one mask in training, others suspended."""
+    """Trains the masks of a model from batches of unknown tasks: one mask in training, others suspended.
+
+    lock  held while any of this changes; a thread that changes the model takes it after `state.changing`
+    """
 
     def __init__(self, state: ModelState) -> None:
         self.state = state
-        self.name: str | None = None  # the mask in training
+        self.name: str | None = None  # the mask in training, None also while it is changed for another
         self.half_trained: OrderedDict[str, Any] = OrderedDict()  # suspended, last used last
         self.batches = 0
+        self.lock = new_lock()
         self._trainer: StepTrainer | None = None
-        self._changed = False  # the mask in training has changed since it was written to the bank
+        self.changed = False  # the mask in training has changed since it was written to the bank
         self._over_budget = False  # at the last decision a mask was needed that the budget does not allow
 
     @property
@@ -42,30 +48,33 @@ class Observer:
 
     def step(self, images: Tensor, labels: Tensor) -> str | None:
         """Train on one batch; returns the name of the mask it went to, None if it was not learned."""
-        name = self.prepare(images, 1)
-        if name is not None:
-            self.trainer.step(images, labels)
-            self._count_classes(name, int(labels.max()) + 1)
-        return name
+        with self.state.changing, self.lock:
+            name = self.prepare(images, 1)
+            if name is not None:
+                self.trainer.step(images, labels)
+                self._count_classes(name, int(labels.max()) + 1)
+            return name
 
     def run(self, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
         """The batches of a part at positions [n, b], from decision to decision: a mask, and how many went to it."""
         classes = (part.labels[positions].amax(1) + 1).tolist()  # in one go: each question makes a GPU wait
         while len(positions):
-            decided = self._until_decision()
-            batches, positions = positions.tensor_split([decided])
-            name = self.prepare(part.batch(batches[0])[0], len(batches))
-            if name is not None:
-                self._count_classes(name, max(classes[:decided]))
-                self.trainer.run(part, batches)  # last: nothing here waits for it
+            with self.state.changing, self.lock:
+                decided = self._until_decision()
+                batches, positions = positions.tensor_split([decided])
+                name = self.prepare(part.batch(batches[0])[0], len(batches))
+                if name is not None:
+                    self._count_classes(name, max(classes[:decided]))
+                    self.trainer.run(part, batches)  # last: nothing here waits for it
             del classes[:decided]
             yield name, len(batches)
 
     def write_back(self) -> None:
         """Write the mask in training into the bank as it stands."""
-        if self._changed and self.name is not None:
-            self.state.replace(self.name, self.trainer.mask())
-        self._changed = False
+        with self.lock:
+            if self.changed and self.name is not None:
+                self.state.replace(self.name, self.trainer.mask())
+            self.changed = False
 
     def forget(self, task: str) -> None:
         """Keep nothing of a mask."""
@@ -94,7 +103,7 @@ class Observer:
             self.state.commit()
             self._decide(images)
         self.batches += batches
-        self._changed = self.name is not None
+        self.changed = self.name is not None
         return self.name
 
     def _decide(self, images: Tensor) -> None:
@@ -104,14 +113,15 @@ class Observer:
             return
         self._suspend()
         if self._over_budget:
-            self.name = None
             warnings.warn(
                 f"all {budget} masks of the budget are in use and these images fit none of them, so nothing is learned "
                 "from them; make room with forget, or use Allocation(budget=…)",
                 stacklevel=5,
             )
+        elif chosen is None:
+            self._open(images)
         else:
-            self.name = self._open(images) if chosen is None else self._take_up(chosen)
+            self._take_up(chosen)
 
     def _known(self, images: Tensor) -> str | None:
         """The mask whose task these images seem to belong to, None for a new one."""
@@ -130,23 +140,32 @@ class Observer:
         return None if chosen is None else tasks.at(chosen).name
 
     def _suspend(self) -> None:
+        """Put the mask in training aside; the trainer may be given another from here on."""
         if self.name is not None:
-            self.half_trained[self.name] = self.trainer.suspend()
-            while len(self.half_trained) > _HALF_TRAINED:
-                self.half_trained.popitem(last=False)
+            state = self.trainer.suspend()
+            with uninterrupted():
+                self.half_trained[self.name] = state
+                while len(self.half_trained) > _HALF_TRAINED:
+                    self.half_trained.popitem(last=False)
+        self.name = None
 
-    def _take_up(self, name: str) -> str:
+    def _take_up(self, name: str) -> None:
         """Go on with a known mask from where it was left; if that is no longer kept, from its bits and statistics."""
-        if name in self.half_trained:
-            self.trainer.resume(self.half_trained.pop(name))
+        kept = self.half_trained.get(name)
+        if kept is not None:
+            self.trainer.resume(kept)
         else:
             bank, index = self.state.bank, self.state.tasks.index(name)
             self.trainer.start(scores_of(bank.mask(index)), bank.statistics(index))
-        return name
+        with uninterrupted():
+            self.half_trained.pop(name, None)
+            self.name = name
 
-    def _open(self, images: Tensor) -> str:
+    def _open(self, images: Tensor) -> None:
         state = self.state
         name = next(name for name in map("observed-{}".format, count()) if name not in state.tasks)
         self.trainer.start(initial_scores(state.net.seed, name, state.net.shapes, state.net.device))
-        state.add({name: 0}, state.bank.pack(self.trainer.mask())[:, None], {}, tuple(images.shape[1:]))
-        return name
+        packed = state.bank.pack(self.trainer.mask())[:, None]
+        with uninterrupted():
+            state.add({name: 0}, packed, {}, tuple(images.shape[1:]))
+            self.name = name

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,7 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from supsup import objectives
-from supsup.frozen import FrozenNet
+from supsup.frozen import ATTENTION, FrozenNet
 from supsup.nets import FullyConnected, HopMLP, ResNet
 from supsup.nets.resnet import BasicBlock, Bottleneck
 from supsup.nets.structure import untouched
@@ -29,6 +31,9 @@ _CAPTURABLE = (
     *(nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.Flatten, nn.Identity),
     *(nn.Sequential, nn.ModuleList, FullyConnected, HopMLP, ResNet, BasicBlock, Bottleneck),
 )
+# By network and layers, whether rows can be computed at once: always, never, or with another kernel of attention.
+_VECTORISED: WeakKeyDictionary[FrozenNet, dict[tuple[str, ...], Literal["always", "never", "attention"]]]
+_VECTORISED = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -96,13 +101,39 @@ def vectorised_query(
         return goal.values(net.run(images, effective | weights)).mean()
 
     together = max(1, _SIDE_BY_SIDE // x.shape[1])
-    try:
-        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention are not for vmap
-            warnings.filterwarnings("error", "There is a performance drop")
-            rows = vmap(grad(value), in_dims=(None, 0), chunk_size=together)(chosen, x)
-    except (RuntimeError, UserWarning):
+    rows = several(net, layers, lambda: vmap(grad(value), in_dims=(None, 0), chunk_size=together)(chosen, x))
+    return None if rows is None else {name: -net.weights[name] * rows[name] for name in layers}
+
+
+def several(
+    net: FrozenNet, layers: Sequence[str], compute: Callable[[], dict[str, Tensor]]
+) -> dict[str, Tensor] | None:
+    """What torch computes for several rows of a network at once; None where it cannot, or only slowly.
+
+    Most kernels of attention are not for several rows. Which one is used is a setting of the whole process, as is what
+    becomes of torch's warning that it is slow: both are changed alone, and only for networks that need it.
+    """
+    known = _VECTORISED.setdefault(net, {})
+    way = known.get(tuple(layers))
+    if way == "never" or (way != "always" and ATTENTION.held):  # inside a pass that relies on the setting
         return None
-    return {name: -net.weights[name] * rows[name] for name in layers}
+    if way == "always":
+        with suppress(RuntimeError, UserWarning):
+            return compute()
+        return None
+    with ATTENTION.writing(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "There is a performance drop")
+        if way is None:
+            with suppress(RuntimeError, UserWarning):
+                rows = compute()
+                known[tuple(layers)] = "always"
+                return rows
+        with suppress(RuntimeError, UserWarning), sdpa_kernel(SDPBackend.MATH):
+            rows = compute()
+            known[tuple(layers)] = "attention"
+            return rows
+    known.setdefault(tuple(layers), "never")
+    return None
 
 
 def linear_query(
@@ -122,16 +153,16 @@ def linear_query(
 
         return hook
 
-    hooks = [_layer(net, name).register_forward_hook(watch(name)) for name in layers]
-    try:
-        with torch.enable_grad():
+    with net.borrowed() as module, torch.enable_grad():
+        hooks = [_layer(module, name).register_forward_hook(watch(name)) for name in layers]
+        try:
             effective = net.masked(superposed)
             for name in layers:
                 effective[name].requires_grad_()
-            total = goal.values(net.run(x.flatten(0, 1), effective)).sum() / images
-    finally:
-        for handle in hooks:
-            handle.remove()
+            total = goal.values(net.run(x.flatten(0, 1), effective, module)).sum() / images
+        finally:
+            for handle in hooks:
+                handle.remove()
     if any(len(calls) != 1 or calls[0][0].shape[:-1] != (rows * images,) for calls in seen.values()):
         return None
     gradients = torch.autograd.grad(-total, [seen[name][0][1] for name in layers])
@@ -163,8 +194,8 @@ def fully_connected_query(
     return {name: out[name] for name in layers}
 
 
-def _layer(net: FrozenNet, weight: str) -> nn.Module:
-    return net.module.get_submodule(weight.rpartition(".")[0])
+def _layer(module: nn.Module, weight: str) -> nn.Module:
+    return module.get_submodule(weight.rpartition(".")[0])
 
 
 def _plain_product(layer: nn.Module) -> bool:
@@ -174,7 +205,7 @@ def _plain_product(layer: nn.Module) -> bool:
 
 WAYS: tuple[Way, ...] = (
     Way(lambda net, x, layers: net.is_fully_connected, fully_connected_query),
-    Way(lambda net, x, layers: all(_plain_product(_layer(net, name)) for name in layers), linear_query),
+    Way(lambda net, x, layers: all(_plain_product(_layer(net.module, name)) for name in layers), linear_query),
     Way(lambda net, x, layers: len(x) > 1 and x.shape[1] <= _SIDE_BY_SIDE // 2, vectorised_query),
     Way(lambda net, x, layers: True, any_query),
 )

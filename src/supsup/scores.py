@@ -61,12 +61,14 @@ class RunningMean:
         self.count = 0
         self._total: dict[str, Tensor] = {}
 
-    def add(self, scores: Mapping[str, Tensor]) -> None:
-        """More scores, [tasks, …] by weight."""
+    def with_more(self, scores: Mapping[str, Tensor]) -> RunningMean:
+        """The mean with more scores, [tasks, …] by weight."""
+        more = RunningMean()
         for name, values in scores.items():
             total = values.sum(0)
-            self._total[name] = self._total[name] + total if name in self._total else total
-        self.count += len(next(iter(scores.values())))
+            more._total[name] = self._total[name] + total if name in self._total else total
+        more.count = self.count + len(next(iter(scores.values())))
+        return more
 
     def mean(self) -> dict[str, Tensor]:
         return {name: total / self.count for name, total in self._total.items()}

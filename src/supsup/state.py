@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -15,17 +16,22 @@ from torch import Tensor, nn
 
 from supsup.allocation import Allocation
 from supsup.bank import Bank
+from supsup.concurrency.interrupts import uninterrupted
+from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.file import convert
+from supsup.file import convert, copying
 from supsup.file.format import Header
 from supsup.file.modelfile import AnyPath, ModelFile, write_new
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference
-from supsup.switching import SwitchedNet
+from supsup.switching import SwitchedNets
 from supsup.tasks import LearnedTask, TaskTable, now
 from supsup.training.recipe import Recipe
+
+_ONE_AT_A_TIME = new_lock()  # models that learn on a GPU: graphs are captured and torch is watched for all threads
+_LEFT_TO_THE_PARENT: list[ModelFile] = []  # SQLite must not even close, in a forked process, what another opened
 
 
 @dataclass
@@ -41,7 +47,10 @@ class Settings:
 class ModelState:
     """A frozen network, the bank of its masks and the table of their tasks, which have the same indices.
 
-    file  where the model lives, if it does: `remove` and `commit` write to it
+    file      where the model lives, if it does: `remove` and `commit` write to it
+    lock      who answers reads under it what the four operations change; each of them happens whole or not at all
+    changing  held by the thread that learns, observes, forgets or commits, from its checks to its end; training itself
+              keeps nobody from reading
     """
 
     def __init__(self, net: FrozenNet, settings: Settings, created: str | None = None) -> None:
@@ -50,7 +59,38 @@ class ModelState:
         self.tasks = TaskTable()
         self.image_shape: tuple[int, ...] | None = None
         self.created = created or now()
-        self.file: ModelFile | None = None
+        self.lock = ReadersWriter()
+        self.changing = _ONE_AT_A_TIME if net.device.type == "cuda" else new_lock()
+        self.switched = SwitchedNets(net, self.bank.spans)  # the networks that answer
+        self._file: ModelFile | None = None
+        self._process = 0  # which opened the file
+
+    @property
+    def file(self) -> ModelFile | None:
+        return self._file
+
+    @file.setter
+    def file(self, file: ModelFile | None) -> None:
+        self._file, self._process = file, os.getpid()
+
+    @classmethod
+    def load(
+        cls, path: AnyPath, net: nn.Module | None, device: str | torch.device, *, in_place: bool = False
+    ) -> ModelState:
+        """The model in a file; with `in_place` it goes on living there."""
+        file = None
+        try:
+            file = ModelFile(path, write=in_place)
+            state = cls.from_file(file, net, device)
+            if in_place:
+                state.file = file
+            else:
+                file.close()
+            return state
+        except BaseException:
+            if file is not None:
+                file.close()
+            raise
 
     @classmethod
     def from_file(cls, file: ModelFile, net: nn.Module | None, device: str | torch.device) -> Self:
@@ -69,21 +109,25 @@ class ModelState:
         state.image_shape = convert.image_shape_of(header)
         for block in convert.blocks(file, frozen):
             state.bank.add_packed(block.packed, block.statistics)
-            for task in block.tasks:
-                state.tasks.add(task, saved=True)
+            state.tasks.adding(block.tasks, saved=True)()
         return state
 
     def to(self, device: torch.device) -> ModelState:
         """A copy on a device that lives in no file."""
         net = FrozenNet(self.net.module, self.net.seed, device, self.net.pretrained)
-        copy = ModelState(net, replace(self.settings, notes=dict(self.settings.notes)), self.created)
-        copy.bank, copy.tasks, copy.image_shape = self.bank.to(device), self.tasks.copy(), self.image_shape
-        return copy
+        other = ModelState(net, replace(self.settings, notes=copy.deepcopy(self.settings.notes)), self.created)
+        other.bank, other.tasks, other.image_shape = self.bank.to(device), self.tasks.copy(), self.image_shape
+        return other
 
-    @cached_property
-    def switched(self) -> SwitchedNet:
-        """The network that answers, with the mask of the last answer still on."""
-        return SwitchedNet(self.net, self.bank.spans)
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelState:
+        with self.lock.reading():
+            return self.to(self.net.device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the bytes of a file, and by the module itself where a file does not say how to build it."""
+        with self.lock.reading():
+            own = None if self.header().architecture is not None else self.net.module
+            return _from_content, (copying.content_of(self.save), own, str(self.net.device))
 
     def header(self) -> Header:
         """Everything but the tasks, as a file takes it."""
@@ -106,47 +150,82 @@ class ModelState:
         image_shape: tuple[int, ...],
     ) -> None:
         """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …]."""
-        for name in classes:
-            self.tasks.check_new(name)
-        self.bank.add_packed(packed, statistics)
         learned_at = now()
-        for name, count in classes.items():
-            self.tasks.add(LearnedTask(name, count, learned_at))
-        self.image_shape = image_shape
+        tasks = self.tasks.adding(LearnedTask(name, count, learned_at) for name, count in classes.items())
+        masks = self.bank.adding(packed, statistics)
+        with self.lock.writing():
+            masks()
+            tasks()
+            self.image_shape = image_shape
 
     def replace(self, name: str, mask: Mapping[str, Tensor]) -> None:
         """Another mask for a task, and other statistics if given."""
-        self.bank.replace(self.tasks.index(name), mask)
-        self.tasks.changed(name)
+        change = self.bank.replacing(self.tasks.index(name), mask)
+        with self.lock.writing():
+            change()
+            self.tasks.changed(name)
 
     def remove(self, name: str) -> None:
         """Take a task out, from the file first."""
-        index = self.tasks.index(name)
-        if self.file is not None and name in self.file:
-            self.file.remove(name, self.header())
-        self.bank.remove(index)
-        self.tasks.remove(name)
+        masks, tasks = self.bank.removing(self.tasks.index(name)), self.tasks.removing(name)
+        with uninterrupted():
+            file = self._own_file()
+            if file is not None and name in file:
+                file.remove(name, self.header())
+            with self.lock.writing():
+                masks()
+                tasks()
 
     def commit(self) -> None:
         """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
-        if self.file is None:
+        file = self._own_file()
+        if file is None:
             return
-        unsaved = self.tasks.unsaved()
-        packed = (convert.packed_task(task, self.bank, self.tasks.index(task.name)) for task in unsaved)
-        self.file.put(packed, self.header())
-        self.tasks.saved(unsaved)
+        marks = self.tasks.marks()
+        packed = (convert.packed_task(self.tasks[name], self.bank, self.tasks.index(name)) for name in marks)
+        with uninterrupted():
+            file.put(packed, self.header())
+            self.tasks.saved(marks)
+
+    def lives_at(self, path: AnyPath | None) -> bool:
+        """Whether a model saved to this path (None: to no path in particular) is saved to its own file."""
+        return path is None or (self._file is not None and self._file.is_at(path))
 
     def save(self, path: AnyPath | None = None) -> None:
         """Write everything to a new file, or bring the file up to date that the model lives in."""
-        if path is not None and (self.file is None or not self.file.is_at(path)):
+        if path is not None and not self.lives_at(path):
             write_new(path, self.header(), convert.packed_tasks(self.tasks, self.bank))
-        elif self.file is None:
+        elif self._file is None:
             raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
         else:
             self.commit()
 
     def close(self) -> None:
         """Let go of the file as it is."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        file = self._file
+        if file is not None:
+            with uninterrupted():
+                self._file = None
+                if self.is_foreign:
+                    _LEFT_TO_THE_PARENT.append(file)
+                else:
+                    file.close()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the file was opened by a process from which this one was forked."""
+        return self._process != os.getpid()
+
+    def _own_file(self) -> ModelFile | None:
+        """The file to write to, an error in a process that was forked after the file was opened."""
+        if self._file is not None and self.is_foreign:
+            raise SupSupError(
+                f"{self._file.path} was opened by the process that this one was forked from, and only that one may "
+                "write to it; close() the model here to go on without the file, or save it to another one"
+            )
+        return self._file
+
+
+def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:
+    """A state from what `ModelState.__reduce__` has made of it."""
+    return copying.from_content(content, lambda path: ModelState.load(path, net, device))

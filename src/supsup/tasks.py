@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from torch import Tensor
 
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.errors import SupSupError
 
+Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
 _NAMED = 5  # tasks that an error lists
 
 
@@ -28,87 +30,121 @@ class LearnedTask:
 
 
 class TaskTable:
-    """The tasks of one model; a task's index is that of its mask in the bank."""
+    """The tasks of one model; a task's index is that of its mask in the bank.
+
+    Any thread may read: a change is prepared (`adding`, `removing`) and then made by putting new rows in place of the
+    old ones, in one step.
+    """
 
     def __init__(self, tasks: Iterable[LearnedTask] = ()) -> None:
-        self._tasks: list[LearnedTask] = []
-        self._indices: dict[str, int] = {}
-        self._unsaved: dict[str, None] = {}  # names of those that the model's file does not have as they are
-        for task in tasks:
-            self.add(task)
+        self._rows: tuple[list[LearnedTask], dict[str, int]] = ([], {})  # in order, and their indices by name
+        self._unsaved: dict[str, object] = {}  # by name, a mark for what the model's file does not have as it is
+        self.adding(tasks)()
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._rows[0])
 
     def __iter__(self) -> Iterator[LearnedTask]:
-        return iter(self._tasks)
+        return iter(self._rows[0])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._indices
+        return name in self._rows[1]
 
     def __getitem__(self, name: str) -> LearnedTask:
-        return self._tasks[self.index(name)]
+        tasks, indices = self._rows
+        return tasks[_index(indices, name)]
 
     @property
     def names(self) -> list[str]:
         """All names, in order."""
-        return list(self._indices)
+        return list(self._rows[1])
 
     def index(self, name: str) -> int:
         """The index of a task, or an error that names some of those known."""
-        if name not in self._indices:
-            raise unknown_task(name, self.names)
-        return self._indices[name]
+        return _index(self._rows[1], name)
 
     def indices(self, among: Sequence[str]) -> list[int]:
         """The indices of the tasks to choose from, or an error if there are none or one of them is not known."""
-        check_among(among, self._indices)
-        return [self._indices[name] for name in among]
+        indices = self._rows[1]
+        check_among(among, indices)
+        return [indices[name] for name in among]
 
     def at(self, index: int) -> LearnedTask:
         """The task with an index."""
-        return self._tasks[index]
+        return self._rows[0][index]
 
     def most_classes(self, names: Iterable[str] | None = None) -> int:
         """The most classes that one of these tasks has (of all by default)."""
-        return max(task.classes for task in (self._tasks if names is None else map(self.__getitem__, names)))
+        return max(task.classes for task in (self._rows[0] if names is None else map(self.__getitem__, names)))
 
     def add(self, task: LearnedTask, *, saved: bool = False) -> None:
         """One more task, at index len(table); `saved`: the model's file has it."""
-        self.check_new(task.name)
-        self._indices[task.name] = len(self._tasks)
-        self._tasks.append(task)
-        if not saved:
-            self._unsaved[task.name] = None
+        self.adding([task], saved=saved)()
+
+    def adding(self, new: Iterable[LearnedTask], *, saved: bool = False) -> Change:
+        """`add` for several tasks, prepared; an error if one of the names is taken."""
+        tasks, indices = list(self._rows[0]), dict(self._rows[1])
+        marks: dict[str, object] = {}
+        for task in new:
+            if task.name in indices:
+                raise SupSupError(f"task {task.name!r} has been learned already; use another name")
+            indices[task.name] = len(tasks)
+            tasks.append(task)
+            marks[task.name] = object()
+
+        def change() -> None:
+            self._rows = tasks, indices
+            if not saved:
+                self._unsaved.update(marks)
+
+        return change
 
     def check_new(self, name: str) -> None:
         """An error if there is a task of this name."""
-        if name in self._indices:
+        if name in self:
             raise SupSupError(f"task {name!r} has been learned already; use another name")
 
     def remove(self, name: str) -> None:
         """Take a task out; the later ones move up by one."""
+        self.removing(name)()
+
+    def removing(self, name: str) -> Change:
+        """`remove`, prepared."""
         index = self.index(name)
-        del self._tasks[index], self._indices[name]
-        self._unsaved.pop(name, None)
-        self._indices.update((task.name, i) for i, task in enumerate(self._tasks[index:], index))
+        tasks = [task for i, task in enumerate(self._rows[0]) if i != index]
+        indices = {task.name: i for i, task in enumerate(tasks)}
+
+        def change() -> None:
+            self._rows = tasks, indices
+            self._unsaved.pop(name, None)
+
+        return change
 
     def unsaved(self) -> list[LearnedTask]:
         """The tasks that the model's file does not have as they are, in order."""
-        return [self.at(index) for index in sorted(self._indices[name] for name in self._unsaved)]
+        return [self[name] for name in self.marks()]
+
+    def marks(self) -> dict[str, object]:
+        """The names of `unsaved`, each with a mark for `saved` of what it is at this moment."""
+        indices, marks = self._rows[1], self._unsaved.copy()
+        return {name: marks[name] for name in sorted(marks, key=indices.__getitem__)}
 
     def changed(self, name: str) -> None:
         """A task is no longer what the model's file has."""
-        self._unsaved[self[name].name] = None
+        task = self[name]
+        self._unsaved[task.name] = object()
 
-    def saved(self, tasks: Iterable[LearnedTask]) -> None:
-        """The model's file has these tasks as they are."""
-        for task in tasks:
-            self._unsaved.pop(task.name, None)
+    def saved(self, marks: Mapping[str, object]) -> None:
+        """The model's file has the tasks as they were when these marks were taken; some may have changed since."""
+        for name, mark in marks.items():
+            if self._unsaved.get(name) is mark:
+                self._unsaved.pop(name, None)
 
     def copy(self) -> TaskTable:
         """A table of its own with the same facts, none of them saved."""
-        return TaskTable(replace(task, extras=dict(task.extras)) for task in self._tasks)
+        return TaskTable(
+            replace(task, extras={name: value.clone() for name, value in task.extras.items()}) for task in self
+        )
 
 
 class Extras(MutableMapping[str, dict[str, Tensor]]):
@@ -123,8 +159,10 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
         return self._tasks[name].extras
 
     def __setitem__(self, name: str, tensors: dict[str, Tensor]) -> None:
-        self._tasks[name].extras = tensors
-        self._tasks.changed(name)
+        task = self._tasks[name]
+        with uninterrupted():
+            task.extras = tensors
+            self._tasks.changed(name)  # last: a commit in between has not seen them
 
     def __delitem__(self, name: str) -> None:
         if name not in self:
@@ -136,6 +174,12 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _index(indices: Mapping[str, int], name: str) -> int:
+    if name not in indices:
+        raise unknown_task(name, list(indices))
+    return indices[name]
 
 
 def unknown_task(name: object, known: Sequence[str]) -> SupSupError:

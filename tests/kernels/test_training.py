@@ -9,9 +9,9 @@ from torch import Tensor
 from supsup import Recipe
 from supsup.data import Part
 from supsup.training import operations
-from supsup.training.batched import one_thread_each
 from supsup.training.feed import Feed
 from supsup.training.operations import LayerState, Rates, rule_of
+from supsup.training.threads import ThreadsOfOne
 
 triton_training = pytest.importorskip("supsup.kernels.triton_training", reason="triton is not installed")
 
@@ -105,8 +105,8 @@ def test_update(recipe: Recipe) -> None:
     for _ in range(2):
         delta, inputs = torch.randn(tasks, batch, out_size), torch.randn(tasks, batch, in_size)
         operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4, rates.at(3))
-        with one_thread_each():
-            operations.update(by_numba, delta, inputs, recipe, step, rates)
+        with ThreadsOfOne(1) as thread:
+            thread.submit(operations.update, by_numba, delta, inputs, recipe, step, rates).result()
         triton_training.update(*by_triton.tensors, delta, inputs, step, rates.on_device, rule_of(recipe))
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):

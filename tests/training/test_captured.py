@@ -117,16 +117,16 @@ def test_what_python_decides_is_not_captured(besides: Callable[[nn.Module], obje
     lane = lane_of(FrozenNet(Own(besides), 0, CPU), stream[0], Recipe())
     assert isinstance(lane.trainee, MaskTrainee)
     with pytest.raises(CannotCapture, match="draws random numbers on the host or changes the network"):
-        lane.rehearse(lane.trainee.net.module)
+        lane.rehearse()
     with pytest.warns(UserWarning, match="cannot be captured"):
-        assert not captures(lane, lane.trainee.net.module)
+        assert not captures(lane)
 
 
 def test_a_rehearsal_leaves_no_trace(convolutional: nn.Module, split: Stream) -> None:
     net, recipe = FrozenNet(convolutional, 0, CPU), Recipe(steps=2)
     before, lane = torch.get_rng_state(), lane_of(net, split[0], recipe)
     state = lane.ended()
-    assert not lane.rehearse(net.module)
+    assert not lane.rehearse()
     lane.start(state, split[0])
     run_lanes([lane])
     plain = train_mask(net, split[0].name, split[0].train, recipe)
@@ -199,4 +199,4 @@ def test_images_read_from_files_are_captured_too(convolutional: nn.Module, split
 def test_nets_of_ours_can_be_lanes_too(split: Stream) -> None:
     """Whatever a faster executor refuses."""
     lane = lane_of(FrozenNet(nets.FullyConnected((784, 8, 10)), 0, CPU), split[0], Recipe(steps=2))
-    assert not lane.rehearse(MaskTrainee(FrozenNet(nets.FullyConnected((784, 8, 10)), 0, CPU), Recipe()).net.module)
+    assert not lane.rehearse()

@@ -65,9 +65,8 @@ def test_gradients_of_every_layer_are_those_of_autograd(net: FrozenNet) -> None:
         masks = {name: soft_mask(value, RECIPE.kept(value.shape)) for name, value in scores.items()}
         weights = {name: weight.requires_grad_() for name, weight in net.masked(masks).items()}
         statistics = {name: value.clone() for name, value in net.statistics.items()}
-        net.module.train()
-        loss = cross_entropy(net.run(x[i], weights | statistics), y[i])
-        net.module.eval()
+        with net.training() as module:
+            loss = cross_entropy(net.run(x[i], weights | statistics, module), y[i])
         expected = dict(zip(weights, torch.autograd.grad(loss, list(weights.values()))))
         for layer in trainer.layers:
             start = layer.gradient_first

@@ -119,15 +119,16 @@ class BatchE(Rival):
     @torch.no_grad()
     def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None, **how: Any) -> list[str]:
         """The task of each of r batches [r, b, …]."""
-        if not self.own:
-            raise SupSupError("no task has been learned yet; call learn first")
-        names = self.tasks if among is None else list(among)
-        check_among(names, self.own)
         try:
             settings = replace(self.inference, **how)
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
-        indices = decide(self, x, names, max(self._classes[name] for name in names), settings)
+        with self.lock.reading():
+            if not self.own:
+                raise SupSupError("no task has been learned yet; call learn first")
+            names = self.tasks if among is None else list(among)
+            check_among(names, self.own)
+            indices = decide(self, x, names, max(self._classes[name] for name in names), settings)
         return [names[i] for i in indices.tolist()]
 
     @torch.no_grad()
@@ -138,13 +139,14 @@ class BatchE(Rival):
         """
         if task is not None:
             return super().predict(x, task)
-        images = self.checked_images(x)
-        names = self.infer_batches(images[:, None], among=among)
-        labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
-        confidence = torch.empty(len(images), device=self.device)
-        for name in set(names):
-            rows = torch.tensor([i for i, used in enumerate(names) if used == name], device=self.device)
-            confidence[rows], labels[rows] = self.answers(images[rows], self.state_of(name))
+        with self.lock.reading():
+            images = self.checked_images(x)
+            names = self.infer_batches(images[:, None], among=among)
+            labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
+            confidence = torch.empty(len(images), device=self.device)
+            for name in set(names):
+                rows = torch.tensor([i for i, used in enumerate(names) if used == name], device=self.device)
+                confidence[rows], labels[rows] = self.answers(images[rows], self.state_of(name))
         return Prediction(labels, names, confidence)
 
     @property

@@ -70,8 +70,8 @@ class Consolidation(Rival):
     def trains(self, name: str, first: bool) -> bool:
         return name in self.shared and super().trains(name, first)
 
-    def run(self, state: State, x: Tensor) -> Tensor:
-        outputs = super().run(state, x)
+    def run(self, state: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
+        outputs = super().run(state, x, module)
         return outputs + state[OPEN] if OPEN in state else outputs
 
     def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
@@ -82,13 +82,16 @@ class Consolidation(Rival):
         springs = [(state[importance(name)] * (state[name] - state[anchor(name)]) ** 2).sum() for name in self.weights]
         return self.strength * torch.stack(springs).sum()
 
+    @torch.no_grad()
+    def closed(self, task: Task, state: State) -> State:
+        found = self.importances(task, state)
+        return state | {importance(name): state[importance(name)] + value for name, value in found.items()}
+
     def finish(self, task: Task, state: State) -> None:
         self._outputs[task.name] = self.outputs_of(task)
         super().finish(task, state)
-        with torch.no_grad():
-            for name, value in self.importances(task, state).items():
-                self.memory[importance(name)] = state[importance(name)] + value
         for name in self.weights:
+            self.memory[importance(name)] = state[importance(name)]
             self.memory[anchor(name)] = state[name].clone()
 
     @abstractmethod
@@ -101,20 +104,21 @@ class Consolidation(Rival):
 
         among  where the task is not given: only the outputs of these may answer (of all tasks by default)
         """
-        name = self.answering(task, among)
-        if self.labels == "shared":
-            return super().predict(x, task, among=among)
-        images = self.checked_images(x)
-        asked = [name] if task is not None else self.tasks if among is None else list(among)
-        closed = torch.full((self.shared[self.head].shape[0],), -torch.inf, device=self.device)
-        owner = torch.zeros(len(closed), dtype=torch.int64, device=self.device)
-        start = owner.clone()
-        for number, each in enumerate(asked):
-            outputs = self._outputs[each]
-            span = slice(outputs.start, outputs.stop)
-            closed[span], owner[span], start[span] = 0, number, outputs.start
-        confidence, chosen = self.answers(images, self.shared | {OPEN: closed})
-        return Prediction(chosen - start[chosen], [asked[i] for i in owner[chosen].tolist()], confidence)
+        with self.lock.reading():
+            name = self.answering(task, among)
+            if self.labels == "shared":
+                return super().predict(x, task, among=among)
+            images = self.checked_images(x)
+            asked = [name] if task is not None else self.tasks if among is None else list(among)
+            closed = torch.full((self.shared[self.head].shape[0],), -torch.inf, device=self.device)
+            owner = torch.zeros(len(closed), dtype=torch.int64, device=self.device)
+            start = owner.clone()
+            for number, each in enumerate(asked):
+                outputs = self._outputs[each]
+                span = slice(outputs.start, outputs.stop)
+                closed[span], owner[span], start[span] = 0, number, outputs.start
+            confidence, chosen = self.answers(images, self.shared | {OPEN: closed})
+            return Prediction(chosen - start[chosen], [asked[i] for i in owner[chosen].tolist()], confidence)
 
     @property
     def bytes(self) -> int:

@@ -53,7 +53,6 @@ class OnlineEWC(Consolidation):
 
     def by_autograd(self, state: State, x: Tensor) -> State:
         """Σ over images of (∂ log p(predicted label) / ∂w)², on any module: what defines the meaning."""
-        self.net.eval()
 
         def loss(weights: State, image: Tensor) -> Tensor:
             outputs = self.run(state | weights, image[None])

@@ -52,7 +52,7 @@ def learn_plain(rival: Rival, task: Task) -> None:
     recipe = rival.recipe_of_next()
     training = PlainTraining(rival, rival.begin(task), recipe, recipe.steps_for(len(task.train)))
     training.run(task.name, task.train, rival.label_offset(task))
-    rival.finish(task, {name: value.detach() for name, value in training.state.items()})
+    rival.keep(task, {name: value.detach() for name, value in training.state.items()})
 
 
 def learn_captured(rival: Rival, tasks: Sequence[Task]) -> None:
@@ -71,7 +71,7 @@ def learn_captured(rival: Rival, tasks: Sequence[Task]) -> None:
         lanes.append(lane)
     run_lanes(lanes)
     for lane, task in zip(lanes, tasks):
-        rival.finish(task, lane.ended())
+        rival.keep(task, lane.ended())
 
 
 def _captured(rival: Rival, task: Task) -> bool:
@@ -79,7 +79,7 @@ def _captured(rival: Rival, task: Task) -> bool:
     if rival.device.type != "cuda":
         return False
     if rival.captures is None:
-        rival.captures = captures(_lane(rival, task), rival.net)
+        rival.captures = captures(_lane(rival, task))
     return rival.captures
 
 

@@ -101,7 +101,6 @@ def plain_one_shot(model: BatchE, x: Tensor, names: Sequence[str], classes: int,
     from supsup.baselines.batche import rank_one
 
     _needs_rank_one(model)
-    model.net.eval()
     with torch.enable_grad():
         alpha = torch.full((len(names),), 1.0 / len(names), device=x.device, requires_grad=True)
         weights = {name: model.shared[name] for name in model.shared}
@@ -111,14 +110,13 @@ def plain_one_shot(model: BatchE, x: Tensor, names: Sequence[str], classes: int,
                 for name in names
             ]
             weights[layer] = weights[layer] * sum(a * matrix for a, matrix in zip(alpha, matrices))
-        outputs: Tensor = torch.func.functional_call(model.net, weights, (x,))
+        outputs = model.run_with(weights, x)
         value = objectives.OBJECTIVES[objective](outputs, classes).mean()
     return -torch.autograd.grad(value, alpha)[0]
 
 
 def plain_abatche(model: BatchE, x: Tensor, names: Sequence[str], classes: int, objective: str) -> Tensor:
     """Minus the summed objective [k] for one batch on any module, task by task."""
-    model.net.eval()
     level = objectives.LEVELS[objective]
     return torch.stack([-level(model.run(model.state_of(name), x), classes).sum() for name in names])
 

@@ -56,18 +56,19 @@ class PSP(Rival):
     @torch.no_grad()
     def context_of(self, task: str) -> State:
         """The turn of each layer's inputs for a task, learned or not."""
-        if task not in self._ready:
-            made = {
+        ready = self._ready.get(task)
+        if ready is None:
+            ready = {
                 _key(name): context(
                     self.contexts, self.seed, f"context/{task}/{name}", self.shared[name].shape[1], self.device
                 )
                 for name in self.layers
             }
-            size = storage.weights(made)
+            size = storage.weights(ready)
             if (len(self._ready) + 1) * size > _KEPT[self.device.type]:
                 self._ready.clear()
-            self._ready[task] = made
-        return self._ready[task]
+            self._ready[task] = ready
+        return ready
 
     @property
     def bytes(self) -> int:

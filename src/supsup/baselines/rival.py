@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,14 @@ from supsup.baselines import initial
 from supsup.baselines.executors import learn_independent, learn_one
 from supsup.baselines.side_by_side import Stack
 from supsup.checks import Array
+from supsup.concurrency.forks import one_thread_when_forked
+from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
+from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
+from supsup.nets.known import known_throughout
 from supsup.protocol import Prediction
 from supsup.tasks import check_among, unknown_task
 from supsup.training import Recipe
@@ -40,6 +45,8 @@ class Rival(ABC):
     recipe   how a task is trained
     first    how the first task is trained, where that differs
     filling  how the layers are filled, where not as the paper has it for this method; heads of tasks may have their own
+
+    Many threads may ask while one learns; those that learn take turns. Copies and pickles have all that was learned.
     """
 
     filling: initial.Filling = "kaiming_normal"
@@ -77,6 +84,28 @@ class Rival(ABC):
         self.lanes: list[Lane] = []  # the same on another network on a GPU
         self.captures: bool | None = None  # whether that network can be captured, once it was tried
         self.stackable = plain_layers(self.net) is not None  # `run_side_by_side` knows the forward pass
+        self.draws = not known_throughout(self.net)  # layers may draw random numbers in training
+        self._ready_for_threads()
+
+    def _ready_for_threads(self) -> None:
+        one_thread_when_forked()
+        self.copies = Copies(self.net)
+        self.lock = ReadersWriter()  # answers read what `finish` writes
+        self.changing = new_lock()  # held by the thread that learns
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All that was learned, without what training is made faster with."""
+        with self.lock.reading():
+            dropped: dict[str, Any] = {"stack": None, "lanes": [], "captures": None}
+            return {
+                name: dict(value) if isinstance(value, dict) else value
+                for name, value in (vars(self) | dropped).items()
+                if name not in ("copies", "lock", "changing")
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._ready_for_threads()
 
     @property
     def tasks(self) -> list[str]:
@@ -110,14 +139,19 @@ class Rival(ABC):
         """Which tensors of the state are trained on the next task."""
         return [name for name in state if self.trains(name, not self.own)]
 
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        """While it lasts, layers behave as in training."""
-        self.net.train()
-        try:
-            yield
-        finally:
-            self.net.eval()
+    def training(self) -> AbstractContextManager[nn.Module]:
+        """A module for `run` whose layers behave as in training."""
+        return self.copies.borrowed(training=True)
+
+    def keep(self, task: Task, state: State) -> None:
+        """`finish` as one step, whole or not at all, which no answer sees half of."""
+        closed = self.closed(task, state)
+        with self.lock.writing():
+            self.finish(task, closed)
+
+    def closed(self, task: Task, state: State) -> State:
+        """A trained state with all that takes its time to compute from it."""
+        return state
 
     def finish(self, task: Task, state: State) -> None:
         """Keep what the training of a task has made of its state."""
@@ -132,9 +166,16 @@ class Rival(ABC):
         """The network's weights (and statistics) that a state stands for."""
         return {name: state[name] for name in self.shared}
 
-    def run(self, state: State, x: Tensor) -> Tensor:
-        """Outputs [images, s] of a state."""
-        out: Tensor = functional_call(self.net, self.effective(state), (x,))
+    def run(self, state: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
+        """Outputs [images, s] of a state; `module` is that of `training`, or None to answer."""
+        return self.run_with(self.effective(state), x, module)
+
+    def run_with(self, weights: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
+        """Outputs [images, s] with these weights and statistics."""
+        if module is None:
+            with self.copies.borrowed() as idle:
+                return self.run_with(weights, x, idle)
+        out: Tensor = functional_call(module, weights, (x,))
         return out
 
     def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
@@ -163,7 +204,8 @@ class Rival(ABC):
 
     def learn(self, data: Task, /) -> str:
         """Train on the next task; returns its name."""
-        learn_one(self, data)
+        with self.changing:
+            learn_one(self, data)
         return data.name
 
     def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
@@ -193,8 +235,9 @@ class Rival(ABC):
 
         among  where it is not given: only these tasks come into question (all by default)
         """
-        name = self.answering(task, among)
-        confidence, labels = self.answers(self.checked_images(x), self.state_of(name))
+        with self.lock.reading():
+            name = self.answering(task, among)
+            confidence, labels = self.answers(self.checked_images(x), self.state_of(name))
         return Prediction(labels, [name] * len(labels), confidence)
 
     def checked_images(self, x: Array) -> Tensor:
@@ -206,12 +249,10 @@ class Rival(ABC):
     @torch.no_grad()
     def outputs_for(self, images: Tensor) -> int:
         """How many outputs the network gives for such images, or an error if it does not take them."""
-        self.net.eval()
-        return checks.outputs_of(lambda x: functional_call(self.net, self.shared, (x,)), images)
+        return checks.outputs_of(lambda x: self.run_with(self.shared, x), images)
 
     def answers(self, images: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """The largest probability and its output for each image."""
-        self.net.eval()
         pieces = [self.run(state, piece).softmax(-1).max(-1) for piece in images.split(_IMAGES)]
         return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
 

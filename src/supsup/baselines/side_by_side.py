@@ -103,7 +103,7 @@ def learn_side_by_side(rivals: Sequence[Rival], tasks: Sequence[Task]) -> None:
     offsets = [rival.label_offset(task) for rival, task in zip(rivals, tasks)]
     stack.train(states, tasks, [rival.seed for rival in rivals], offsets)
     for row, (rival, task) in enumerate(zip(rivals, tasks)):
-        rival.finish(task, stack.row(row))
+        rival.keep(task, stack.row(row))
 
 
 def learn_together(rival: Rival, tasks: Sequence[Task]) -> None:
@@ -114,7 +114,7 @@ def learn_together(rival: Rival, tasks: Sequence[Task]) -> None:
     offsets = [rival.label_offset(task) for task in tasks]
     stack.train(states, tasks, [rival.seed] * len(tasks), offsets)
     for row, task in enumerate(tasks):
-        rival.finish(task, stack.row(row))
+        rival.keep(task, stack.row(row))
 
 
 def _shared_part(rival: Rival, tasks: Sequence[Task]) -> Part:

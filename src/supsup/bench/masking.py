@@ -10,9 +10,10 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from supsup.bank import pack_columns
+from supsup.bank import Bank, pack_columns
 from supsup.bench.machine import Machine, once
 from supsup.learner import SupSup
+from supsup.switching import SwitchedNet
 
 _REPEATS = {"cuda": 50, "cpu": 5}
 _PAPER = 0.01  # of a forward pass, the paper's estimate of what applying a mask costs
@@ -61,6 +62,7 @@ def bench_masking(
     """
     model = with_random_masks(net, image, tasks, density, device)
     names, bank = model.tasks, model.bank
+    switched = SwitchedNet(model.net, bank.spans)
     x = torch.randn(batch, *image, device=device, generator=torch.Generator(device).manual_seed(0))
     repeats = _REPEATS[device.type]
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
@@ -70,13 +72,13 @@ def bench_masking(
             "predict": lambda _: model.predict(x, task=names[0]),
         }
         changes: dict[str, Callable[[int], object]] = {
-            "switch": lambda turn: model.state.switched.switch(bank, turn % tasks),
+            "switch": lambda turn: switched.switch(bank, turn % tasks),
             "one by one": lambda turn: model.net.masked(bank.subnetwork(turn % tasks)),
             "other task": lambda turn: model.predict(x, task=names[turn % tasks]),
         }
         times = in_turn(passes, device, repeats) | in_turn(changes, device, repeats)
     taken = {name: statistics.median(values) for name, values in times.items()}
-    moved = bytes_moved(model)
+    moved = bytes_moved(switched, bank)
     floor = moved / machine.bytes_per_second
     return MaskingMeasurement(
         tasks=tasks,
@@ -127,11 +129,10 @@ def in_turn(works: Mapping[str, Callable[[int], object]], device: torch.device, 
     return {name: values[1:] for name, values in times.items()}
 
 
-def bytes_moved(model: SupSup) -> int:
+def bytes_moved(switched: SwitchedNet, bank: Bank) -> int:
     """The fewest bytes that a switch moves: weights are read and written, their bits read, and statistics copied."""
-    switched = model.state.switched
     written = switched.masked.numel() * switched.masked.element_size() + 4 * switched.statistics.numel()
-    return 2 * written + len(model.bank.column(0))
+    return 2 * written + len(bank.column(0))
 
 
 def _in_words(precision: str, device: torch.device) -> str:

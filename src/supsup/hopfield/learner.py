@@ -7,20 +7,23 @@ recovered from the two. Many models with seeds of their own can do the same work
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from supsup import checks
 from supsup.checks import Array
+from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.file import convert
+from supsup.file import convert, copying
 from supsup.file.modelfile import AnyPath, ModelFile
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
@@ -29,6 +32,7 @@ from supsup.hopfield.memory import overfull, rule_named, running_mean
 from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
 from supsup.hopfield.units import UnitRecipe, train_units
 from supsup.nets.hop_mlp import HopMLP, many_outputs
+from supsup.nets.registry import architecture_of
 from supsup.protocol import Prediction
 from supsup.tasks import LearnedTask, TaskTable, now
 
@@ -47,7 +51,8 @@ class HopSupSup:
     recovery  how a mask is recovered
 
     Each task gets the next free outputs for its classes, so an answer says task and label at once. `notes` (JSON
-    values) are the user's own and are saved with the model.
+    values) are the user's own and are saved with the model. Many threads may ask while one learns; those that learn
+    take turns.
     """
 
     one_task_per_call = True
@@ -77,6 +82,17 @@ class HopSupSup:
         self.created = now()
         self.image_shape: tuple[int, ...] | None = None  # of the images learned
         self._tasks = TaskTable()
+        self._lock = ReadersWriter()  # answers read what `store` writes
+        self.changing = new_lock()  # held by the thread that learns
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the bytes of its file, and by its own module where the file does not say how to build it."""
+        with self._lock.reading():
+            own = None if architecture_of(self._module) is not None else self._module
+            return _from_content, (type(self), copying.content_of(self.save), own, str(self.device))
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
 
     @property
     def seed(self) -> int:
@@ -117,7 +133,8 @@ class HopSupSup:
         trace      also keep the string after every step
         procedure  "paper" or "best-of", in place of the model's own setting
         """
-        return recover_together([self], self._images(x), trace=trace, procedure=procedure)
+        with self._lock.reading():
+            return recover_together([self], self._images(x), trace=trace, procedure=procedure)
 
     def predict(
         self,
@@ -134,9 +151,10 @@ class HopSupSup:
         among  where it is not known: only the outputs of these tasks may answer (of all by default)
         units  a mask that was recovered before (`recover(...).units`), so that it is not sought again
         """
-        images = self._images(x)
-        answering = self._outputs_of(task, among)
-        mask = [part.view(1, -1) for part in units or self.recover(images).units]
+        with self._lock.reading():
+            images = self._images(x)
+            answering = self._outputs_of(task, among)
+            mask = [part.view(1, -1) for part in units or self.recover(images).units]
         probabilities = outputs_together([self], images, mask)[0].softmax(-1)
         columns = torch.tensor([output for output, _, _ in answering], device=self.device)
         confidence, best = probabilities[:, columns].max(-1)
@@ -146,18 +164,16 @@ class HopSupSup:
 
     def store(self, task: str, classes: int, units: Sequence[Tensor], shape: tuple[int, ...]) -> None:
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
-        self._tasks.check_new(task)
+        change = self._tasks.adding([LearnedTask(task, classes, now())])
         self._check_outputs(task, classes)
         count = len(self._tasks) + 1
-        full = False
-        for layer, mask in enumerate(units):
-            z = mask.to(self.device).float() * 2 - 1
-            self.psi[layer] = self._store(self.psi[layer], z)
-            self.mean[layer] = running_mean(self.mean[layer], z, count)
-            full |= overfull(self.rule, self.psi[layer], self.mean[layer], z, count)
-        self._tasks.add(LearnedTask(task, classes, now()))
-        self.image_shape = shape
-        if full:
+        signs = [mask.to(self.device).float() * 2 - 1 for mask in units]
+        psi = [self._store(old, z) for old, z in zip(self.psi, signs)]
+        mean = [running_mean(old, z, count) for old, z in zip(self.mean, signs)]
+        with self._lock.writing():
+            self.psi, self.mean, self.image_shape = psi, mean, shape
+            change()
+        if any(overfull(self.rule, *layer, count) for layer in zip(psi, mean, signs)):
             warnings.warn(
                 f"the memory is full: with task {task!r} it holds {count} masks, and some may no longer be recovered; "
                 "use a wider network, rule='storkey' or another model for further tasks",
@@ -168,8 +184,9 @@ class HopSupSup:
     def save(self, path: AnyPath) -> None:
         """Write the model to a file, whole or not at all; an older model file there is replaced."""
         settings = (self.rule, self.recipe, self.recovery)
-        contents = Contents(*settings, self._tasks, self.image_shape, self.notes, self.created)
-        write(path, self.net, contents, self._memory)
+        with self._lock.reading():
+            contents = Contents(*settings, self._tasks, self.image_shape, self.notes, self.created)
+            write(path, self.net, contents, self._memory)
 
     @classmethod
     def load(cls, path: AnyPath, net: HopMLP | None = None, *, device: str | torch.device = "auto") -> HopSupSup:
@@ -258,12 +275,15 @@ def learn_together(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
     for each hidden layer, which the models themselves do not keep.
     """
     first = models[0]
-    for model in models:
-        model._checked(task, None)
-    seeds = [model.seed for model in models]
-    units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
-    for index, model in enumerate(models):
-        model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape)
+    with ExitStack() as held:
+        for model in sorted(models, key=id):
+            held.enter_context(model.changing)
+        for model in models:
+            model._checked(task, None)
+        seeds = [model.seed for model in models]
+        units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
+        for index, model in enumerate(models):
+            model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape)
     return units
 
 
@@ -289,6 +309,11 @@ def outputs_together(models: Sequence[HopSupSup], x: Tensor, units: Sequence[Ten
     weights, masks = _weights(models), [mask[:, None].float() for mask in units]
     pieces = x.flatten(1).tensor_split(-(-len(x) // models[0].recovery.batch_size))
     return torch.cat([many_outputs(weights, piece[None, None], masks)[:, 0] for piece in pieces], dim=1)
+
+
+def _from_content(kind: type[HopSupSup], content: bytes, net: HopMLP | None, device: str) -> HopSupSup:
+    """A model from what `HopSupSup.__reduce__` has made of it."""
+    return copying.from_content(content, lambda path: kind.load(path, net, device=device))
 
 
 def _weights(models: Sequence[HopSupSup]) -> list[Tensor]:

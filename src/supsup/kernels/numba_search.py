@@ -7,35 +7,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supsup.kernels.numba_threads import thread_count
+from supsup.kernels.numba_threads import shared_out, thread_count
 
 
 def add_inner(query: Tensor, block: Tensor, out: Tensor) -> None:
     """out [r, tasks] += query [r, bits] · masks, given as bytes [bits / 8, tasks]."""
     bytes_, values = block.numpy(), query.contiguous().numpy()
     threads = thread_count()
+    add_sums = _add_sums(threads)
     for row in range(len(values)):
         partial = np.zeros((threads, bytes_.shape[1]), dtype=np.float32)
-        _add_sums(values[row], bytes_, partial)
+        add_sums(values[row], bytes_, partial)
         out[row] += torch.from_numpy(partial.sum(0))
 
 
 def add_inner_at(query: Tensor, coordinates: Tensor, block: Tensor, out: Tensor) -> None:
     """out [tasks] += the same over some coordinates of one query [bits] alone."""
     bytes_ = block.numpy()
-    partial = np.zeros((thread_count(), bytes_.shape[1]), dtype=np.float32)
-    _add_at(query.numpy(), coordinates.numpy(), bytes_, partial)
+    threads = thread_count()
+    partial = np.zeros((threads, bytes_.shape[1]), dtype=np.float32)
+    _add_at(threads)(query.numpy(), coordinates.numpy(), bytes_, partial)
     out += torch.from_numpy(partial.sum(0))
 
 
 def inner_columns(query: Tensor, block: Tensor, columns: Tensor) -> Tensor:
     """The inner products of one query [bits] with some of the masks: [columns]."""
-    partial = np.zeros((thread_count(), len(columns)), dtype=np.float32)
-    _columns(query.numpy(), block.numpy(), columns.numpy(), partial)
+    threads = thread_count()
+    partial = np.zeros((threads, len(columns)), dtype=np.float32)
+    _columns(threads)(query.numpy(), block.numpy(), columns.numpy(), partial)
     return torch.from_numpy(partial.sum(0))
 
 
-@numba.njit(parallel=True, cache=True, fastmath=True)
+@shared_out(fastmath=True)
 def _add_at(query, coordinates, block, partial):  # type: ignore[no-untyped-def]
     threads, tasks = partial.shape
     count = len(coordinates)
@@ -50,7 +53,7 @@ def _add_at(query, coordinates, block, partial):  # type: ignore[no-untyped-def]
                 total[task] += value * np.float32((row[task] >> shift) & np.uint8(1))
 
 
-@numba.njit(parallel=True, cache=True, fastmath=True)
+@shared_out(fastmath=True)
 def _columns(query, block, columns, partial):  # type: ignore[no-untyped-def]
     """Four weights at a time: the 16 sums they can give are made once and looked up for each column."""
     threads, count = partial.shape
@@ -69,7 +72,7 @@ def _columns(query, block, columns, partial):  # type: ignore[no-untyped-def]
         partial[thread] = total
 
 
-@numba.njit(parallel=True, cache=True)
+@shared_out()
 def _add_sums(query, block, partial):  # type: ignore[no-untyped-def]
     """Each thread adds up its share of the bytes."""
     threads, tasks = partial.shape

@@ -6,15 +6,16 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from supsup.kernels.numba_threads import thread_count
+from supsup.kernels.numba_threads import shared_out, thread_count
 
 
 def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
     """Each thread takes a share of the bytes, which may lie any stride apart."""
-    _fill(packed.numpy(), frozen.numpy(), masked.numpy(), thread_count())
+    threads = thread_count()
+    _fill(threads)(packed.numpy(), frozen.numpy(), masked.numpy(), threads)
 
 
-@numba.njit(parallel=True, cache=True)
+@shared_out()
 def _fill(packed, frozen, masked, threads):  # type: ignore[no-untyped-def]
     zero = np.float32(0)
     for thread in numba.prange(threads):

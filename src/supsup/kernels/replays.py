@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supsup.kernels.graphs import capture
+from supsup.concurrency.locks import new_lock
+from supsup.kernels.graphs import CAPTURING, capture
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Replays:
 
     def __init__(self) -> None:
         self._by_question: dict[Hashable, Replay | None] = {}  # None: asked once and answered without a graph
+        self._lock = new_lock()  # a graph has one buffer for its image and one for its answer
 
     def __len__(self) -> int:
         return len(self._by_question)
@@ -53,14 +55,15 @@ class Replays:
         """
         if len(x) > 1 or not x.is_cuda:
             return compute(x)
-        if question not in self._by_question:
-            if capturable():
-                self._by_question[question] = None
-            return compute(x)
-        replay = self._by_question[question]
-        if replay is None:
-            given = x.clone()
-            with capture() as graph:
-                result = compute(given)
-            replay = self._by_question[question] = Replay(graph, given, result)
-        return replay(x)
+        with self._lock:
+            if question not in self._by_question:
+                if capturable():
+                    self._by_question[question] = None
+                return compute(x)
+            replay = self._by_question[question]
+            if replay is None:
+                given = x.clone()
+                with CAPTURING, capture() as graph:
+                    result = compute(given)
+                replay = self._by_question[question] = Replay(graph, given, result)
+            return replay(x)

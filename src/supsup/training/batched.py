@@ -6,9 +6,7 @@ With one task on a CPU this is simply a faster way to train one mask; with thous
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -27,6 +25,7 @@ from supsup.training.job import Job, Trained
 from supsup.training.operations import LayerState, Rates, backward, forward, gather, loss_gradient, update
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
+from supsup.training.threads import ThreadsOfOne
 
 _TOGETHER = 2500  # tasks at once at most: more do not go faster, and an interruption loses those under way
 _REPORTED = 50  # steps between two looks at the clock
@@ -176,7 +175,7 @@ class BatchedOnGPU:
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
-    ) -> Iterator[Trained]:
+    ) -> Generator[Trained, None, None]:
         for group in groups(jobs, _alike, lambda job: bytes_per_task(net, job), free_memory(net.device), _TOGETHER):
             recipe, steps = group[0].recipe, group[0].steps
             trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision, steps)
@@ -210,7 +209,7 @@ class BatchedOnCPU:
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
-    ) -> Iterator[Trained]:
+    ) -> Generator[Trained, None, None]:
         threads = min(torch.get_num_threads(), len(jobs))
         of_thread = threading.local()
         stop = threading.Event()
@@ -230,7 +229,7 @@ class BatchedOnCPU:
                 trainer.step()
             return Trained([task], pack_columns(trainer.masks()), {}, trainer.scores_if_asked())
 
-        with one_thread_each(), ThreadPoolExecutor(threads) as pool:
+        with ThreadsOfOne(threads) as pool:
             try:
                 for trained in pool.map(train, jobs):
                     yield trained
@@ -238,17 +237,6 @@ class BatchedOnCPU:
             finally:
                 stop.set()
                 pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Torch operations on one thread for a while."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def bytes_per_task(net: FrozenNet, job: Job) -> int:

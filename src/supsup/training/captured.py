@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,19 +18,22 @@ from torch.nn.functional import cross_entropy
 from supsup.bank import pack_columns
 from supsup.data import Part, Task
 from supsup.frozen import FrozenNet
+from supsup.kernels.graphs import WAITING
 from supsup.progress import Advance
 from supsup.scores import initial_scores
+from supsup.training.draws import DRAWING, seeded
 from supsup.training.feed import Feed, fits
 from supsup.training.grouping import fitting, free_memory
 from supsup.training.job import Job, Trained
 from supsup.training.loop import Loop, Pace
 from supsup.training.order import batch_positions
-from supsup.training.plain import Plain, seeded
+from supsup.training.plain import Plain
 from supsup.training.recipe import Recipe
 from supsup.training.trainee import MaskTrainee, State, Trainee
 
 _STEPS = 10  # in one launch: each is hundreds of kernels
 _STREAMS = 10  # tasks at once at most
+_AGAIN = 2  # rehearsals more where one seems to show that a network cannot be captured
 _AHEAD = 4  # rounds of launches that the host may be ahead of the device
 
 
@@ -117,12 +120,15 @@ class Lane:
         """The state as it stands, a copy."""
         return {name: value.detach().clone() for name, value in self.state.items()}
 
-    def _step(self) -> None:
+    def _step(self, watched: nn.Module | None = None) -> None:
         x, y = (self._x, self._y) if self.feed is None else self.feed.next(self.recipe.batch_size)
         x = _laid_out(x)
         reduced = self.precision != torch.float32
-        with self.trainee.training(), torch.autocast(x.device.type, self.precision, reduced, cache_enabled=False):
-            outputs = self.trainee.run(self.state, x)
+        with (
+            self.trainee.training() as module,
+            torch.autocast(x.device.type, self.precision, reduced, cache_enabled=False),
+        ):
+            outputs = self.trainee.run(self.state, x, watched or module)
         loss = cross_entropy(outputs.float(), y)
         penalty = self.trainee.penalty(self.state)
         self.pace.optimiser.zero_grad()
@@ -131,24 +137,33 @@ class Lane:
         self.pace.step()
         self.trainee.after_update(self.state)
 
-    def rehearse(self, modules: nn.Module) -> bool:
+    def rehearse(self) -> bool:
         """One step that is not captured, on whatever the buffers hold; whether it drew random numbers on the device.
 
         `CannotCapture` if the step waits for the host, or if Python decides anything in it that may be decided in
         another way next time: a graph would repeat the first decision for ever.
         """
+        decided, drew = self._rehearsed()
+        for _ in range(_AGAIN):
+            if not decided:
+                break
+            decided, drew = self._rehearsed()  # numbers may have been drawn by another thread
+        if decided:
+            raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
+        return drew
+
+    def _rehearsed(self) -> tuple[bool, bool]:
+        """Whether Python decided something during one step, and whether random numbers were drawn on the device."""
         device = self.trainee.device
-        with seeded(self.trainee.seed, "rehearsal", device):
-            before, drawn = _decisions(modules), _generator_state(device)
-            with _no_waiting(device):
-                self._step()
-            after, drawn_after = _decisions(modules), _generator_state(device)
+        with DRAWING, seeded(self.trainee.seed, "rehearsal", device), self.trainee.training() as module:
+            before, drawn = _decisions(module), _generator_state(device)
+            with WAITING.writing() if device.type == "cuda" else nullcontext(), _no_waiting(device):
+                self._step(module)
+            after, drawn_after = _decisions(module), _generator_state(device)
         self.pace.restart()
         if self.feed is not None:
             self.feed.step.zero_()
-        if before != after:
-            raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
-        return not torch.equal(drawn, drawn_after)
+        return before != after, not torch.equal(drawn, drawn_after)
 
 
 def run_lanes(lanes: Sequence[Lane], advance: Advance | None = None) -> None:
@@ -190,18 +205,18 @@ class Captured:
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
         if net.device.type != "cuda" or precision not in (None, torch.bfloat16, torch.float32):
             return False
-        return captures(_mask_lane(net, jobs[0], precision), net.module)
+        return captures(_mask_lane(net, jobs[0], precision))
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
-    ) -> Iterator[Trained]:
+    ) -> Generator[Trained, None, None]:
         lanes: list[Lane] = []
         at_once, start = 1, 0
         while start < len(jobs):
             if not lanes:
                 before = torch.cuda.memory_reserved(net.device)
                 lane = _mask_lane(net, jobs[start], precision)
-                alone = lane.rehearse(net.module)  # random numbers would be drawn in turns, so tasks go one by one
+                alone = lane.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
                 try:
                     assert lane.launches
                 except CannotCapture as reason:
@@ -216,10 +231,10 @@ class Captured:
             start += len(group)
 
 
-def captures(lane: Lane, modules: nn.Module) -> bool:
+def captures(lane: Lane) -> bool:
     """Whether a lane's step can be captured; a warning says why not."""
     try:
-        lane.rehearse(modules)
+        lane.rehearse()
     except CannotCapture as reason:
         _warn(reason)
         return False
@@ -236,9 +251,14 @@ def lane_for(lanes: list[Lane], index: int, state: State, recipe: Recipe, part: 
 
 def _train_group(
     net: FrozenNet, group: Sequence[Job], lanes: list[Lane], precision: torch.dtype | None, advance: Advance
-) -> Iterator[Trained]:
+) -> Generator[Trained, None, None]:
     chosen, name = [], group[0].task.name
-    with seeded(net.seed, name, net.device):  # what is captured is run once before
+    lock: AbstractContextManager[object] = nullcontext() if net.is_known else DRAWING
+
+    def draws() -> AbstractContextManager[None]:
+        return nullcontext() if net.is_known else seeded(net.seed, name, net.device)
+
+    with lock, draws():  # what is captured is run once before
         for i, job in enumerate(group):
             state = _first_state(net, job)
 
@@ -248,7 +268,7 @@ def _train_group(
             lane = lane_for(lanes, i, state, job.recipe, job.task.train, make)
             lane.start(state, job.task)
             chosen.append(lane)
-    with seeded(net.seed, name, net.device):
+    with lock, draws():
         run_lanes(chosen, advance)
     for job, lane in zip(group, chosen):
         trainee = MaskTrainee(net, job.recipe)

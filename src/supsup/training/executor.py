@@ -6,7 +6,7 @@ modules are and hold, at the recipe, the images and the precision asked for. `pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 import torch
@@ -34,7 +34,7 @@ class Executor(Protocol):
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
-    ) -> Iterator[Trained]:
+    ) -> Generator[Trained, None, None]:
         """Tasks as they are finished, in the order of the jobs; `advance` hears of finished tasks, also of parts."""
 
 
@@ -60,7 +60,7 @@ def executor_for(net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | N
 
 def train_masks(
     net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None = None, advance: Advance = lambda _: None
-) -> Iterator[Trained]:
+) -> Generator[Trained, None, None]:
     """Tasks as they are finished, with their masks. A mask depends on its own job and the seed, not on the others.
 
     precision  of the matrix products: by default bfloat16 on a GPU and float32 on a CPU

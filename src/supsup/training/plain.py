@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from supsup import philox
 from supsup.bank import pack_columns
 from supsup.data import Part
 from supsup.frozen import FrozenNet
 from supsup.progress import Advance
 from supsup.scores import initial_scores
+from supsup.training.draws import DRAWING, Draws
 from supsup.training.job import Job, Trained
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
@@ -25,7 +25,10 @@ class PlainTraining:
     """A state of a trainee and its optimiser.
 
     steps  how many there will be, for a learning rate that changes
+    draws  where layers that draw random numbers have them from (None: from torch's generator as it is)
     """
+
+    draws: Draws | None = None
 
     def __init__(self, trainee: Trainee, state: Mapping[str, Tensor], recipe: Recipe, steps: int) -> None:
         self.trainee, self.recipe, self.steps, self.done = trainee, recipe, steps, 0
@@ -35,10 +38,19 @@ class PlainTraining:
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One batch."""
+        if not self.trainee.draws:
+            self._step(x, y)
+        elif self.draws is not None:
+            self.draws.run(partial(self._step, x, y))
+        else:
+            with DRAWING:
+                self._step(x, y)
+
+    def _step(self, x: Tensor, y: Tensor) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.done, self.steps)
-        with self.trainee.training():
-            loss = cross_entropy(self.trainee.run(self.state, x), y)
+        with self.trainee.training() as module:
+            loss = cross_entropy(self.trainee.run(self.state, x, module), y)
         penalty = self.trainee.penalty(self.state)
         self.optimiser.zero_grad()
         (loss if penalty is None else loss + penalty).backward()
@@ -101,21 +113,9 @@ def train_mask(
     """
     start = initial_scores(net.seed, task, net.shapes, net.device) if scores is None else scores
     training = MaskTraining(net, start, recipe, recipe.steps_for(len(part)))
-    with seeded(net.seed, task, net.device):
-        training.run(task, part, after_step=after_step)
+    training.draws = Draws(net.seed, task, net.device)
+    training.run(task, part, after_step=after_step)
     return training
-
-
-@contextmanager
-def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
-    """Layers that draw numbers in training (dropout) draw them from the seed and the task's name alone."""
-    start = int(philox.words(seed, [f"layers/{task}"], 1))
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(start)
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(start)
-        yield
 
 
 class Plain:
@@ -128,7 +128,7 @@ class Plain:
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
-    ) -> Iterator[Trained]:
+    ) -> Generator[Trained, None, None]:
         for task, recipe, scores in jobs:
             share = 1 / recipe.steps_for(len(task.train))
 

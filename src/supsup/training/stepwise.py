@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Part
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
@@ -22,7 +23,7 @@ _STEPS = 20  # steps in one launch on a GPU
 
 
 class StepTrainer(Protocol):
-    """What `observe` needs of an executor; a state is whatever `suspend` gives."""
+    """What `observe` needs of an executor; a state is whatever `suspend` gives. A step is never interrupted."""
 
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
         """Begin a mask from these scores, and from a task's own statistics if given."""
@@ -66,7 +67,8 @@ class PlainSteps:
         self.trainer = state
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        self.trainer.step(x, y)
+        with uninterrupted():
+            self.trainer.step(x, y)
 
     def run(self, part: Part, positions: Tensor) -> None:
         for batch in positions:
@@ -105,8 +107,9 @@ class DirectSteps:
             value.copy_(kept)
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        self.trainer.load(x, y)
-        self.trainer.step()
+        with uninterrupted():
+            self.trainer.load(x, y)
+            self.trainer.step()
 
     def run(self, part: Part, positions: Tensor) -> None:
         part = part.on(self.net.device)

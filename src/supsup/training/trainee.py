@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup.frozen import FrozenNet
 from supsup.scores import hard_mask, soft_mask
@@ -28,14 +28,18 @@ class Trainee(Protocol):
     @property
     def seed(self) -> int: ...
 
+    @property
+    def draws(self) -> bool:
+        """Whether its layers may draw random numbers in training."""
+
     def trained_names(self, state: State) -> list[str]:
         """Which tensors of a state the optimiser moves."""
 
-    def training(self) -> AbstractContextManager[None]:
-        """While it lasts, layers behave as in training."""
+    def training(self) -> AbstractContextManager[nn.Module]:
+        """A module for `run` whose layers behave as in training."""
 
-    def run(self, state: State, x: Tensor) -> Tensor:
-        """Outputs [images, s] of a state."""
+    def run(self, state: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
+        """Outputs [images, s] of a state; `module` is that of `training`, or None to answer."""
 
     def penalty(self, state: State) -> Tensor | None:
         """What is added to the loss."""
@@ -56,7 +60,7 @@ class MaskTrainee:
     def __init__(self, net: FrozenNet, recipe: Recipe, weights: Mapping[str, Tensor] | None = None) -> None:
         self.net, self.recipe = net, recipe
         self._weights = net.weights if weights is None else weights
-        self.device, self.seed = net.device, net.seed
+        self.device, self.seed, self.draws = net.device, net.seed, not net.is_known
 
     def begin(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> State:
         """The state of a task before its first step, with fresh statistics if none are given."""
@@ -65,15 +69,15 @@ class MaskTrainee:
     def trained_names(self, state: State) -> list[str]:
         return list(self.net.weights)
 
-    def training(self) -> AbstractContextManager[None]:
+    def training(self) -> AbstractContextManager[nn.Module]:
         return self.net.training()
 
-    def run(self, state: State, x: Tensor) -> Tensor:
+    def run(self, state: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
         masked = {
             name: weight * soft_mask(state[name], self.recipe.kept(weight.shape))
             for name, weight in self._weights.items()
         }
-        return self.net.run(x, masked | self.statistics(state))
+        return self.net.run(x, masked | self.statistics(state), module)
 
     def penalty(self, state: State) -> Tensor | None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 
 import torch
@@ -39,7 +39,7 @@ class Residual:
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
-    ) -> Iterator[Trained]:
+    ) -> Generator[Trained, None, None]:
         for group in groups(jobs, alike, lambda job: bytes_per_task(net, job), free_memory(net.device), _TOGETHER):
             trainer = train_together(net, group, precision, advance)
             tasks = [job.task for job in group]

@@ -1,0 +1,42 @@
+"""Python threads in each of which torch has one thread: as many trainings side by side as a CPU has cores."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from supsup.concurrency.interrupts import uninterrupted
+from supsup.concurrency.locks import new_lock
+
+_STARTING = new_lock()
+
+
+class ThreadsOfOne(ThreadPoolExecutor):
+    """So many threads, all started at once.
+
+    The number of torch's threads belongs to the thread that sets it, but is also what threads begin with that come
+    later, wherever they belong to: so it is one only for the moment in which these here start.
+    """
+
+    def __init__(self, threads: int) -> None:
+        started = threading.Barrier(threads + 1)
+
+        def begin() -> None:
+            torch.set_num_threads(1)
+            torch.get_num_threads()  # a thread takes over the number when it first asks
+            started.wait()
+
+        super().__init__(threads, initializer=begin)
+        with _STARTING, uninterrupted():
+            before = torch.get_num_threads()
+            try:
+                for _ in range(threads):
+                    self.submit(int)
+                started.wait()
+            except BaseException:
+                started.abort()
+                raise
+            finally:
+                torch.set_num_threads(before)

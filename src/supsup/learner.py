@@ -16,7 +16,9 @@ from supsup.checks import Array
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.file.modelfile import AnyPath, ModelFile
+from supsup.file.convert import check_notes
+from supsup.file.modelfile import ModelFile
+from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, infer
 from supsup.learning import Learning
@@ -98,6 +100,7 @@ class SupSup:
 
     @notes.setter
     def notes(self, notes: dict[str, Any]) -> None:
+        check_notes(notes)
         self.state.settings.notes = notes
 
     @property

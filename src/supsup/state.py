@@ -19,12 +19,13 @@ from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.file import convert
 from supsup.file.format import Header
-from supsup.file.modelfile import AnyPath, ModelFile, write_new
+from supsup.file.modelfile import ModelFile, write_new
+from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference
 from supsup.switching import SwitchedNet
-from supsup.tasks import LearnedTask, TaskTable, now
+from supsup.tasks import LearnedTask, TaskTable, check_classes, check_name, now
 from supsup.training.recipe import Recipe
 
 
@@ -106,7 +107,9 @@ class ModelState:
         image_shape: tuple[int, ...],
     ) -> None:
         """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …]."""
-        for name in classes:
+        for name, count in classes.items():
+            check_name(name)
+            check_classes(name, count, least=0)  # a task that is observed has none at first
             self.tasks.check_new(name)
         self.bank.add_packed(packed, statistics)
         learned_at = now()

@@ -15,6 +15,7 @@ from torch import Tensor
 from supsup.data import Part, Task
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.tasks import check_classes, check_name
 
 Array = Tensor | np.ndarray[Any, Any]
 
@@ -98,8 +99,8 @@ def task_to_learn(
         task = data if name is None else replace(data, name=name)
     else:
         task = _task_of_pair(data, name, learned, device)
-    if not task.name:
-        raise SupSupError("a task needs a name that is not empty")
+    check_name(task.name)
+    check_classes(task.name, task.classes)
     if task.name in taken:
         raise SupSupError(
             f"task {task.name!r} has been learned already; use another name (a SupSup model can also forget it)"

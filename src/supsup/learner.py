@@ -20,7 +20,8 @@ from supsup.concurrency.locks import Lock
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
-from supsup.file.modelfile import AnyPath
+from supsup.file.convert import check_notes
+from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, infer
 from supsup.kernels.graphs import WAITING
@@ -119,6 +120,7 @@ class SupSup:
 
     @notes.setter
     def notes(self, notes: dict[str, Any]) -> None:
+        check_notes(notes)
         self.state.settings.notes = notes
 
     @property

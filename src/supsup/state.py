@@ -22,12 +22,13 @@ from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.file import convert, copying
 from supsup.file.format import Header
-from supsup.file.modelfile import AnyPath, ModelFile, write_new
+from supsup.file.modelfile import ModelFile, write_new
+from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference
 from supsup.switching import SwitchedNets
-from supsup.tasks import LearnedTask, TaskTable, now
+from supsup.tasks import LearnedTask, TaskTable, check_classes, check_name, now
 from supsup.training.recipe import Recipe
 
 _ONE_AT_A_TIME = new_lock()  # models that learn on a GPU: graphs are captured and torch is watched for all threads
@@ -150,6 +151,9 @@ class ModelState:
         image_shape: tuple[int, ...],
     ) -> None:
         """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …]."""
+        for name, count in classes.items():
+            check_name(name)
+            check_classes(name, count, least=0)  # a task that is observed has none at first
         learned_at = now()
         tasks = self.tasks.adding(LearnedTask(name, count, learned_at) for name, count in classes.items())
         masks = self.bank.adding(packed, statistics)

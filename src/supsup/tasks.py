@@ -6,13 +6,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+import torch
 from torch import Tensor
 
 from supsup.concurrency.interrupts import uninterrupted
-from supsup.errors import SupSupError
+from supsup.errors import SupSupError, printable
 
 Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
+STATISTICS = "statistics/"  # before the names of a task's statistics in a file, among its extras
 _NAMED = 5  # tasks that an error lists
+_LONGEST_NAME = 1000  # characters of a task's name
+_MOST_CLASSES = 1 << 31
+_WRITABLE = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+}  # fmt: skip
 
 
 @dataclass
@@ -159,6 +167,7 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
         return self._tasks[name].extras
 
     def __setitem__(self, name: str, tensors: dict[str, Tensor]) -> None:
+        check_extras(tensors)
         task = self._tasks[name]
         with uninterrupted():
             task.extras = tensors
@@ -182,9 +191,47 @@ def _index(indices: Mapping[str, int], name: str) -> int:
     return indices[name]
 
 
+def check_name(name: object) -> None:
+    """An error unless a task can be learned, saved and loaded again under this name."""
+    if not isinstance(name, str) or not name:
+        raise SupSupError(f"a task needs a name that is text and not empty; got {printable(repr(name))}")
+    if "\0" in name or len(name) > _LONGEST_NAME or name != name.encode(errors="replace").decode():
+        raise SupSupError(
+            f"the name {printable(repr(name), 60)} is not text that can be written: without NUL, of at most "
+            f"{_LONGEST_NAME:,} characters; use another"
+        )
+
+
+def check_classes(name: str, classes: object, least: int = 1) -> None:
+    """An error unless a task can have so many classes."""
+    if isinstance(classes, bool) or not isinstance(classes, int) or not least <= classes < _MOST_CLASSES:
+        shown = printable(repr(classes))
+        raise SupSupError(f"task {printable(repr(name))} has {shown} classes; give a whole number from {least} on")
+
+
+def check_extras(tensors: object) -> None:
+    """An error unless these are tensors by name that can be saved with a task."""
+    if not isinstance(tensors, dict):
+        raise SupSupError(f"the extras of a task are a dict of tensors by name, not {type(tensors).__name__}")
+    for name, value in tensors.items():
+        if not isinstance(name, str) or not name or name == "__metadata__" or name.startswith(STATISTICS):
+            raise SupSupError(
+                f"extras cannot have the name {printable(repr(name))}: it must be text, not empty, neither "
+                f'"__metadata__" nor begin with "{STATISTICS}"'
+            )
+        if name != name.encode(errors="replace").decode():
+            raise SupSupError(f"the name {printable(repr(name))} of an extra is not text that can be written")
+        dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+        if not dense or value.dtype not in _WRITABLE:
+            raise SupSupError(
+                f"the extra {printable(repr(name))} must be a dense tensor of ordinary numbers, not "
+                f"{getattr(value, 'dtype', type(value).__name__)}"
+            )
+
+
 def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
     """The error for a task that a learner does not have."""
-    listed = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
+    listed = ", ".join(map(printable, known[:_NAMED])) + (", …" if len(known) > _NAMED else "")
     return SupSupError(f"unknown task {name!r}; " + (f"known: {listed}" if known else "none has been learned yet"))
 
 

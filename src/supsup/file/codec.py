@@ -66,7 +66,8 @@ def decode(codec: str, blob: bytes, sizes: Sequence[int]) -> Bytes:
     out = np.zeros(sum(lengths), np.uint8)
     for kind, size, piece in zip(classes, sizes, pieces(out, sizes)):
         if kind == _FULL:
-            piece[:] = np.packbits(np.ones(size, bool), bitorder="little")
+            piece[:] = 0xFF
+            piece[-1] >>= -size % 8  # the padding stays 0
         elif kind == _AS_IS:
             piece[:] = np.frombuffer(plain[: len(piece)], np.uint8)
             plain = plain[len(piece) :]

@@ -5,6 +5,8 @@ Both kinds of model use it; nothing here knows either of them.
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,16 +20,17 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from supsup.bank import Bank
-from supsup.errors import Damaged, SupSupError
+from supsup.errors import Damaged, SupSupError, printable
+from supsup.file import limits
+from supsup.file.card import holds_tensors
 from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.nets.registry import Architecture, architecture_of
-from supsup.tasks import LearnedTask, TaskTable
+from supsup.tasks import STATISTICS, LearnedTask, TaskTable, check_extras
 
-_STATISTICS = "statistics/"  # before the names of a task's statistics, among the tensors stored with its mask
 _BLOCK = 256  # tasks that are read together
 
 
@@ -55,23 +58,38 @@ def header_of(
     """The header of a model on a frozen network; its settings are JSON values by name."""
     from supsup import __version__
 
+    check_notes(notes)
     architecture = None if net.pretrained else architecture_of(net.module)
     return Header(
-        seed=net.seed,
+        seed=_plain(net.seed),
         weights=net.checksum,
         shapes={name: list(shape) for name, shape in net.shapes.items()},
         architecture=asdict(architecture) if architecture is not None else None,
-        recipe=recipe,
-        inference=inference or {},
-        allocation=allocation or {},
-        image_shape=None if image_shape is None else list(image_shape),
-        notes=notes,
+        recipe=_plain(recipe),
+        inference=_plain(inference or {}),
+        allocation=_plain(allocation or {}),
+        image_shape=None if image_shape is None else _plain(image_shape),
+        notes=_plain(notes),
         created=created,
         library=__version__,
         pretrained=net.pretrained,
         kind=kind,
-        details=details or {},
+        details=_plain(details or {}),
     )
+
+
+def check_notes(notes: Any) -> None:
+    """An error unless these are notes that can be saved and loaded again: JSON values by name."""
+    if not isinstance(notes, dict):
+        raise SupSupError(f'notes are a dict of JSON values, not {type(notes).__name__}: model.notes["name"] = value')
+    try:
+        limits.check_depth(notes)
+        plain = _plain(notes)
+        same = json.loads(json.dumps(plain, allow_nan=False)) == plain
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SupSupError(f"the model's notes must be JSON values ({printable(error)})") from error
+    if not same:
+        raise SupSupError("the model's notes must be JSON values, and their names text")
 
 
 @contextmanager
@@ -79,7 +97,9 @@ def settings_of_a_file() -> Iterator[None]:
     """While settings are made from a header: those that this version does not take are explained."""
     try:
         yield
-    except (TypeError, KeyError) as error:
+    except SupSupError:
+        raise
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
         raise SupSupError(f"its settings are not known to this version ({error}): pip install -U supsup") from error
 
 
@@ -87,10 +107,36 @@ def network_of(header: Header) -> nn.Module:
     """The network that the header names, once its shapes are known to be those in the file."""
     if header.architecture is None:
         raise SupSupError("the model was built from a module of your own; give it: load(path, net=your_module)")
-    architecture = Architecture(**header.architecture)
-    with torch.device("meta"):  # shapes before memory: a header may claim anything
-        sketch = architecture.build()
-    _check_shapes({name: list(p.shape) for name, p in sketch.named_parameters() if name in header.shapes}, header)
+    return _built(Architecture(**header.architecture), header)
+
+
+def header_of_card(about: Mapping[str, Any], net: nn.Module | None, created: str) -> Header:
+    """A header in place of one that is lost, from what a task's record says of its network; settings are the defaults.
+
+    net  the user's own module, where the network was not built from `supsup.nets`
+    """
+    with settings_of_a_file():
+        if net is None and about["architecture"] is None:
+            raise SupSupError(
+                "the model was built from a module of your own; give it: repair(path, out, net=your_module)"
+            )
+        module = net if net is not None else _built(Architecture(**about["architecture"]))
+        frozen = FrozenNet(module, operator.index(about["seed"]), torch.device("cpu"), bool(about["pretrained"]))
+        if frozen.checksum != about["weights"]:
+            raise SupSupError("the network does not fit: its weights are not those of the tasks in the file")
+        notes = {"repaired": "the header was lost: recipe, inference, allocation and notes are not what they were"}
+        header = header_of(frozen, {}, about["image_shape"], notes, created)
+    limits.check_shapes(header.shapes, header.image_shape)
+    return header
+
+
+def _built(architecture: Architecture, header: Header | None = None) -> nn.Module:
+    """The network, once its size is known to be one that a file may ask for, and its shapes those of the header."""
+    sketch = architecture.sketch(limits.MOST_TENSORS)  # shapes before memory: a file may claim anything
+    if header is not None:
+        _check_shapes({name: list(p.shape) for name, p in sketch.named_parameters() if name in header.shapes}, header)
+    values = sum(value.numel() for value in [*sketch.parameters(), *sketch.buffers()])
+    limits.check_bytes(limits.PER_WEIGHT * values, "the network in the file")
     return architecture.build()
 
 
@@ -139,19 +185,28 @@ def blocks(file: ModelFile, net: FrozenNet) -> Iterator[Block]:
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors by name, as a file holds them."""
-    return bytes_of({name: value.cpu().contiguous() for name, value in tensors.items()})
+    try:
+        return bytes_of({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
+    except (safetensors.SafetensorError, RuntimeError, KeyError, ValueError, AttributeError, TypeError) as error:
+        raise SupSupError(f"these tensors cannot be written: {printable(error)}") from error
 
 
 def from_bytes(content: bytes, what: str) -> dict[str, Tensor]:
     """Tensors by name again; `what` they are is for the error if they cannot be read."""
     try:
         return tensors_of(content)
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise Damaged(f"{what} cannot be read ({error})") from error
 
 
 def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedTask:
-    statistics = {_STATISTICS + name: value for name, value in bank.statistics(index).items()}
+    check_extras(task.extras)
+    statistics = {STATISTICS + name: value for name, value in bank.statistics(index).items()}
+    if statistics and not bool(bank.flat_statistics(index).isfinite().all()):
+        raise SupSupError(
+            f"the statistics of task {task.name!r} are not finite, so its training went wrong; "
+            "forget it, and learn it again with a smaller learning rate"
+        )
     tensors = task.extras | statistics
     extras = to_bytes(tensors) if tensors else b""
     return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
@@ -162,18 +217,27 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
     statistics: list[dict[str, Tensor]] = []
     for task in packed:
         with explained(file.path):
-            tensors = from_bytes(task.extras, f"task {task.name!r} has extras that") if task.extras else {}
+            tensors = (
+                from_bytes(task.extras, f"task {task.name!r} has extras that") if holds_tensors(task.extras) else {}
+            )
             tensors = {name: value.to(net.device) for name, value in tensors.items()}
             statistics.append(_statistics(net, task.name, tensors))
-        extras = {name: value for name, value in tensors.items() if not name.startswith(_STATISTICS)}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, extras))
+        own = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
+        tasks.append(LearnedTask(task.name, task.classes, task.created, own))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
-    return Block(tasks, columns, {name: torch.stack([each[name] for each in statistics]) for name in net.statistics})
+    stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
+    with explained(file.path):
+        for name, values in stacked.items():
+            wrong = ~values.isfinite() if name.endswith("mean") else ~(values.isfinite() & (values >= 0))
+            if bool(wrong.any()):
+                first = tasks[int(wrong.flatten(1).any(1).nonzero()[0])]
+                raise Damaged(f"task {first.name!r} has statistics that no training gives ({name})")
+    return Block(tasks, columns, stacked)
 
 
 def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A task's statistics among its tensors: those that the network needs, no more and no less."""
-    stored = {n.removeprefix(_STATISTICS): value for n, value in tensors.items() if n.startswith(_STATISTICS)}
+    stored = {n.removeprefix(STATISTICS): value for n, value in tensors.items() if n.startswith(STATISTICS)}
     for name in stored.keys() | net.statistics.keys():
         here, there = net.statistics.get(name), stored.get(name)
         if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
@@ -192,3 +256,12 @@ def _check_shapes(shapes: dict[str, list[int]], header: Header) -> None:
             raise SupSupError(f"the network does not fit: weight {name!r} is {here}, but in the file {there}")
     if list(shapes) != list(header.shapes):
         raise SupSupError(f"the network does not fit: its weights come as {list(shapes)}, not {list(header.shapes)}")
+
+
+def _plain(value: Any) -> Any:
+    """JSON values in place of tuples and of numpy's numbers."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from supsup.errors import SupSupError
-from supsup.file.modelfile import AnyPath
+from supsup.file.paths import AnyPath, to_write
 from supsup.frozen import FrozenNet
 from supsup.nets.registry import architecture_of
 
@@ -39,19 +40,19 @@ class HasSubnetworks(Protocol):
 
 def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
     """Write a task's network to out.safetensors (state_dict names) or out.onnx, and check that it answers the same."""
-    target = Path(path).resolve()
+    target = to_write(path)
     writers: dict[str, Callable[[HasSubnetworks, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
     if target.suffix not in writers:
         raise SupSupError(f"{path}: give a name that ends in {' or '.join(writers)}")
-    if not target.parent.is_dir():
-        raise SupSupError(f"there is no folder {target.parent}; make it first")
+    if target.exists() and not target.is_file():
+        raise SupSupError(f"{target} is not an ordinary file; give the name of a new one")
     model.classes(task)  # an error for an unknown one, before anything is written
     part = target.with_name(f".{secrets.token_hex(4)}{target.suffix}")
     try:
         writers[target.suffix](model, task, part)
         part.replace(target)
-    except OSError as error:
-        raise SupSupError(f"{target} could not be written: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise SupSupError(f"{target} could not be written: {error}; is the disk full?") from error
     finally:
         part.unlink(missing_ok=True)
 

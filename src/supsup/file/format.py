@@ -1,7 +1,8 @@
 """What lies in a model file: the header, one record per task, and the checksums that tie them together.
 
 Masks go in and come out as the bank's packed bytes; nothing here knows torch modules. A kind of model that keeps all
-its tasks in tensors of one size has a state in place of records, and a format of its own.
+its tasks in tensors of one size has a state in place of records, and a format of its own. Nothing here is believed for
+its own sake: checksums can be forged, so types, sizes and ranges are held to `limits`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 
-from supsup.errors import Damaged, SupSupError
-from supsup.file import codec
+from supsup.errors import Damaged, SupSupError, printable
+from supsup.file import codec, limits
+from supsup.file.card import card, with_card
 from supsup.file.codec import Bytes
+from supsup.file.journal import PAGE
 from supsup.file.reference import Reference
 from supsup.file.reference import decode as decode_mask
 
 FORMATS = {"SupSup": 1, "HopSupSup": 2}  # by kind of model
 APPLICATION_ID = 0x53555053  # "SUPS"
-_MOST_WEIGHTS = 1 << 32  # what a header may claim, so that no file can ask for any amount of memory
+_MOST_CLASSES = 1 << 31
+_MOST_POSITION = 1 << 62
 COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
 _MODEL = "(id INTEGER PRIMARY KEY, header TEXT NOT NULL, tasks BLOB NOT NULL, checksum BLOB NOT NULL)"
 SCHEMA = (
@@ -81,7 +85,29 @@ class Header:
         values = asdict(self)
         if self.kind == "SupSup":
             del values["kind"], values["details"]
-        return json.dumps(values)
+        return json.dumps(values, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The header again, or an error unless it is one that a model of ours can have."""
+        if len(text) > limits.LONGEST_HEADER:
+            raise Damaged(f"the header has {len(text):,} characters, and {limits.LONGEST_HEADER:,} at most are read")
+        try:
+            values = json.loads(text)
+            limits.check_depth(values)
+            header = cls(**values)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Damaged(f"the header cannot be read ({error})") from error
+        wrong = [name for name, kinds in _KINDS.items() if not isinstance(getattr(header, name), kinds)]
+        if wrong or header.kind not in FORMATS or isinstance(header.seed, bool):
+            raise Damaged(f"the header cannot be read ({', '.join(wrong or ['kind or seed'])} of the wrong type)")
+        limits.check_shapes(header.shapes, header.image_shape)
+        for kind in ("recipe", "inference", "allocation"):
+            limits.check_settings(getattr(header, kind), kind)
+        limits.check_architecture(header.architecture)
+        if header.kind != "SupSup":
+            limits.check_details(header.details, list(header.shapes.values())[-1][0])
+        return header
 
     @property
     def sizes(self) -> list[int]:
@@ -139,8 +165,11 @@ class TaskRecord:
     def of(cls, values: Sequence[Any]) -> Self:
         types = (int, str, str, int, int, str, bytes, bytes, bytes)
         if not all(isinstance(value, kind) for value, kind in zip(values, types, strict=True)):
-            raise Damaged(f"task {values[1]!r} is damaged (a value has the wrong type)")
-        return cls(*values)
+            raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type)")
+        record = cls(*values)
+        if not 0 <= record.position < _MOST_POSITION or not 0 <= record.classes < _MOST_CLASSES:
+            raise Damaged(f"task {printable(repr(record.name))} is damaged (a number is out of range)")
+        return record
 
     @classmethod
     def encoded(cls, header: Header, position: int, task: PackedTask) -> Self:
@@ -148,6 +177,8 @@ class TaskRecord:
             raise SupSupError(f"the name {task.name!r} is not text that can be written; use another")
         name, mask = codec.encode(task.packed, header.sizes)
         kept = int(np.bitwise_count(task.packed).sum())
+        about = card(header.seed, header.weights, header.pretrained, header.architecture, header.image_shape)
+        task = replace(task, extras=with_card(task.extras, about))
         return cls(
             position, task.name, task.created, task.classes, kept, name, _sum(header, task, kept), task.extras, mask
         )
@@ -157,10 +188,10 @@ class TaskRecord:
         try:
             packed = decode_mask(self.codec, self.mask, header.sizes, reference)
         except SupSupError as error:
-            raise type(error)(f"task {self.name!r} cannot be read: {error}") from error
+            raise type(error)(f"task {printable(repr(self.name))} cannot be read: {error}") from error
         task = PackedTask(self.name, self.classes, packed, self.created, self.extras)
         if _sum(header, task, self.kept) != self.checksum:
-            raise Damaged(f"task {self.name!r} is damaged (its checksum differs)")
+            raise Damaged(f"task {printable(repr(self.name))} is damaged (its checksum differs)")
         return task
 
     def values(self) -> tuple[Any, ...]:
@@ -175,19 +206,37 @@ def create(connection: sqlite3.Connection, version: int = 1) -> None:
         connection.execute(statement)
 
 
+def check_first_page(content: bytes) -> None:
+    """An error unless the first bytes of a file are those of a model file: before SQLite sees the file.
+
+    SQLite would make files of its own beside one that claims to have a write-ahead log.
+    """
+    if not content.startswith(b"SQLite format 3\0") or len(content) < 100:
+        raise Damaged("not a supsup model file, or damaged at its beginning")
+    if int.from_bytes(content[68:72], "big") != APPLICATION_ID:
+        raise SupSupError("not a supsup model file but an SQLite file of another program")
+    _check_version(int.from_bytes(content[60:64], "big", signed=True))
+    if int.from_bytes(content[16:18], "big") != PAGE or content[18:21] != b"\1\1\0":
+        raise Damaged("the file is damaged (it does not lie in pages as a model file does)")
+
+
 def check_format(connection: sqlite3.Connection) -> None:
     """An error unless this is a model file of a version that can be read, with our tables and nothing else."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
         raise SupSupError("not a supsup model file but an SQLite file of another program")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
+    _check_version(version)
+    if not has_our_tables(connection, version):
+        raise Damaged("the file is damaged (its tables are not those of a model file)")
+
+
+def _check_version(version: int) -> None:
     newest = max(SCHEMAS)
     if version > newest:
         raise NewerFormat(f"format {version} is newer than {newest}, the newest known here: pip install -U supsup")
     if version not in SCHEMAS:
         raise Damaged(f"the file is damaged (its format is given as {version})")
-    if not has_our_tables(connection, version):
-        raise Damaged("the file is damaged (its tables are not those of a model file)")
 
 
 def has_our_tables(connection: sqlite3.Connection, version: int = 1) -> bool:
@@ -199,8 +248,15 @@ def write_header(connection: sqlite3.Connection, header: Header, checksums: Iter
     """Replace the header and the digest of the tasks' checksums (in order)."""
     try:
         text, digest = header.to_json(), _digest(checksums)
-    except (TypeError, ValueError) as error:
-        raise SupSupError(f"the model's notes and settings must be JSON values ({error})") from error
+        again = Header.from_json(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SupSupError(
+            f"the model's notes and settings must be JSON values that can be read again ({error})"
+        ) from error
+    if again != header:
+        raise SupSupError(
+            "the model's notes and settings must be JSON values: mappings with text as keys, lists, numbers"
+        )
     for table in ("model", "spare"):
         connection.execute(f"REPLACE INTO {table} VALUES (1, ?, ?, ?)", (text, digest, _header_sum(text, digest)))
 
@@ -213,17 +269,33 @@ def read_header(connection: sqlite3.Connection, table: str = "model") -> tuple[H
     text, digest, checksum = rows[0]
     if _header_sum(text, digest) != checksum:
         raise Damaged("the file is damaged (the checksum of its header differs)")
-    try:
-        header = Header(**json.loads(text))
-        wrong = [name for name, kinds in _KINDS.items() if not isinstance(getattr(header, name), kinds)]
-        sides = [side for shape in [*header.shapes.values(), header.image_shape or []] for side in shape]
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise Damaged(f"the header cannot be read ({error})") from error
-    if wrong or header.kind not in FORMATS:
-        raise Damaged(f"the header cannot be read ({', '.join(wrong or ['kind'])} of the wrong type)")
-    if not all(type(side) is int and side > 0 for side in sides) or not 0 < sum(header.sizes) <= _MOST_WEIGHTS:
-        raise Damaged("the header cannot be read (weights or images of impossible shapes)")
-    return header, digest
+    return Header.from_json(text), digest
+
+
+def check_header(connection: sqlite3.Connection, header: Header) -> bytes:
+    """An error unless a file that was just written gives this header again, in both places; returns the digest."""
+    first, second = read_header(connection), read_header(connection, "spare")
+    if first != second or first[0] != header:
+        raise Damaged("what was written cannot be read again")
+    return first[1]
+
+
+def read_index(connection: sqlite3.Connection, header: Header, digest: bytes) -> dict[str, tuple[int, bytes]]:
+    """Position and checksum of each task, all of them there; the masks are not read."""
+    index: dict[str, tuple[int, bytes]] = {}
+    last = -1
+    for values in connection.execute("SELECT position, name, checksum FROM tasks ORDER BY position"):
+        if [type(value) for value in values] != [int, str, bytes] or values[1] in index:
+            raise Damaged(
+                f"task {printable(repr(values[1]))} is damaged (a value has the wrong type or is there twice)"
+            )
+        position, name, checksum = values
+        if not last < position < _MOST_POSITION:
+            raise Damaged(f"task {printable(repr(name))} is damaged (its position is out of order)")
+        last = position
+        index[name] = (position, checksum)
+    check_complete([*state_checksums(connection, header), *(checksum for _, checksum in index.values())], digest)
+    return index
 
 
 def write_reference(connection: sqlite3.Connection, reference: Reference | None, members: Sequence[str] = ()) -> None:
@@ -240,6 +312,7 @@ def read_reference(connection: sqlite3.Connection, header: Header) -> tuple[Refe
         return None, []
     if [type(value) for value in row] != [str, str, bytes]:
         raise Damaged("the mean that masks are coded against is damaged (a value has the wrong type)")
+    limits.check_reference(sum(header.sizes))
     try:
         return Reference.from_bytes(row[1], row[2], header.sizes), list(map(str, json.loads(row[0])))
     except (ValueError, TypeError, RecursionError) as error:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from supsup.errors import Damaged, SupSupError
-from supsup.file import codec
+from supsup.errors import Damaged, SupSupError, printable
+from supsup.file import codec, journal, limits
 from supsup.file.format import (
     COLUMNS,
     Header,
@@ -20,8 +19,10 @@ from supsup.file.format import (
     TaskRecord,
     check_complete,
     check_format,
+    check_header,
     create,
     read_header,
+    read_index,
     read_reference,
     read_state,
     state_checksums,
@@ -29,10 +30,13 @@ from supsup.file.format import (
     write_reference,
     write_state,
 )
+from supsup.file.journal import PAGE
+from supsup.file.lock import WriterLock
+from supsup.file.opening import Opened
+from supsup.file.paths import AnyPath, existing, full_path, new_part, remove_parts, to_write
 from supsup.file.reference import Reference
-from supsup.file.sqlite import PAGE, WriterLock, connect, explained, transaction
+from supsup.file.sqlite import connect, explained, transaction
 
-AnyPath = str | os.PathLike[str]
 _INSERT = f"REPLACE INTO tasks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -45,16 +49,17 @@ class ModelFile:
     _index: dict[str, tuple[int, bytes]] | None  # None while a commit may or may not have happened
 
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
-        self.path = existing(path)
+        self.path = existing(to_write(path) if write else path)
         self._lock = WriterLock(self.path) if write else None
+        self._index = None
         try:
             with explained(self.path):
-                self._connection = connect(self.path)
+                self._opened = Opened(self.path, write=write)
         except BaseException:
             self._unlock()
             raise
+        self._connection = self._opened.connection
         try:
-            self._index = None
             self._known_index()
             with explained(self.path):
                 self._version = self._data_version()
@@ -69,13 +74,13 @@ class ModelFile:
         self.close()
 
     def close(self) -> None:
-        """Let the file go; every commit is in it already."""
-        self._connection.close()
+        """Let the file go; every commit is in it already. In a forked child the parent's stays open and locked."""
+        self._opened.close()
         self._unlock()
 
     def is_at(self, path: AnyPath) -> bool:
         """Whether this is the file at a path."""
-        return Path(path).resolve() == self.path
+        return full_path(path) == self.path
 
     @property
     def names(self) -> list[str]:
@@ -88,9 +93,14 @@ class ModelFile:
     def records(self) -> Iterator[TaskRecord]:
         """Every task as it lies in the file, in order; an error after the last if one is missing."""
         with self._reading() as digest:
-            checksums = state_checksums(self._connection, self.header)
+            checksums, last = state_checksums(self._connection, self.header), -1
+            memory = limits.MaskBytes(sum(self.header.sizes))
             for values in self._connection.execute(f"SELECT {COLUMNS} FROM tasks ORDER BY position"):
                 record = TaskRecord.of(values)
+                if record.position <= last:
+                    raise Damaged("the file is damaged (tasks come in the wrong order)")
+                last = record.position
+                memory.add(record.mask)
                 checksums.append(record.checksum)
                 yield record
             check_complete(checksums, digest)
@@ -106,6 +116,12 @@ class ModelFile:
         """The tensors of a model that keeps all its tasks together, as safetensors bytes, checked."""
         with self._reading():
             return read_state(self._connection)
+
+    def state_size(self) -> int:
+        """How many bytes those tensors take, before they are read."""
+        with self._reading():
+            size = self._connection.execute("SELECT length(tensors) FROM state").fetchone()
+        return int(size[0]) if size is not None and isinstance(size[0], int) else 0
 
     def put(self, tasks: Iterable[PackedTask], header: Header | None = None) -> None:
         """Commit tasks, all or none: new ones, or new masks of those that are there."""
@@ -125,7 +141,9 @@ class ModelFile:
         self._check_writable()
         index = dict(self._known_index())
         if name not in index:
-            raise SupSupError(f"{self.path}: no task {name!r}; `supsup tasks {self.path.name}` lists what there is")
+            raise SupSupError(
+                f"{self.path}: no task {printable(repr(name))}; `supsup tasks {self.path.name}` lists what there is"
+            )
         position, _ = index.pop(name)
         independent = [] if self.reference is None or name not in self._members else self._coded_alone()
         with self._writing(header or self.header, index):
@@ -166,6 +184,7 @@ class ModelFile:
 
     def _code_against_mean(self) -> None:
         """Forgetting stays exact: when a task goes that the mean was taken over, the mean goes too."""
+        limits.check_reference(sum(self.header.sizes))
         alone = self._coded_alone()
         sizes = self.header.sizes
         masks = [record.decoded(self.header, None).packed for record in alone]
@@ -203,14 +222,8 @@ class ModelFile:
         """Position and checksum of each task; the masks are not read."""
         if self._index is not None:
             return self._index
-        index = {}
         with self._reading() as digest:
-            for values in self._connection.execute("SELECT position, name, checksum FROM tasks ORDER BY position"):
-                if [type(value) for value in values] != [int, str, bytes]:
-                    raise Damaged(f"task {values[1]!r} is damaged (a value has the wrong type)")
-                index[values[1]] = (values[0], values[2])
-            stored = state_checksums(self._connection, self.header)
-            check_complete([*stored, *(checksum for _, checksum in index.values())], digest)
+            index = read_index(self._connection, self.header, digest)
         self._index = index
         return index
 
@@ -232,10 +245,13 @@ class ModelFile:
                 raise SupSupError("another process has changed it; load it again before you go on")
             yield
             write_header(self._connection, header, (checksum for _, checksum in index.values()))
+            check_header(self._connection, header)
             self._index = None
         self._index, self.header = index, header
 
     def _check_writable(self) -> None:
+        if self._lock is not None and not self._lock.is_mine:
+            raise SupSupError(f"{self.path} was opened by another process before it forked; load it again in this one")
         if self._lock is None:
             raise SupSupError(f"{self.path} was opened to read only; open it with write=True to change it")
         if self.header.kind != "SupSup":
@@ -258,13 +274,12 @@ def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), s
 
     tasks  those of a SupSup model; `state` the tensors (safetensors) of a kind of model that has a state instead
     """
-    target = Path(path).resolve()
-    if not target.parent.is_dir():
-        raise SupSupError(f"there is no folder {target.parent}; make it first")
+    target = to_write(path)
     lock = WriterLock(target)
     try:
+        remove_parts(target)
         _check_replaceable(target)
-        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        part = new_part(target)
         try:
             with explained(target):
                 _write(part, header, tasks, state)
@@ -275,27 +290,15 @@ def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), s
         except OSError as error:
             raise SupSupError(f"{target} could not be written: {error}") from error
         finally:
-            for leftover in (part, part.with_name(part.name + "-journal")):
+            for leftover in (part, journal.path_of(part)):
                 leftover.unlink(missing_ok=True)
     finally:
         lock.release()
     return target
 
 
-def existing(path: AnyPath) -> Path:
-    """The path in full, once it is clear that there is something in it to read."""
-    full = Path(path).resolve()
-    if full.is_dir():
-        raise SupSupError(f"{full} is a folder; give the path of a model file")
-    if not full.exists():
-        raise SupSupError(f"there is no file {full}")
-    if full.stat().st_size == 0:
-        raise SupSupError(f"{full} is empty, so it is not a supsup model file")
-    return full
-
-
 def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes) -> None:
-    connection = connect(path, create=True)
+    connection = connect(path, "rwc")
     try:
         connection.execute(f"PRAGMA page_size={PAGE}")
         connection.execute("PRAGMA synchronous=FULL")
@@ -309,16 +312,22 @@ def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes
             write_header(connection, header, checksums)
     finally:
         connection.close()
+    with closing(connect(path, "ro")) as connection, transaction(connection):  # what was written can be read again
+        check_format(connection)
+        read_index(connection, header, check_header(connection, header))
 
 
 def _check_replaceable(target: Path) -> None:
     """Only a model file, or an empty one, may be overwritten; an unfinished commit to it is rolled back first."""
     if not target.exists() or (target.is_file() and target.stat().st_size == 0):
-        target.with_name(target.name + "-journal").unlink(missing_ok=True)  # of a file that is no more
+        journal.check_beside(target)
+        journal.path_of(target).unlink(missing_ok=True)  # of a file that is no more
         return
     existing(target)
     try:
-        ModelFile(target).close()
+        with explained(target), closing(Opened(target, write=True)) as file, transaction(file.connection):
+            check_format(file.connection)
+            read_index(file.connection, *read_header(file.connection))
     except SupSupError as error:
         raise SupSupError(
             f"{target} exists and is not a model file that can be read, so it is not overwritten; "

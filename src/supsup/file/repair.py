@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sqlite3
 import tempfile
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from supsup.errors import Damaged, SupSupError
+from torch import nn
+
+from supsup.errors import Damaged, SupSupError, printable
+from supsup.file import journal
+from supsup.file.card import card_of
+from supsup.file.convert import header_of_card
+from supsup.file.descriptors import Held
 from supsup.file.format import (
     COLUMNS,
     Header,
     NewerFormat,
-    PackedTask,
     TaskRecord,
     create,
     has_our_tables,
     read_header,
     read_reference,
 )
-from supsup.file.modelfile import AnyPath, ModelFile, existing, write_new
+from supsup.file.journal import PAGE
+from supsup.file.limits import MaskBytes
+from supsup.file.modelfile import ModelFile, write_new
+from supsup.file.paths import AnyPath, existing, full_path
 from supsup.file.reference import Reference
-from supsup.file.sqlite import PAGE, connect
+from supsup.file.sqlite import connect
 
-_UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError)
+_UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError, OverflowError)
 _RECORDS_PER_PAGE = 8  # at most, for tasks that are worth the name
+_MOST_NETWORKS = 5  # tasks that are asked what their network was
+_MOST_TRIED = 1 << 20  # positions of tasks that are tried one by one
 
 
 @dataclass
@@ -35,21 +46,27 @@ class Findings:
     """The state of a whole file, task by task."""
 
     header: Header | None = None
-    intact: list[PackedTask] = field(default_factory=list)
+    reference: Reference | None = None
+    intact: list[TaskRecord] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)  # what is wrong, by task
     structure: list[str] = field(default_factory=list)  # what is wrong with the file itself
+    _names: set[str] = field(default_factory=set)
 
     @property
     def clean(self) -> bool:
         """Whether every task is as it was written, and the file sound."""
         return not self.damaged and not self.structure
 
-    def judge(self, record: TaskRecord, header: Header, reference: Reference | None) -> None:
+    def judge(self, record: TaskRecord, header: Header) -> None:
         """Add a task to the intact or to the damaged ones."""
         try:
-            self.intact.append(record.decoded(header, reference))
+            record.decoded(header, self.reference)
+            if record.name in self._names:
+                raise Damaged("a second task of this name")
+            self.intact.append(record)
+            self._names.add(record.name)
         except SupSupError as error:
-            self.damaged[record.name] = str(error)
+            self.damaged[printable(record.name)] = printable(error)
 
 
 def verify(path: AnyPath) -> Findings:
@@ -57,10 +74,10 @@ def verify(path: AnyPath) -> Findings:
     findings = Findings()
     try:
         with ModelFile(path) as file:
-            findings.header = file.header
+            findings.header, findings.reference = file.header, file.reference
             findings.structure += file.structure_problems()
             for record in file.records():
-                findings.judge(record, file.header, file.reference)
+                findings.judge(record, file.header)
             if file.header.format > 1:
                 file.state()
     except Damaged as error:
@@ -68,11 +85,14 @@ def verify(path: AnyPath) -> Findings:
     return findings
 
 
-def repair(path: AnyPath, out: AnyPath) -> Findings:
-    """Write every intact task of a file to a new one; the damaged file is left as it is."""
-    source = existing(path)
-    if Path(out).exists():
-        raise SupSupError(f"{out} exists; give the name of a new file for the rescued tasks")
+def repair(path: AnyPath, out: AnyPath, net: nn.Module | None = None) -> Findings:
+    """Write every intact task of a file to a new one; the damaged file is left as it is.
+
+    net  your own module, where the model was not built from `supsup.nets`; needed only if the header is lost
+    """
+    source, target = existing(path), full_path(out)
+    if os.path.lexists(target):
+        raise SupSupError(f"{target} exists; give the name of a new file for the rescued tasks")
     try:
         findings = verify(source)
     except NewerFormat:
@@ -85,43 +105,89 @@ def repair(path: AnyPath, out: AnyPath) -> Findings:
         )
         raise SupSupError(f"{source}: the tasks of a {findings.header.kind} model lie in one memory, and it is {state}")
     if findings.structure:
-        findings = _salvage(source, findings.structure)
-    if findings.header is None:
-        raise Damaged(f"{source}: nothing can be rescued, both copies of the header are gone; restore it from a backup")
-    write_new(out, findings.header, findings.intact)
+        findings = _salvage(source, findings.structure, net)
+    header, reference = findings.header, findings.reference
+    if header is None:
+        raise Damaged(
+            f"{source}: nothing can be rescued, both copies of the header are gone "
+            f"({printable(findings.structure[0])}); restore it from a backup"
+        )
+    write_new(target, header, (record.decoded(header, reference) for record in findings.intact))
     return findings
 
 
-def _salvage(source: Path, problems: list[str]) -> Findings:
+def _salvage(source: Path, problems: list[str], net: nn.Module | None) -> Findings:
     """Read around the damage in a copy: as it is, and with a new first page if that finds no header."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
-        shutil.copyfile(source, copy)
-        findings = _read_around(copy)
-        if findings.header is None:
-            _replace_first_page(copy)
-            findings = _read_around(copy)
+    try:
+        with tempfile.TemporaryDirectory(prefix="supsup-") as folder, closing(Held(source)) as file:
+            copy = Path(folder) / "copy"
+            _copy(file, source, copy)
+            findings = _read_around(copy, net)
+            if findings.header is None:
+                _replace_first_page(copy)
+                findings = _read_around(copy, net)
+    except OSError as error:
+        raise SupSupError(
+            f"{source}: no copy of it can be made to work on ({error}); set TMPDIR to a folder with room"
+        ) from error
     findings.structure += problems
     return findings
 
 
-def _read_around(path: Path) -> Findings:
+def _copy(file: Held, source: Path, copy: Path) -> None:
+    """As it was before a commit that was broken off, if the journal beside it is its own."""
+    try:
+        journal.check_beside(source)
+        if journal.is_pending(source):
+            journal.copy_settled(file, source, copy)
+            return
+    except (FileNotFoundError, journal.ForeignJournal):
+        copy.unlink(missing_ok=True)
+    journal.copy_as_it_is(file, copy)
+
+
+def _read_around(path: Path, net: nn.Module | None) -> Findings:
     findings = Findings()
-    with suppress(*_UNREADABLE), closing(connect(path)) as connection:
+    with suppress(*_UNREADABLE), closing(connect(path, "rw")) as connection:
         connection.execute("PRAGMA writable_schema=ON")  # lets SQLite open a file that was cut off
         if not has_our_tables(connection):
             return findings
         for table in ("model", "spare"):
             with suppress(*_UNREADABLE):
                 findings.header = findings.header or read_header(connection, table)[0]
+        pages = path.stat().st_size // PAGE
+        positions = list(_positions(connection, min(_MOST_TRIED, pages * _RECORDS_PER_PAGE)))
+        if findings.header is None:
+            findings.header = _header_by_a_task(connection, positions, net, findings.structure)
         if findings.header is not None:
-            reference = None
             with suppress(*_UNREADABLE):
-                reference, _ = read_reference(connection, findings.header)
-            pages = path.stat().st_size // PAGE
-            for position in _positions(connection, pages * _RECORDS_PER_PAGE):
-                _read_task(connection, position, findings.header, reference, findings)
+                findings.reference, _ = read_reference(connection, findings.header)
+            memory = MaskBytes(sum(findings.header.sizes))
+            for position in positions:
+                _read_task(connection, position, findings.header, memory, findings)
     return findings
+
+
+def _header_by_a_task(
+    connection: sqlite3.Connection, positions: Iterable[int], net: nn.Module | None, problems: list[str]
+) -> Header | None:
+    """A header in place of the lost one, from the first task that says what its network was and is intact with it."""
+    tried: set[int] = set()
+    for position in positions:
+        try:
+            values = _values(connection, position)
+            record = TaskRecord.of(values) if values is not None else None
+            about = card_of(record.extras) if record is not None else None
+            if record is None or about is None or len(tried) == _MOST_NETWORKS:
+                continue
+            tried.add(position)
+            header = header_of_card(about, net, record.created)
+            reference, _ = read_reference(connection, header)
+            record.decoded(header, reference)
+            return header
+        except _UNREADABLE as error:
+            problems.append(printable(error))
+    return None
 
 
 def _positions(connection: sqlite3.Connection, most: int) -> Iterable[int]:
@@ -147,16 +213,25 @@ def _positions(connection: sqlite3.Connection, most: int) -> Iterable[int]:
 
 
 def _read_task(
-    connection: sqlite3.Connection, position: int, header: Header, reference: Reference | None, findings: Findings
+    connection: sqlite3.Connection, position: int, header: Header, memory: MaskBytes, findings: Findings
 ) -> None:
     try:
-        values = connection.execute(f"SELECT {COLUMNS} FROM tasks WHERE position = ?", (position,)).fetchone()
+        values = _values(connection, position)
         if values is not None:
-            findings.judge(TaskRecord.of(values), header, reference)
+            record = TaskRecord.of(values)
+            memory.add(record.mask)
+            findings.judge(record, header)
     except _UNREADABLE as error:
-        with suppress(*_UNREADABLE):
+        with suppress(*_UNREADABLE, TypeError):
             (name,) = connection.execute("SELECT name FROM tasks WHERE position = ?", (position,)).fetchone()
-            findings.damaged[str(name)] = str(error)
+            findings.damaged[printable(name)] = printable(error)
+
+
+def _values(connection: sqlite3.Connection, position: int) -> tuple[Any, ...] | None:
+    found: tuple[Any, ...] | None = connection.execute(
+        f"SELECT {COLUMNS} FROM tasks WHERE position = ?", (position,)
+    ).fetchone()
+    return found
 
 
 def _replace_first_page(path: Path) -> None:

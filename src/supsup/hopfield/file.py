@@ -10,7 +10,9 @@ from torch import Tensor
 
 from supsup.errors import Damaged, SupSupError
 from supsup.file import convert
-from supsup.file.modelfile import AnyPath, ModelFile, write_new
+from supsup.file.format import Header
+from supsup.file.modelfile import ModelFile, write_new
+from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
@@ -49,6 +51,8 @@ def write(path: AnyPath, net: FrozenNet, contents: Contents, memory: Layers) -> 
         kind=KIND,
         details=details,
     )
+    if not all(bool(tensor.isfinite().all()) for layers in memory.values() for tensor in layers):
+        raise SupSupError("the memory holds numbers that are not finite, so something went wrong before; load it again")
     named = {f"{name}.{layer}": tensor for name, layers in memory.items() for layer, tensor in enumerate(layers)}
     write_new(path, header, state=convert.to_bytes(named))
 
@@ -59,16 +63,24 @@ def read(file: ModelFile) -> Contents:
     if header.kind != KIND:
         raise SupSupError("holds a SupSup model, not a HopSupSup one: open it with supsup.load(path)")
     with convert.settings_of_a_file():
+        _check_size(header, file.state_size())
         details = header.details
         return Contents(
             rule=str(details["rule"]),
             recipe=UnitRecipe(**header.recipe),
             recovery=Recovery(**details["recovery"]),
-            tasks=TaskTable(LearnedTask(str(name), int(count), str(when)) for name, count, when in details["tasks"]),
+            tasks=TaskTable(LearnedTask(*task) for task in details["tasks"]),
             image_shape=convert.image_shape_of(header),
             notes=dict(header.notes),
             created=header.created,
         )
+
+
+def _check_size(header: Header, stored: int) -> None:
+    """An error unless the file holds as many bytes as the memory of its network takes, before that is allocated."""
+    widths = [shape[0] for shape in header.shapes.values()][:-1]
+    if 4 * sum(width * width + width for width in widths) > stored:
+        raise Damaged(f"the memory of a network of widths {widths} is not in the file")
 
 
 def read_memory(file: ModelFile) -> dict[str, Tensor]:
@@ -85,6 +97,11 @@ def fill(memory: Layers, stored: Mapping[str, Tensor], path: AnyPath) -> None:
                 instead = "missing" if there is None else f"{there.dtype} {list(there.shape)}"
                 raise Damaged(
                     f"{path}: {name} of hidden layer {layer} is {instead}, not {tensor.dtype} {list(tensor.shape)}; "
+                    "restore the file from a backup"
+                )
+            if not bool(there.isfinite().all()):
+                raise Damaged(
+                    f"{path}: {name} of hidden layer {layer} holds numbers that are not finite; "
                     "restore the file from a backup"
                 )
             tensor.copy_(there)

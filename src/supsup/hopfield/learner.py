@@ -24,7 +24,8 @@ from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.file import convert, copying
-from supsup.file.modelfile import AnyPath, ModelFile
+from supsup.file.modelfile import ModelFile
+from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.hopfield.file import Contents, fill, read, read_memory, write

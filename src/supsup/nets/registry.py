@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from supsup.errors import SupSupError
+from supsup.errors import SupSupError, printable
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {}
@@ -30,8 +33,35 @@ class Architecture:
             raise SupSupError(f"unknown architecture {self.name!r}; known: {', '.join(sorted(_BUILDERS))}")
         try:
             return _BUILDERS[self.name](**self.arguments)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise SupSupError(f"architecture {self.name!r} does not take {self.arguments}: {error}") from error
+        except SupSupError:
+            raise
+        except Exception as error:  # with arguments that a file brings, a builder may raise anything
+            raise SupSupError(
+                f"architecture {self.name!r} does not take {printable(self.arguments)}: {printable(error)}"
+            ) from error
+
+    def sketch(self, most: int) -> nn.Module:
+        """The network without values, on "meta"; an error as soon as it has more parameters than `most`.
+
+        What a file asks for takes neither memory nor time before it is known how large it is.
+        """
+        thread, count = threading.get_ident(), 0
+
+        def counted(*_: object) -> None:
+            nonlocal count
+            if threading.get_ident() == thread:
+                count += 1
+                if count > most:
+                    raise SupSupError(
+                        f"architecture {self.name!r} with {printable(self.arguments)} has no end in sight"
+                    )
+
+        hook = register_module_parameter_registration_hook(counted)
+        try:
+            with torch.device("meta"):
+                return self.build()
+        finally:
+            hook.remove()
 
 
 def architecture(build: Builder) -> Builder:

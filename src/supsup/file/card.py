@@ -1,0 +1,56 @@
+"""What each task's record says of its network, so that the task can be rescued when both copies of the header are gone.
+
+It lies in the metadata of the safetensors bytes that hold the task's extras; who reads the tensors does not notice it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_KEY = "network"
+_METADATA = "__metadata__"
+_LENGTH = 8  # bytes before the header of safetensors, which say how long it is
+_ALIGNED = 8
+
+
+def card(
+    seed: int, weights: str, pretrained: bool, architecture: dict[str, Any] | None, image_shape: list[int] | None
+) -> str:
+    """The facts of a network as text; where it is the user's own, they say which one has to be given."""
+    values = {"seed": seed, "weights": weights, "pretrained": pretrained}
+    return json.dumps(values | {"architecture": architecture, "image_shape": image_shape}, separators=(",", ":"))
+
+
+def with_card(extras: bytes, text: str) -> bytes:
+    """Safetensors bytes (or none) with the card in their metadata, in place of an older one."""
+    header, tensors = _parts(extras)
+    header = {_METADATA: {_KEY: text}} | {name: value for name, value in header.items() if name != _METADATA}
+    content = json.dumps(header, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % _ALIGNED)
+    return len(content).to_bytes(_LENGTH, "little") + content + tensors
+
+
+def card_of(extras: bytes) -> dict[str, Any] | None:
+    """The card among a task's extras, None where there is none: in files of earlier versions."""
+    try:
+        found = json.loads(_parts(extras)[0][_METADATA][_KEY])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def holds_tensors(extras: bytes) -> bool:
+    """Whether there is more than a card."""
+    return b'"dtype"' in extras[: _LENGTH + int.from_bytes(extras[:_LENGTH], "little")]
+
+
+def _parts(extras: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of safetensors bytes and what follows it."""
+    if not extras:
+        return {}, b""
+    end = _LENGTH + int.from_bytes(extras[:_LENGTH], "little")
+    header = json.loads(extras[_LENGTH:end])
+    if not isinstance(header, dict):
+        raise ValueError("no header of safetensors")
+    return header, extras[end:]

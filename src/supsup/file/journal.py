@@ -1,0 +1,161 @@
+"""The rollback journal that a crash leaves beside a model file, read with suspicion.
+
+SQLite plays back any journal it finds: one that somebody planted can empty the file, or name another file that SQLite
+then deletes. So SQLite sees a journal only after it was played back here, on a private copy, and proved to be this
+file's own: of its page size, with the right checksums, naming no other file, and giving a file that agrees with it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from supsup.errors import SupSupError
+from supsup.file.descriptors import Held
+from supsup.file.paths import beside
+
+PAGE = 1024  # bytes; a mask fills its last page by half on average, so small pages waste little
+MAGIC = bytes.fromhex("d9d505f920a163d7")  # before every header, and behind the name of a super-journal
+_HEADER = struct.Struct(">IIIII")  # records, nonce, pages of the file before, bytes of a sector and of a page
+_RECORD = 4 + PAGE + 4  # page number, content, checksum
+_AS_MANY_AS_FIT = 0xFFFFFFFF
+_CHUNK = 1 << 20
+
+
+class ForeignJournal(SupSupError):
+    """A journal that does not belong to the file it lies beside."""
+
+
+def path_of(path: Path) -> Path:
+    """Where SQLite looks for the journal of a file."""
+    return beside(path, "-journal")
+
+
+def check_beside(path: Path) -> None:
+    """An error if something lies beside a file that SQLite would take for its own and that we never write."""
+    log = beside(path, "-wal")
+    if os.path.lexists(log):
+        raise ForeignJournal(f"{log.name} lies beside it, which no model file has; move it away if you do not know it")
+    journal = path_of(path)
+    if os.path.lexists(journal) and not stat.S_ISREG(journal.lstat().st_mode):
+        raise ForeignJournal(f"{journal.name} beside it is no ordinary file; move it away")
+
+
+def is_pending(path: Path) -> bool:
+    """Whether a journal waits beside a file for somebody to play it back."""
+    try:
+        with _opened(path_of(path)) as journal:
+            return journal.read(1) not in (b"", b"\0")  # SQLite overwrites the header of a journal that is done
+    except FileNotFoundError:
+        return False
+
+
+def copy_settled(file: Held, path: Path, copy: Path) -> None:
+    """A copy of a file as it was before the commit that its journal belongs to; the file itself is not touched.
+
+    FileNotFoundError where a writer has put the file right by now.
+    """
+    with _opened(path_of(path)) as journal, copy.open("x+b") as out:
+        _copy(file, out)
+        if not os.path.samestat(os.fstat(journal.fileno()), path_of(path).lstat()):
+            raise FileNotFoundError(journal.name)  # another one by now: the file was changed meanwhile
+        _play_back(journal, out)
+
+
+def copy_as_it_is(file: Held, copy: Path) -> None:
+    """A copy of a file without its journal."""
+    with copy.open("xb") as out:
+        _copy(file, out)
+
+
+def _play_back(journal: BinaryIO, out: BinaryIO) -> None:
+    size, present = os.fstat(journal.fileno()).st_size, out.seek(0, os.SEEK_END) // PAGE
+    journal.seek(max(0, size - len(MAGIC)))
+    if journal.read() == MAGIC:
+        raise _foreign("it names another file")
+    pages, seen = _pages_before(journal), set()
+    for number, content in _records(journal, size, pages):
+        if number in seen:
+            raise _foreign(f"it holds page {number} twice")
+        seen.add(number)
+        out.seek((number - 1) * PAGE)
+        out.write(content)
+    if any(number not in seen for number in range(present + 1, min(pages, present + len(seen) + 1) + 1)):
+        raise _foreign(f"it says that the file had {pages:,} pages, and there are {present:,}")
+    out.truncate(pages * PAGE)
+    out.seek(28)
+    if int.from_bytes(out.read(4), "big") != pages:
+        raise _foreign("the file had another size than it says")
+
+
+def _pages_before(journal: BinaryIO) -> int:
+    """How many pages the file had before the commit, by the first header."""
+    journal.seek(0)
+    header = journal.read(len(MAGIC) + _HEADER.size)
+    if len(header) < len(MAGIC) + _HEADER.size or not header.startswith(MAGIC):
+        raise _foreign("it is no journal")
+    _, _, pages, sector, page = _HEADER.unpack(header[len(MAGIC) :])
+    if page != PAGE or not 32 <= sector <= 1 << 16 or sector & (sector - 1):
+        raise _foreign(f"it is of a file with pages of {page} bytes in sectors of {sector}")
+    if pages < 1:
+        raise _foreign("it would leave nothing of the file")
+    return int(pages)
+
+
+def _records(journal: BinaryIO, size: int, pages: int) -> Iterator[tuple[int, bytes]]:
+    """(number, content) of every page that was secured before the file was changed: headers, each with its records."""
+    start, sector = 0, 0
+    while start + len(MAGIC) + _HEADER.size <= size:
+        journal.seek(start)
+        header = journal.read(len(MAGIC) + _HEADER.size)
+        if not header.startswith(MAGIC):
+            break  # records that were being written; the file was not changed on their account
+        count, nonce, before, first_sector, _ = _HEADER.unpack(header[len(MAGIC) :])
+        sector = sector or first_sector
+        if before != pages:
+            raise _foreign("its headers contradict each other")
+        journal.seek(start + sector)
+        if count == _AS_MANY_AS_FIT:
+            count = (size - start - sector) // _RECORD
+        for _ in range(count):
+            record = journal.read(_RECORD)
+            if len(record) < _RECORD:
+                raise _foreign("it is cut off")
+            number, content = int.from_bytes(record[:4], "big"), record[4:-4]
+            if not 1 <= number <= pages:
+                raise _foreign(f"it holds page {number} of a file of {pages}")
+            if _checksum(content, nonce) != int.from_bytes(record[-4:], "big"):
+                raise _foreign("a checksum differs")
+            yield number, content
+        start = -(-journal.tell() // sector) * sector
+
+
+def _checksum(content: bytes, nonce: int) -> int:
+    return (nonce + sum(content[position] for position in range(PAGE - 200, 0, -200))) & 0xFFFFFFFF
+
+
+def _copy(file: Held, out: BinaryIO) -> None:
+    """All bytes; what was never written to a file of any length costs nothing."""
+    position = file.next_data(0)
+    while chunk := file.read(_CHUNK, position):
+        out.seek(position)
+        out.write(chunk)
+        position = file.next_data(position + len(chunk))
+    out.truncate(file.size)
+
+
+def _opened(journal: Path) -> BinaryIO:
+    """Open a journal, through no link."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return open(journal, "rb", opener=lambda path, _: os.open(path, flags))
+
+
+def _foreign(why: str) -> ForeignJournal:
+    return ForeignJournal(
+        f"the journal beside it does not belong to it ({why}), so nothing was opened or changed; move the journal away "
+        "if it is not known to you, or let `supsup repair` write the intact tasks to a new file"
+    )

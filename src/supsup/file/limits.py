@@ -1,0 +1,140 @@
+"""How far a file is believed: what it declares is held to these limits before anything is allocated or decoded.
+
+A file of a few kilobytes can name a network of any size and settings of any length. `SUPSUP_MAX_BYTES` raises what a
+file may ask for; the ranges of settings are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from supsup.errors import Damaged, SupSupError, printable
+
+VARIABLE = "SUPSUP_MAX_BYTES"
+MOST_BYTES = 2 << 30  # of memory that one file may ask for beyond what its own bytes account for
+MOST_TENSORS = 10_000  # masked weights of a network
+LONGEST_HEADER = 16 << 20  # characters
+DEEPEST = 50  # lists and mappings in one another
+PER_WEIGHT = 40  # bytes, while a network is built and its weights are drawn from the seed
+_PER_LEVEL = 40  # bytes for each weight, while the mean that masks are coded against is unpacked
+_PER_BIT = 2  # bytes for each weight, while masks are decoded
+_EXPANSION = 64  # bytes of masks that each stored byte may account for
+_MOST_SIDES, _LONGEST_SIDE = 16, 1 << 40  # of one shape
+_CHECKED_IMAGES = 8  # of a shape that the file gives, made to check what is exported
+_RANGES: dict[str, dict[str, int]] = {  # the most that a setting in a file may be
+    "recipe": {"steps": 10**9, "epochs": 10**6, "batch_size": 1 << 20},
+    "inference": {"steps": 10_000, "coordinates": 1 << 40},
+    "allocation": {"every": 10**9, "floor": 1000, "budget": 10**9},
+    "recovery": {"starts": 1000, "batch_size": 1 << 20, "least_steps": 10_000},
+}
+
+
+def most_bytes() -> int:
+    """The memory that a file may ask for."""
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return MOST_BYTES
+    if not text.isdecimal() or not 0 < len(text) < 20:
+        raise SupSupError(f"{VARIABLE} is {printable(text, 40)!r}; it must be a number of bytes")
+    return int(text)
+
+
+def check_bytes(needed: int, what: str) -> None:
+    """An error if what a file declares would take more memory than a file may ask for."""
+    most = most_bytes()
+    if needed > most:
+        shown = f"{needed:,}" if needed < 10**18 else "more than 10¹⁸"
+        raise SupSupError(
+            f"{what} would take {shown} bytes of memory, and a file may ask for {most:,}; "
+            f"if you trust it and have as much, set the variable {VARIABLE} to that number"
+        )
+
+
+def check_shapes(shapes: Mapping[str, Any], image_shape: Any) -> None:
+    """An error unless these are shapes that masks and images can have."""
+    if not 0 < len(shapes) <= MOST_TENSORS:
+        raise Damaged(f"{len(shapes):,} weights are named; there must be 1 to {MOST_TENSORS:,}")
+    for shape in [*shapes.values(), image_shape or []]:
+        sides = isinstance(shape, list) and all(type(side) is int and 0 < side < _LONGEST_SIDE for side in shape)
+        if not sides or len(shape) > _MOST_SIDES:
+            raise Damaged("weights or images of impossible shapes")
+    check_bytes(_PER_BIT * sum(map(math.prod, shapes.values())), "masks of the shapes in the file")
+    check_bytes(4 * _CHECKED_IMAGES * math.prod(image_shape or []), "images of the shape in the file")
+
+
+def check_reference(weights: int) -> None:
+    """An error if the mean of masks for so many weights would take too much memory."""
+    check_bytes(_PER_LEVEL * weights, "the mean that masks are coded against")
+
+
+class MaskBytes:
+    """What the masks of a file take together: an error once that is more than their stored bytes account for."""
+
+    def __init__(self, weights: int) -> None:
+        self._each = -(-weights // 8)
+        self._unpacked, self._stored = 0, 0
+
+    def add(self, stored: bytes) -> None:
+        """One more mask, before it is decoded."""
+        self._unpacked += self._each
+        self._stored += len(stored)
+        excess = self._unpacked - _EXPANSION * self._stored
+        if excess > 0:
+            check_bytes(excess, "its masks, which are stored in far fewer bytes,")
+
+
+def check_settings(settings: Mapping[str, Any], kind: str) -> None:
+    """An error unless a file's settings are plain values, each within the range that such a setting may have."""
+    for name, value in settings.items():
+        listed = isinstance(value, list) and len(value) <= MOST_TENSORS and all(isinstance(each, str) for each in value)
+        if not listed and not isinstance(value, str | int | float | None):
+            raise Damaged(f"the setting {printable(name, 40)} of {kind} is no plain value")
+        if isinstance(value, int | float):
+            most = _RANGES[kind].get(name, 10**12)
+            if abs(value) > most or not math.isfinite(value):
+                raise SupSupError(
+                    f"the setting {printable(name, 40)} of {kind} is {printable(value, 40)}; "
+                    f"in a file it may be {most:,} at most"
+                )
+
+
+def check_details(details: Mapping[str, Any], outputs: int) -> None:
+    """An error unless this is what a model that keeps its tasks in one memory has to say of them."""
+    tasks, recovery = details.get("tasks"), details.get("recovery")
+    if not isinstance(tasks, list) or not isinstance(recovery, dict) or not isinstance(details.get("rule"), str):
+        raise Damaged("the rule, the recovery or the tasks of its memory are missing")
+    check_settings(recovery, "recovery")
+    if not all(isinstance(task, list) and [*map(type, task)] == [str, int, str] and task[1] > 0 for task in tasks):
+        raise Damaged("the list of its tasks cannot be read")
+    if len({name for name, _, _ in tasks}) < len(tasks):
+        raise Damaged("two of its tasks have one name")
+    if sum(count for _, count, _ in tasks) > outputs:
+        raise Damaged(f"its tasks have more classes than the network has outputs, {outputs:,}")
+
+
+def check_architecture(architecture: Mapping[str, Any] | None) -> None:
+    """An error unless this names a builder and its arguments."""
+    if architecture is not None and (
+        architecture.keys() != {"name", "arguments"}
+        or not isinstance(architecture["name"], str)
+        or not isinstance(architecture["arguments"], dict)
+    ):
+        raise Damaged("the architecture is not a name with arguments")
+
+
+def check_depth(value: Any) -> None:
+    """An error if lists and mappings lie in one another more deeply than anyone needs."""
+    level, depth = [value], 0
+    while level:
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        depth += 1
+        if depth > DEEPEST + 1:
+            raise Damaged(f"lists and mappings lie in one another more than {DEEPEST} deep")

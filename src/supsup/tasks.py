@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from torch import Tensor
 
 from supsup.errors import SupSupError
+from supsup.validation import shown
 
 _NAMED = 5  # tasks that an error lists
 
@@ -56,7 +57,7 @@ class TaskTable:
 
     def index(self, name: str) -> int:
         """The index of a task, or an error that names some of those known."""
-        if name not in self._indices:
+        if not isinstance(name, str) or name not in self._indices:
             raise unknown_task(name, self.names)
         return self._indices[name]
 
@@ -141,7 +142,7 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
 def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
     """The error for a task that a learner does not have."""
     listed = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
-    return SupSupError(f"unknown task {name!r}; " + (f"known: {listed}" if known else "none has been learned yet"))
+    return SupSupError(f"unknown task {shown(name)}; " + (f"known: {listed}" if known else "none has been learned yet"))
 
 
 def check_among(among: Sequence[str], known: Collection[str]) -> None:

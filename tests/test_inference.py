@@ -205,7 +205,7 @@ def test_choice_of_layers() -> None:
     [
         ({"method": "guess"}, "one-shot, binary, gamma, descent, exhaustive"),
         ({"objective": "X"}, "H, G, M"),
-        ({"gamma": 1.0}, "between 0 and 1"),
+        ({"gamma": 1.0}, "above 0 and below 1"),
         ({"method": "binary", "coordinates": 100}, "one-shot"),
         ({"steps": 0}, "steps"),
     ],

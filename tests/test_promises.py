@@ -192,7 +192,6 @@ def refuses_bad_tasks_and_learns_nothing_of_them(kind: Kind) -> None:
     test = TASKS[1].test
     bad = [
         (TASKS[0], "learned already"),
-        (Task("", Part(x, y), test, CLASSES), "name"),
         (Task("bad", Part(x, y[:0], rows=torch.zeros(0, dtype=torch.int64)), test, CLASSES), "is empty"),
         (Task("bad", Part(poisoned, y), test, CLASSES), "NaN or infinite"),
         (Task("bad", Part(x[:, :, :4], y), test, CLASSES), "shape"),

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from supsup.bank import Bank
 from supsup.errors import SupSupError
+from supsup.validation import check_fields, real, whole
+
+_MOST_FLOOR = 10_000  # random masks that are made up for a decision
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,14 @@ class Allocation:
     deviations: float = 7.0
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.floor < 2 or self.budget < 1 or not self.epsilon > 0 or not self.deviations >= 0:
-            raise SupSupError("Allocation needs every ≥ 1, floor ≥ 2, budget ≥ 1, epsilon > 0 and deviations ≥ 0")
+        check_fields(
+            self,
+            every=whole(1),
+            epsilon=real(above=0),
+            floor=whole(2, _MOST_FLOOR),
+            budget=whole(1),
+            deviations=real(0),
+        )
         if self.floor == 2 and self.deviations:
             raise SupSupError("one other mask has no deviation: Allocation needs floor ≥ 3, or deviations = 0")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,30 +16,47 @@ from supsup.data import Part, Task
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.tasks import check_classes, check_name
+from supsup.validation import given, listed, names, plain_tensor
 
 Array = Tensor | np.ndarray[Any, Any]
+T = TypeVar("T")
 
 
 def images(x: Array, device: torch.device) -> Tensor:
-    """Images as float32 on the device."""
-    tensor = _tensor(x, "images")
+    """Images [n, …] as float32 on the device."""
+    return _images(x, device, "[n, …] of at least one image", 1)
+
+
+def batches(x: Array, device: torch.device) -> Tensor:
+    """Batches of images [r, b, …] as float32 on the device."""
+    return _images(x, device, "[r, b, …] of at least one batch of at least one image", 2)
+
+
+def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor:
+    """Images as float32 on the device, behind so many leading dimensions."""
+    tensor = plain_tensor(x, "images")
     if not tensor.is_floating_point():
         raise SupSupError(
             f"images must be floating point and normalised as in training, got {tensor.dtype}; "
             "data.arrays(...) makes such tasks from any pixels, and Task.test.tensors() gives such images"
         )
-    if tensor.ndim < 2 or len(tensor) == 0:
-        raise SupSupError(f"images must be a batch [n, …] of at least one image; got shape {tuple(tensor.shape)}")
-    bad = int((~tensor.isfinite()).flatten(1).any(1).sum())
-    if bad:
-        raise SupSupError(f"{bad} of {len(tensor)} images hold NaN or infinite pixels; remove or repair them")
-    return tensor.to(device, torch.float32)
+    if tensor.ndim <= leading or tensor.numel() == 0:
+        raise SupSupError(f"images must be a batch {layout}; got shape {tuple(tensor.shape)}")
+    narrow = tensor.to(torch.float32)  # before they are looked at: 1e300 becomes infinite here
+    if not bool(narrow.sum().isfinite()):  # quick; the sum of good pixels may overflow as well
+        bad = int((~narrow.isfinite()).flatten(0, leading - 1).flatten(1).any(1).sum())
+        if bad:
+            raise SupSupError(
+                f"{bad} of {tensor.shape[:leading].numel()} images hold NaN or infinite pixels, or numbers that "
+                "float32 cannot hold; remove or repair them"
+            )
+    return narrow.to(device)
 
 
 def labels(y: Array, count: int, device: torch.device) -> Tensor:
     """Labels as int64 on the device, one per image."""
-    tensor = _tensor(y, "labels")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+    tensor = plain_tensor(y, "labels")
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise SupSupError(f"labels must be integers, got {tensor.dtype}")
     if tensor.shape != (count,):
         raise SupSupError(f"there are {count} images but labels of shape {tuple(tensor.shape)}; give one label each")
@@ -48,7 +65,7 @@ def labels(y: Array, count: int, device: torch.device) -> Tensor:
 
 def positions(indices: Tensor, count: int) -> None:
     """An error unless these are indices [batches, images] of so many images."""
-    shaped = indices.ndim == 2 and indices.numel() > 0
+    shaped = indices.dtype == torch.int64 and indices.ndim == 2 and indices.numel() > 0
     if not shaped or not 0 <= int(indices.min()) <= int(indices.max()) < count:
         raise SupSupError(f"positions must be [batches, images] within the part's {count} images")
 
@@ -86,9 +103,20 @@ def outputs_of(run: Callable[[Tensor], Any], images: Tensor) -> int:
     except Exception as error:  # the forward pass of a module of the user's own may raise anything
         shape = tuple(images.shape[1:])
         raise SupSupError(f"the network does not take images of shape {shape}: {error}") from error
-    if outputs.ndim != 2 or len(outputs) != 1:
-        raise SupSupError(f"the network must give one vector of outputs per image; got {tuple(outputs.shape)}")
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+        raise SupSupError(f"the network must give one vector of outputs per image; got {found}")
     return int(outputs.shape[1])
+
+
+def among_tasks(among: Any) -> list[str] | None:
+    """The names that come into question, from any iterable of them; None for all."""
+    return None if among is None else names(among, "among")
+
+
+def setting(value: Any, kind: type[T], name: str) -> T:
+    """A setting of a model: what was given, the default where nothing was, an error for anything else."""
+    return kind() if value is None else given(value, kind, name)
 
 
 def task_to_learn(
@@ -116,8 +144,8 @@ def stream_to_learn(
     """The tasks of a stream, at least one, all of which can be learned; images that tasks share are checked once."""
     checked: set[tuple[int, ...]] = set()
     tasks: list[Task] = []
-    for each in stream:
-        task = task_to_learn(each, None, taken, learned, net.device)
+    for each in listed(stream, "the stream", "tasks"):
+        task = task_to_learn(given(each, Task, "a task of the stream"), None, taken, learned, net.device)
         learned = learned or task.train.shape
         same_shape(task.train.shape, learned)
         key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
@@ -127,9 +155,9 @@ def stream_to_learn(
         tasks.append(task)
     if not tasks:
         raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
-    names = Counter(task.name for task in tasks)
-    if len(names) < len(tasks):
-        raise SupSupError(f"the stream names more than one task {names.most_common(1)[0][0]!r}; names must differ")
+    called = Counter(task.name for task in tasks)
+    if len(called) < len(tasks):
+        raise SupSupError(f"the stream names more than one task {called.most_common(1)[0][0]!r}; names must differ")
     return tasks
 
 
@@ -141,9 +169,12 @@ def task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None) -> No
 
 
 def finite(task: Task, device: torch.device) -> None:
-    """An error if images that a task is trained on hold NaN or infinite pixels."""
-    if task.train.images.is_floating_point() and not bool(task.train.images.sum().isfinite()):
-        images(task.train.tensors(device)[0], device)
+    """An error if images that a task is trained on hold NaN or infinite pixels, as they are or once normalised."""
+    part = task.train
+    ends = part.images.aminmax() if part.images.is_floating_point() else (0, 255)
+    largest = max(abs(float(end)) for end in ends) * float(part.gain.abs().max()) + float(part.offset.abs().max())
+    if not largest < torch.finfo(torch.float32).max:
+        images(part.tensors(device)[0], device)
 
 
 def _task_of_pair(pair: Any, name: str | None, learned: tuple[int, ...] | None, device: torch.device) -> Task:
@@ -155,11 +186,4 @@ def _task_of_pair(pair: Any, name: str | None, learned: tuple[int, ...] | None, 
     same_shape(tuple(x.shape[1:]), learned)
     y = labels(pair[1], len(x), device)
     part = Part(x, y, gain=torch.ones(1, device=device), offset=torch.zeros(1, device=device))
-    return Task(name, part, part, int(y.max()) + 1)
-
-
-def _tensor(values: Any, what: str) -> Tensor:
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise SupSupError(f"{what} must be a tensor or an array of numbers: {error}") from error
+    return Task(name, part, part, max(1, int(y.max()) + 1))

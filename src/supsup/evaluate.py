@@ -10,12 +10,13 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from supsup import progress
-from supsup.data import Task
+from supsup.data import Stream, Task
 from supsup.errors import SupSupError
 from supsup.grading import Grade, Grader, Grading, Known
 from supsup.protocol import InfersTask, Learner, Observes
 from supsup.scenario import Scenario, scenario_named
 from supsup.training.order import many_positions
+from supsup.validation import given, listed, whole
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,14 @@ def evaluate(
             so). Without it: now, and each task as it was when it was the newest, for forgetting.
     """
     setting = scenario_named(scenario)
-    known = known or Known(batch_size)
+    stream = tasks_of(stream)
+    known = Known(batch_size) if known is None else given(known, Known, "known")
     if known.batch_size != batch_size:
         raise SupSupError(f"the known answers are for batches of {known.batch_size}, not {batch_size}")
     grader = Grader(model, setting, protocol, known)
     names = model.tasks
     order = {name: index for index, name in enumerate(names)}
-    tasks = list(stream) if not setting.given_in_training else [task for task in stream if task.name in order]
+    tasks = [task for task in stream if not setting.given_in_training or task.name in order]
     if not tasks:
         raise SupSupError("the model knows no task of this stream; learn some first")
     if not setting.given_in_training:
@@ -130,6 +132,7 @@ def follow(
     description: str = "learning",
 ) -> Evaluation:
     """Let a learner learn the stream and grade it after each of the stages (every task by default)."""
+    stream = tasks_of(stream)
     way = following(model, stream, scenario, protocol=protocol, batch_size=batch_size, stages=stages)
     with progress.bar(description, len(stream), show=show_progress) as advance:
         while True:
@@ -159,9 +162,10 @@ def following(
     setting = scenario_named(scenario)
     known = Known(batch_size)
     grader = Grader(model, setting, protocol, known)
+    stream = tasks_of(stream)
     if not len(stream):
         raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
-    ends = list(range(1, len(stream) + 1) if stages is None else stages)
+    ends = list(range(1, len(stream) + 1)) if stages is None else _stages(stages, len(stream))
     graded: list[dict[str, Grade]] = []
     fresh: dict[str, Grade] = {}
     for count, task in enumerate(stream, 1):
@@ -191,15 +195,27 @@ def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:
 
 def _checked_stages(model: Learner, stages: Sequence[int], known: int, looks_back: bool) -> list[int]:
     """The stages to grade, or an error if the learner cannot answer as it would have then."""
-    ends = list(stages)
-    if not ends or not all(1 <= end <= known for end in ends):
-        raise SupSupError(f"stages must lie between 1 and the {known} tasks known; got {ends}")
+    ends = _stages(stages, known)
     if not looks_back and ends != [known]:
         raise SupSupError(
             f"{type(model).__name__} cannot look back: it no longer answers as it did before it learned the later "
             f"tasks, so of the stages {ends} only [{known}] can be graded now; use follow to grade while learning"
         )
     return ends
+
+
+def _stages(stages: Sequence[int], known: int) -> list[int]:
+    ends = [whole()(stage, "a stage") for stage in listed(stages, "stages", "numbers of tasks")]
+    if not ends or not all(1 <= end <= known for end in ends):
+        raise SupSupError(f"stages must lie between 1 and the {known} tasks known; got {ends}")
+    return ends
+
+
+def tasks_of(stream: Iterable[Task]) -> Sequence[Task]:
+    """A stream as it is, or the tasks of any other iterable."""
+    if isinstance(stream, Stream):
+        return stream
+    return [given(task, Task, "a task of the stream") for task in listed(stream, "the stream", "tasks")]
 
 
 def _mean(values: Iterable[float]) -> float:

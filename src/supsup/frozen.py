@@ -24,6 +24,7 @@ from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.known import known_throughout
 from supsup.nets.resnet import plain_blocks
+from supsup.validation import flag, given, whole
 
 _MASKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NOT_MASKABLE = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, nn.modules.conv._ConvTransposeNd)
@@ -49,14 +50,14 @@ class FrozenNet:
         if isinstance(net, nn.DataParallel | DistributedDataParallel):
             net = net.module
         one_thread_when_forked()
-        _check_values(net)
+        _check_values(given(net, nn.Module, "net"))
         names = _maskable_weights(net)
         self.module = copy.deepcopy(net).requires_grad_(False).float()
-        self.seed = seed
+        self.seed = whole()(seed, "seed")
         self.device = device
-        self.pretrained = pretrained
+        self.pretrained = flag(pretrained, "pretrained")
         if not pretrained:
-            _freeze(self.module, names, seed)
+            _freeze(self.module, names, self.seed)
         tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())
         self._other_buffers = [name for name in buffers if name not in set(tracked)]
         self.checksum = _checksum(

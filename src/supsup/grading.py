@@ -23,6 +23,7 @@ from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.protocol import InfersBatches, InfersTask, Learner, OneTaskPerCall
 from supsup.scenario import Scenario
+from supsup.validation import choice, shown, whole
 
 Grading = Literal["paper", "paper-full-batch", "strict"]
 _ASKED_TOGETHER = 32  # tasks whose deciding images are handed in at once
@@ -62,7 +63,7 @@ class Known:
     """
 
     def __init__(self, batch_size: int = 128, orders: Mapping[str, Tensor] | None = None) -> None:
-        self.batch_size = batch_size
+        self.batch_size = whole(1)(batch_size, "batch_size")
         self.orders = orders or {}
         self.leading: dict[str, Tensor] = {}
         self.right: dict[str, Tensor] = {}
@@ -88,8 +89,9 @@ class Grader:
     """Grades a learner that does not learn meanwhile."""
 
     def __init__(self, model: Learner, scenario: Scenario, protocol: Grading, known: Known) -> None:
-        if protocol not in get_args(Grading):
-            raise SupSupError(f"unknown protocol {protocol!r}; known: {', '.join(get_args(Grading))}")
+        choice(*get_args(Grading))(protocol, "protocol")
+        if not isinstance(model, Learner):
+            raise SupSupError(f"a learner has tasks, learn and predict; {shown(model)} has not, give a model")
         mixes = protocol == "strict" and not scenario.given_at_test
         if mixes and isinstance(model, OneTaskPerCall) and model.one_task_per_call:
             raise SupSupError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,8 +18,10 @@ from supsup.bank import Bank
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.query import Goal, can_be_captured, query
+from supsup.validation import check_fields, choice, names, optional, real, text, whole
 
 Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
+_MOST_STEPS = 10_000  # of descent: a file may ask for any number
 Gradient = Callable[[Tensor, Tensor], Tensor]  # (decisions [n], α [k]) → −∂Obj/∂α [n, k]
 
 
@@ -45,16 +47,23 @@ class Inference:
     coordinates: int | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise SupSupError(f"unknown method {self.method!r}; known: {', '.join(get_args(Method))}")
-        if self.objective not in objectives.OBJECTIVES:
-            raise SupSupError(f"unknown objective {self.objective!r}; known: {', '.join(objectives.OBJECTIVES)}")
-        if not 0 < self.gamma < 1:
-            raise SupSupError(f"gamma is the fraction kept each time, between 0 and 1; got {self.gamma}")
-        if self.coordinates is not None and (self.method != "one-shot" or self.coordinates < 1):
-            raise SupSupError("coordinates must be 1 or more and goes with method 'one-shot'")
-        if self.steps < 1 or not self.step_size > 0:
-            raise SupSupError("descent needs steps of at least 1 and a positive step_size")
+        check_fields(
+            self,
+            method=choice(*get_args(Method)),
+            objective=choice(*objectives.OBJECTIVES),
+            layers=_layers,
+            gamma=real(above=0, below=1),
+            steps=whole(1, _MOST_STEPS),
+            step_size=real(above=0),
+            coordinates=optional(whole(1)),
+        )
+        if self.coordinates is not None and self.method != "one-shot":
+            raise SupSupError(f"coordinates goes with method 'one-shot', not {self.method!r}; leave one of them out")
+
+
+def _layers(value: Any, name: str) -> str | tuple[str, ...]:
+    """A word, or the names of weights; that they are the network's is checked where it is known."""
+    return text(value, name) if isinstance(value, str) else tuple(names(value, name))
 
 
 def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int] | None, classes: int, how: Inference) -> Tensor:

@@ -31,6 +31,7 @@ from supsup.protocol import Prediction
 from supsup.state import ModelState, Settings
 from supsup.tasks import Extras
 from supsup.training import Recipe, train_masks
+from supsup.validation import choice, given, plain_tensor
 
 _PARTS = ("state", "net", "bank", "device", "_learning", "_observer")  # of every model
 
@@ -64,7 +65,11 @@ class SupSup:
         allocation: Allocation | None = None,
         device: str | torch.device = "auto",
     ) -> None:
-        settings = Settings(recipe or Recipe(), inference or Inference(), allocation or Allocation())
+        settings = Settings(
+            checks.setting(recipe, Recipe, "recipe"),
+            checks.setting(inference, Inference, "inference"),
+            checks.setting(allocation, Allocation, "allocation"),
+        )
         self._take_state(ModelState(FrozenNet(net, seed, resolve(device), pretrained), settings))
 
     @classmethod
@@ -93,7 +98,7 @@ class SupSup:
 
     @recipe.setter
     def recipe(self, recipe: Recipe) -> None:
-        self.state.settings.recipe = recipe
+        self.state.settings.recipe = given(recipe, Recipe, "recipe")
 
     @property
     def inference(self) -> Inference:
@@ -102,7 +107,7 @@ class SupSup:
 
     @inference.setter
     def inference(self, inference: Inference) -> None:
-        self.state.settings.inference = inference
+        self.state.settings.inference = given(inference, Inference, "inference")
 
     @property
     def allocation(self) -> Allocation:
@@ -111,7 +116,7 @@ class SupSup:
 
     @allocation.setter
     def allocation(self, allocation: Allocation) -> None:
-        self.state.settings.allocation = allocation
+        self.state.settings.allocation = given(allocation, Allocation, "allocation")
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -202,12 +207,13 @@ class SupSup:
         among      where it is not known: only these tasks come into question (all by default)
         inference  how to infer, in place of the model's own setting
         """
+        how = self.inference if inference is None else given(inference, Inference, "inference")
         with self._waiting(), self._reading():
             images = self._images(x)
             if task is not None:
                 confidence, labels = self._answers(images, self.state.tasks.index(task))
                 return Prediction(labels, [task] * len(images), confidence)
-            indices = self._infer(images[:, None], among, inference or self.inference)
+            indices = self._infer(images[:, None], among, how)
             labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
             confidence = torch.empty(len(images), device=self.device)
             for index in indices.unique().tolist():
@@ -231,8 +237,7 @@ class SupSup:
         among  only these tasks come into question (all by default)
         how    fields of `Inference` (method, objective, layers, gamma, …) in place of the model's own setting
         """
-        if per not in ("image", "batch", "first"):
-            raise SupSupError(f"unknown per={per!r}; use 'image', 'batch' or 'first'")
+        choice("image", "batch", "first")(per, "per")
         try:
             settings = replace(self.inference, **how)
         except TypeError as error:
@@ -243,10 +248,12 @@ class SupSup:
             inferred = self._names(self._infer(decisions, among, settings))
         return inferred if per == "image" else inferred[0]
 
-    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]:
+    def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         with self._waiting(), self._reading():
-            return self._names(self._infer(x.to(self.device), among, self.inference))
+            decisions = checks.batches(x, self.device)
+            checks.same_shape(tuple(decisions.shape[2:]), self.image_shape)
+            return self._names(self._infer(decisions, among, self.inference))
 
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
@@ -276,8 +283,8 @@ class SupSup:
 
         On a GPU those batches may still be under way.
         """
-        part = part.on(self.device)
-        positions = positions.to(self.device)
+        part = given(part, Part, "part").on(self.device)
+        positions = plain_tensor(positions, "positions").to(self.device)
         checks.positions(positions, len(part))
         first, _ = part.batch(positions[0, :1])
         checks.label_range(part.labels, checks.outputs_for(self.net, first, self.image_shape), "observed")
@@ -355,6 +362,7 @@ class SupSup:
         tasks = self.state.tasks
         if not len(tasks):
             raise SupSupError("no task has been learned yet; call learn or observe first")
+        among = checks.among_tasks(among)
         members = None if among is None else tasks.indices(among)
         return infer(self.net, self.bank, decisions, members, tasks.most_classes(among), how)
 

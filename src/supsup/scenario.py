@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supsup.errors import SupSupError
+from supsup.validation import shown
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def scenario_named(scenario: str | Scenario) -> Scenario:
     """A scenario from its name."""
     if isinstance(scenario, Scenario):
         return scenario
-    if scenario not in SCENARIOS:
+    if not isinstance(scenario, str) or scenario not in SCENARIOS:
         known = "; ".join(f"{s.name}: {s.meaning}" for s in SCENARIOS.values())
-        raise SupSupError(f"unknown scenario {scenario!r}; known: {known}")
+        raise SupSupError(f"unknown scenario {shown(scenario)}; known: {known}")
     return SCENARIOS[scenario]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.errors import SupSupError, printable
+from supsup.validation import shown
 
 Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
 STATISTICS = "statistics/"  # before the names of a task's statistics in a file, among its extras
@@ -186,7 +187,7 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
 
 
 def _index(indices: Mapping[str, int], name: str) -> int:
-    if name not in indices:
+    if not isinstance(name, str) or name not in indices:
         raise unknown_task(name, list(indices))
     return indices[name]
 
@@ -232,7 +233,7 @@ def check_extras(tensors: object) -> None:
 def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
     """The error for a task that a learner does not have."""
     listed = ", ".join(map(printable, known[:_NAMED])) + (", …" if len(known) > _NAMED else "")
-    return SupSupError(f"unknown task {name!r}; " + (f"known: {listed}" if known else "none has been learned yet"))
+    return SupSupError(f"unknown task {shown(name)}; " + (f"known: {listed}" if known else "none has been learned yet"))
 
 
 def check_among(among: Sequence[str], known: Collection[str]) -> None:

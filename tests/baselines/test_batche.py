@@ -90,7 +90,7 @@ def test_unknown_settings() -> None:
     model.own["t"] = {}
     with pytest.raises(SupSupError, match="unknown inference setting"):
         model.infer_task(torch.zeros(1, 4), speed=3)
-    with pytest.raises(SupSupError, match="'trained' or 'random'"):
+    with pytest.raises(SupSupError, match="known: trained, random"):
         small(base="other")
-    with pytest.raises(SupSupError, match="'rank-one' or 'head'"):
+    with pytest.raises(SupSupError, match="known: rank-one, head"):
         small(last="other")

@@ -58,7 +58,7 @@ def test_one_head_for_all_needs_no_task(stream: Stream, images: torch.Tensor) ->
     assert answer.tasks[0] == "permutation-1"
     assert torch.equal(answer.labels, model.predict(images, task="permutation-0").labels)
     assert model.bytes == 4 * (784 * 30 + 30 * 10)
-    with pytest.raises(SupSupError, match="'multi' or 'single'"):
+    with pytest.raises(SupSupError, match="known: multi, single"):
         LowerBound(net(), heads="three", device="cpu")  # type: ignore[arg-type]
 
 

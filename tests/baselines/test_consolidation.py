@@ -58,7 +58,7 @@ def test_without_strength_there_is_no_spring(stream: Stream) -> None:
 
 def test_unknown_settings() -> None:
     net = nets.FullyConnected((784, 10))
-    with pytest.raises(SupSupError, match="'shared' or 'unshared'"):
+    with pytest.raises(SupSupError, match="known: shared, unshared"):
         SI(net, labels="none", device="cpu")
     with pytest.raises(SupSupError, match="strength"):
         SI(net, strength=-1.0, device="cpu")

@@ -89,7 +89,7 @@ def test_no_shift_is_the_image_and_flipping_twice_too() -> None:
 
 
 def test_a_negative_frame_is_refused() -> None:
-    with pytest.raises(SupSupError, match="padding is -1; give 0 pixels or more"):
+    with pytest.raises(SupSupError, match="padding is -1; give a whole number, at least 0"):
         Augmentation(-1)
 
 

@@ -219,10 +219,10 @@ def test_folders_that_cannot_be_meant(tmp_path: Path, prepare: Any, message: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "size is 0; give the width and height"),
-        ({"test_share": 1.0}, "test_share is 1.0; give a share between 0 and 1"),
-        ({"normalisation": "mean"}, "normalisation is 'mean'; use 'measured' or 'imagenet'"),
-        ({"workers": 0}, "workers is 0; use 1 or more"),
+        ({"size": 0}, "size is 0; give a whole number, at least 1"),
+        ({"test_share": 1.0}, "test_share is 1.0; give a number, above 0 and below 1"),
+        ({"normalisation": "mean"}, "unknown normalisation 'mean'; known: measured, imagenet"),
+        ({"workers": 0}, "workers is 0; give a whole number, at least 1"),
     ],
 )
 def test_options_that_cannot_be_meant(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -72,7 +72,7 @@ def test_batches_cover_the_part_in_order(part: StreamedPart) -> None:
     assert [len(numbers) for _, numbers in batches] == [5, 5, 5, 1]
     assert torch.equal(torch.cat([batch for batch, _ in batches]), images)
     assert torch.equal(torch.cat([numbers for _, numbers in batches]), labels)
-    with pytest.raises(SupSupError, match="use 1 or more"):
+    with pytest.raises(SupSupError, match="size is 0; give a whole number, at least 1"):
         part.batches(0)
 
 

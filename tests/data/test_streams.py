@@ -194,7 +194,7 @@ def test_only_training_parts_are_augmented() -> None:
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (permuted, {"tasks": -1}, "tasks is -1; give 0 or more"),
+        (permuted, {"tasks": -1}, "tasks is -1; give a whole number, at least 0"),
         (permuted, {"tasks": 2.5}, "tasks is 2.5; give a whole number"),
         (permuted, {"tasks": 2, "seed": "a"}, "seed is 'a'; give a whole number"),
         (rotated, {"tasks": -1}, "tasks is -1"),

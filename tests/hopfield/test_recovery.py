@@ -111,9 +111,9 @@ def test_models_recover_together_as_alone() -> None:
 def test_mistakes() -> None:
     with pytest.raises(SupSupError, match="paper, best-of"):
         Recovery(procedure="guess")  # type: ignore[arg-type]
-    with pytest.raises(SupSupError, match="batch_size at least 2"):
+    with pytest.raises(SupSupError, match="batch_size is 1; give a whole number, at least 2"):
         Recovery(batch_size=1)
-    with pytest.raises(SupSupError, match="learning_rate"):
+    with pytest.raises(SupSupError, match=r"momentum is 1\.0; give a number, at least 0 and below 1"):
         Recovery(momentum=1.0)
     with pytest.raises(SupSupError, match="HopMLP"):
         HopSupSup(nets.lenet_300_100())  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_networks_trained_together_get_the_masks_they_get_alone(stream: Stream) 
 def test_steps_and_mistakes() -> None:
     assert UnitRecipe().steps(12665) == 99
     assert UnitRecipe(epochs=3, batch_size=100).steps(100) == 3
-    with pytest.raises(SupSupError, match="batch_size at least 2"):
+    with pytest.raises(SupSupError, match="batch_size is 1; give a whole number, at least 2"):
         UnitRecipe(batch_size=1)
     with pytest.raises(SupSupError, match="learning_rate"):
         UnitRecipe(learning_rate=0)

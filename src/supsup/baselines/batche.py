@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, overload
 import torch
 from torch import Tensor, nn
 
-from supsup import philox
+from supsup import checks, philox
 from supsup.baselines import storage
 from supsup.baselines.inferring import TaskInference, decide
 from supsup.baselines.rival import Rival
@@ -21,6 +21,7 @@ from supsup.protocol import Prediction
 from supsup.tasks import check_among
 from supsup.training import Recipe
 from supsup.training.trainee import State
+from supsup.validation import choice, given
 
 BaseWeights = Literal["trained", "random"]
 LastLayer = Literal["rank-one", "head"]
@@ -46,16 +47,18 @@ class BatchE(Rival):
         inference: TaskInference | None = None,
         **settings: Any,
     ) -> None:
-        if base not in get_args(BaseWeights) or last not in get_args(LastLayer):
-            raise SupSupError("base must be 'trained' or 'random', and last 'rank-one' or 'head'")
+        choice(*get_args(BaseWeights))(base, "base")
+        choice(*get_args(LastLayer))(last, "last")
         settings.setdefault("filling", "kaiming_normal" if base == "trained" else "kaiming_uniform")
-        settings.setdefault("recipe", Recipe("adam", 1e-2, weight_decay=1e-4))
-        settings.setdefault("first", replace(settings["recipe"], learning_rate=1e-4) if base == "trained" else None)
+        if settings.get("recipe") is None:
+            settings["recipe"] = Recipe("adam", 1e-2, weight_decay=1e-4)
+        recipe = given(settings["recipe"], Recipe, "recipe")
+        settings.setdefault("first", replace(recipe, learning_rate=1e-4) if base == "trained" else None)
         super().__init__(net, seed, **settings)
         self.base, self.last = base, last
         self.first_matters = base == "trained"
         self.scaled = self._scaled_with(last)
-        self.inference = inference or TaskInference()
+        self.inference = checks.setting(inference, TaskInference, "inference")
         self._classes: dict[str, int] = {}
 
     def begin(self, task: Task) -> State:
@@ -110,15 +113,20 @@ class BatchE(Rival):
         how    fields of `TaskInference` in place of the model's own setting
         """
         images = self.checked_images(x)
-        if per not in ("image", "batch", "first"):
-            raise SupSupError(f"unknown per={per!r}; use 'image', 'batch' or 'first'")
+        choice("image", "batch", "first")(per, "per")
         decisions = {"image": images[:, None], "batch": images[None], "first": images[None, :1]}[per]
-        names = self.infer_batches(decisions, among=among, **how)
+        names = self._inferred(decisions, among, how)
         return names if per == "image" else names[0]
 
     @torch.no_grad()
-    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None, **how: Any) -> list[str]:
+    def infer_batches(self, x: Array, *, among: Sequence[str] | None = None, **how: Any) -> list[str]:
         """The task of each of r batches [r, b, …]."""
+        batches = checks.batches(x, self.device)
+        self.outputs_for(batches[0])
+        return self._inferred(batches, among, how)
+
+    def _inferred(self, x: Tensor, among: Sequence[str] | None, how: Mapping[str, Any]) -> list[str]:
+        asked = checks.among_tasks(among)
         try:
             settings = replace(self.inference, **how)
         except TypeError as error:
@@ -126,7 +134,7 @@ class BatchE(Rival):
         with self.lock.reading():
             if not self.own:
                 raise SupSupError("no task has been learned yet; call learn first")
-            names = self.tasks if among is None else list(among)
+            names = self.tasks if asked is None else asked
             check_among(names, self.own)
             indices = decide(self, x, names, max(self._classes[name] for name in names), settings)
         return [names[i] for i in indices.tolist()]
@@ -141,7 +149,7 @@ class BatchE(Rival):
             return super().predict(x, task)
         with self.lock.reading():
             images = self.checked_images(x)
-            names = self.infer_batches(images[:, None], among=among)
+            names = self._inferred(images[:, None], among, {})
             labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
             confidence = torch.empty(len(images), device=self.device)
             for name in set(names):

@@ -14,8 +14,8 @@ from supsup.baselines import storage
 from supsup.baselines.initial import Filling
 from supsup.baselines.rival import Rival
 from supsup.data import Task
-from supsup.errors import SupSupError
 from supsup.training.trainee import State
+from supsup.validation import choice
 
 Heads = Literal["multi", "single"]
 _HEAD: Filling = "kaiming_uniform"  # of each task's own head, as in the released scripts
@@ -28,8 +28,7 @@ class LowerBound(Rival):
     """
 
     def __init__(self, net: nn.Module, seed: int = 0, *, heads: Heads = "multi", **settings: Any) -> None:
-        if heads not in get_args(Heads):
-            raise SupSupError(f"unknown heads={heads!r}; use 'multi' or 'single'")
+        choice(*get_args(Heads))(heads, "heads")
         self.head_filling = _HEAD if heads == "multi" else None
         super().__init__(net, seed, **settings)
         self.heads = heads

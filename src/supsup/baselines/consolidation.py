@@ -13,14 +13,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from supsup import checks
 from supsup.baselines import storage
 from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
-from supsup.errors import SupSupError
 from supsup.protocol import Prediction
 from supsup.training import Recipe
 from supsup.training.trainee import State
+from supsup.validation import choice, real
 
 Labels = Literal["shared", "unshared"]
 OPEN = "open outputs"  # 0 for the outputs in use, −∞ for those of tasks to come
@@ -35,11 +36,10 @@ class Consolidation(Rival):
     def __init__(
         self, net: nn.Module, seed: int = 0, *, strength: float, labels: Labels = "shared", **settings: Any
     ) -> None:
-        if labels not in get_args(Labels):
-            raise SupSupError(f"unknown labels={labels!r}; use 'shared' or 'unshared'")
-        if not strength >= 0:
-            raise SupSupError(f"strength is {strength}; give 0 or more")
-        settings.setdefault("recipe", Recipe("adam", 1e-4))
+        choice(*get_args(Labels))(labels, "labels")
+        strength = real(0)(strength, "strength")
+        if settings.get("recipe") is None:
+            settings["recipe"] = Recipe("adam", 1e-4)
         super().__init__(net, seed, **settings)
         self.strength, self.labels = strength, labels
         self.weights = [name for name in self.shared if name not in self.statistics]
@@ -104,6 +104,7 @@ class Consolidation(Rival):
 
         among  where the task is not given: only the outputs of these may answer (of all tasks by default)
         """
+        among = checks.among_tasks(among)
         with self.lock.reading():
             name = self.answering(task, among)
             if self.labels == "shared":

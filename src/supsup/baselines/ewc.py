@@ -13,6 +13,7 @@ from supsup import philox
 from supsup.baselines.consolidation import Consolidation, importance
 from supsup.data import Task
 from supsup.training.trainee import State
+from supsup.validation import optional, real, whole
 
 _IMAGES = {"cpu": 256, "cuda": 4096}  # images in one pass by hand
 _BY_AUTOGRAD = 16  # images in one pass with a gradient of every weight for each
@@ -36,8 +37,8 @@ class OnlineEWC(Consolidation):
         images: int | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(net, seed, strength=strength / 2, **settings)
-        self.decay, self.images = decay, images
+        super().__init__(net, seed, strength=real(0)(strength, "strength") / 2, **settings)
+        self.decay, self.images = real(0, 1)(decay, "decay"), optional(whole(1))(images, "images")
 
     def importances(self, task: Task, state: State) -> State:
         part = task.train.on(self.device)

@@ -9,8 +9,8 @@ from torch import nn
 from supsup.baselines import storage
 from supsup.baselines.rival import Rival
 from supsup.data import Task
-from supsup.errors import SupSupError
 from supsup.training.trainee import State
+from supsup.validation import choice
 
 Trunk = Literal["trained", "random"]
 
@@ -25,8 +25,7 @@ class SeparateHeads(Rival):
     independent = True
 
     def __init__(self, net: nn.Module, seed: int = 0, *, trunk: Trunk = "trained", **settings: Any) -> None:
-        if trunk not in get_args(Trunk):
-            raise SupSupError(f"unknown trunk={trunk!r}; use 'trained' or 'random'")
+        choice(*get_args(Trunk))(trunk, "trunk")
         super().__init__(net, seed, **settings)
         self.trunk = trunk
         self.first_matters = trunk == "trained"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from supsup import objectives
 from supsup.errors import SupSupError
+from supsup.validation import check_fields, choice, optional, whole
 
 if TYPE_CHECKING:
     from supsup.baselines.batche import BatchE
@@ -37,12 +38,9 @@ class TaskInference:
     images: int | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Way):
-            raise SupSupError(f"unknown method {self.method!r}; known: {', '.join(get_args(Way))}")
-        if self.objective not in objectives.OBJECTIVES:
-            raise SupSupError(f"unknown objective {self.objective!r}; known: {', '.join(objectives.OBJECTIVES)}")
-        if self.images is not None and self.images < 1:
-            raise SupSupError(f"images is {self.images}; at least 1 must decide")
+        check_fields(
+            self, method=choice(*get_args(Way)), objective=choice(*objectives.OBJECTIVES), images=optional(whole(1))
+        )
 
 
 def decide(model: BatchE, x: Tensor, names: Sequence[str], classes: int, how: TaskInference) -> Tensor:

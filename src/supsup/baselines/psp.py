@@ -12,8 +12,8 @@ from supsup.baselines import storage
 from supsup.baselines.contexts import Kind, context, folded, turn
 from supsup.baselines.rival import Rival
 from supsup.data import Task
-from supsup.errors import SupSupError
 from supsup.training.trainee import State
+from supsup.validation import choice
 
 _KEPT = {"cuda": 8 << 30, "cpu": 1 << 28}  # bytes of contexts held ready; the others are made again from the seed
 
@@ -27,8 +27,7 @@ class PSP(Rival):
     filling = "xavier_normal"
 
     def __init__(self, net: nn.Module, seed: int = 0, *, contexts: Kind = "rotation", **settings: Any) -> None:
-        if contexts not in get_args(Kind):
-            raise SupSupError(f"unknown contexts={contexts!r}; use one of {', '.join(get_args(Kind))}")
+        choice(*get_args(Kind))(contexts, "contexts")
         super().__init__(net, seed, **settings)
         self.contexts: Kind = contexts
         self._ready: dict[str, State] = {}

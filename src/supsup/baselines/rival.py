@@ -34,6 +34,7 @@ from supsup.tasks import check_among, unknown_task
 from supsup.training import Recipe
 from supsup.training.captured import Lane
 from supsup.training.trainee import State
+from supsup.validation import choice, given, listed, whole
 
 _IMAGES = 16384  # images in one forward pass
 
@@ -65,19 +66,19 @@ class Rival(ABC):
         filling: initial.Filling | None = None,
         device: str | torch.device = "auto",
     ) -> None:
-        self.filling = filling or self.filling
-        if self.filling not in initial.FILLINGS:
-            raise SupSupError(f"unknown filling {self.filling!r}; known: {', '.join(initial.FILLINGS)}")
+        if filling is not None:
+            choice(*initial.FILLINGS)(filling, "filling")
+            self.filling = filling
         self.device = resolve(device)
-        self.seed = seed
-        self.recipe = recipe or Recipe()
-        self.first = first or self.recipe
-        self.net = copy.deepcopy(net).requires_grad_(False).to(self.device)
+        self.seed = whole()(seed, "seed")
+        self.recipe = checks.setting(recipe, Recipe, "recipe")
+        self.first = self.recipe if first is None else given(first, Recipe, "first")
+        self.net = copy.deepcopy(given(net, nn.Module, "net")).requires_grad_(False).to(self.device)
         self.layers = initial.layer_names(net)
         if not self.layers:
             raise SupSupError("nothing to train: the network has no linear or convolutional layer")
         self.statistics = {n for n, _ in net.named_buffers() if n.endswith(("running_mean", "running_var"))}
-        filled = initial.weights(net, seed, self.filling, self.device, self.head_filling)
+        filled = initial.weights(net, self.seed, self.filling, self.device, self.head_filling)
         self.shared: State = filled | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
         self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
@@ -205,12 +206,12 @@ class Rival(ABC):
     def learn(self, data: Task, /) -> str:
         """Train on the next task; returns its name."""
         with self.changing:
-            learn_one(self, data)
+            learn_one(self, given(data, Task, "the task"))
         return data.name
 
     def learn_many(self, stream: Sequence[Task], *, show_progress: bool | None = None) -> list[str]:
         """Learn a stream; tasks that do not depend on each other are trained together where that is known."""
-        tasks = list(stream)
+        tasks = listed(stream, "the stream", "tasks")
         with progress.bar("learning", len(tasks), show=show_progress) as advance:
             for count in self.learning(tasks):
                 if self.device.type == "cuda":
@@ -220,7 +221,7 @@ class Rival(ABC):
 
     def learning(self, stream: Sequence[Task]) -> Iterator[int]:
         """`learn_many` in pieces, so that several methods can take turns; yields how many tasks were just learned."""
-        tasks = list(stream)
+        tasks = listed(stream, "the stream", "tasks")
         for task in tasks:
             self.check(task)
         alone = tasks if not self.independent else tasks[: 0 if self.own or not self.first_matters else 1]
@@ -236,7 +237,7 @@ class Rival(ABC):
         among  where it is not given: only these tasks come into question (all by default)
         """
         with self.lock.reading():
-            name = self.answering(task, among)
+            name = self.answering(task, checks.among_tasks(among))
             confidence, labels = self.answers(self.checked_images(x), self.state_of(name))
         return Prediction(labels, [name] * len(labels), confidence)
 
@@ -264,7 +265,7 @@ class Rival(ABC):
         if not self.own:
             raise SupSupError("no task has been learned yet; call learn first")
         if task is not None:
-            if task not in self.own:
+            if not isinstance(task, str) or task not in self.own:
                 raise unknown_task(task, self.tasks)
             return task
         if among is not None:
@@ -276,7 +277,7 @@ class Rival(ABC):
 
     def check(self, task: Task) -> None:
         """An error if a task cannot be learned."""
-        checks.task_to_learn(task, None, self.own, None, self.device)
+        checks.task_to_learn(given(task, Task, "the task"), None, self.own, None, self.device)
         checks.finite(task, self.device)
         first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
         outputs = self.outputs_for(first.to(self.device)) - self.label_offset(task)

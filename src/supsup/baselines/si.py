@@ -10,6 +10,7 @@ from torch import nn
 from supsup.baselines.consolidation import Consolidation, anchor
 from supsup.data import Task
 from supsup.training.trainee import State
+from supsup.validation import real
 
 
 class SI(Consolidation):
@@ -23,7 +24,7 @@ class SI(Consolidation):
         self, net: nn.Module, seed: int = 0, *, strength: float = 5.0, damping: float = 0.1, **settings: Any
     ) -> None:
         super().__init__(net, seed, strength=strength, **settings)
-        self.damping = damping
+        self.damping = real(above=0)(damping, "damping")
 
     def begin(self, task: Task) -> State:
         state = super().begin(task)

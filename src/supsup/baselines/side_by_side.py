@@ -20,6 +20,7 @@ from supsup.training.loop import Loop, Pace
 from supsup.training.operations import gather
 from supsup.training.recipe import Recipe
 from supsup.training.trainee import State
+from supsup.validation import listed
 
 if TYPE_CHECKING:
     from supsup.baselines.rival import Rival
@@ -90,10 +91,13 @@ class Stack:
 
 def learn_side_by_side(rivals: Sequence[Rival], tasks: Sequence[Task]) -> None:
     """Each of several rivals, alike but for their seeds, learns its next task; the tasks share their images."""
+    rivals, tasks = listed(rivals, "rivals", "rivals"), listed(tasks, "tasks", "tasks")
+    if not rivals or len(rivals) != len(tasks) or not all(hasattr(rival, "stackable") for rival in rivals):
+        raise SupSupError(f"{len(rivals)} rivals and {len(tasks)} tasks were given; give rivals, and a task for each")
     leader = rivals[0]
     if not leader.stackable:
         raise SupSupError("rivals learn side by side on fully connected networks (nets.FullyConnected) only")
-    for rival, task in zip(rivals, tasks, strict=True):
+    for rival, task in zip(rivals, tasks):
         rival.check(task)
     part = _shared_part(leader, tasks)
     states = [rival.begin(task) for rival, task in zip(rivals, tasks)]

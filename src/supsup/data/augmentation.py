@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup import philox
-from supsup.errors import SupSupError
+from supsup.validation import check_fields, flag, whole
 
+_MOST_PADDING = 10_000  # pixels around an image
 _ATTEMPTS = 10  # boxes tried for an image before the middle of it is taken, as in torchvision
 
 
@@ -36,8 +37,7 @@ class Augmentation:
     flip: bool = False
 
     def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise SupSupError(f"padding is {self.padding}; give 0 pixels or more")
+        check_fields(self, padding=whole(0, _MOST_PADDING), flip=flag)
 
     def draws(self, seed: int, task: str, step: int, count: int, device: torch.device | str = "cpu") -> Tensor:
         """int64 [count, 3]: row shift and column shift (0 … 2 · padding), and 1 where the image is mirrored."""

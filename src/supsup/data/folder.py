@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,8 +16,11 @@ from supsup.data.augmentation import Augmentation, ResizedCrop
 from supsup.data.decode_many import cores, decode_all, needs_pillow, sizes_of
 from supsup.data.source import Source, measured_normalisation
 from supsup.errors import SupSupError
+from supsup.validation import choice, flag, optional, real, text, whole
+from supsup.validation import path as checked_path
 
 Normalisation = Literal["measured", "imagenet"]
+_LARGEST = 1 << 16  # pixels along a side
 IN_MEMORY = 2 << 30  # bytes of pixels that are kept in memory
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _TEST_NAMES = ("test", "val", "valid", "validation")
@@ -52,9 +55,16 @@ def image_folder(
     Any image becomes RGB. Files that do not end like images are left out; a file that cannot be read is an error.
     """
     needs_pillow("image files")
-    root = Path(path).expanduser()
-    _check(size, test_share, normalisation, workers)
-    listing = _listing(root, test_share, seed)
+    root = checked_path(path, "path")
+    size, workers = optional(whole(1, _LARGEST))(size, "size"), optional(whole(1))(workers, "workers")
+    test_share, seed = real(above=0, below=1)(test_share, "test_share"), whole()(seed, "seed")
+    augment, flip, stream = flag(augment, "augment"), flag(flip, "flip"), optional(flag)(stream, "stream")
+    name = optional(text)(name, "name")
+    choice(*get_args(Normalisation))(normalisation, "normalisation")
+    try:
+        listing = _listing(root, test_share, seed)
+    except OSError as error:
+        raise SupSupError(f"{root} cannot be looked through: {error}") from error
     paths = [*listing.train, *listing.test]
     sizes = sizes_of(paths)
     height, width = (size, size) if size is not None else _one_size(paths, sizes)
@@ -82,17 +92,6 @@ class _Listing:
     train_labels: Tensor
     test: list[str]
     test_labels: Tensor
-
-
-def _check(size: int | None, test_share: float, normalisation: str, workers: int | None) -> None:
-    if size is not None and size < 1:
-        raise SupSupError(f"size is {size}; give the width and height of the images in pixels")
-    if not 0 < test_share < 1:
-        raise SupSupError(f"test_share is {test_share}; give a share between 0 and 1, such as 0.2")
-    if normalisation not in ("measured", "imagenet"):
-        raise SupSupError(f"normalisation is {normalisation!r}; use 'measured' or 'imagenet'")
-    if workers is not None and workers < 1:
-        raise SupSupError(f"workers is {workers}; use 1 or more")
 
 
 def _streamed(

@@ -10,6 +10,7 @@ from supsup.data.digits import digits
 from supsup.data.mnist import fashion_mnist, mnist
 from supsup.data.source import Source
 from supsup.errors import SupSupError
+from supsup.validation import shown
 
 SOURCES: dict[str, Callable[[str | os.PathLike[str] | None], Source]] = {
     "digits": lambda data_dir: digits(),
@@ -21,6 +22,6 @@ SOURCES: dict[str, Callable[[str | os.PathLike[str] | None], Source]] = {
 
 def named(name: str, data_dir: str | os.PathLike[str] | None = None) -> Source:
     """The source of this name, from local files in `data_dir` if given."""
-    if name not in SOURCES:
-        raise SupSupError(f"there is no source called {name!r}; use one of {', '.join(SOURCES)}")
+    if not isinstance(name, str) or name not in SOURCES:
+        raise SupSupError(f"there is no source called {shown(name)}; use one of {', '.join(SOURCES)}")
     return SOURCES[name](data_dir)

@@ -13,6 +13,7 @@ from torch import Tensor
 from supsup.data.augmentation import Augmentation
 from supsup.data.task import Part
 from supsup.errors import SupSupError
+from supsup.validation import check_fields, flag, given, plain_tensor, text, whole
 
 _PIXELS_IN_A_CHUNK = 4096 * 784  # that are summed together
 _DIMENSIONS = (2, 3, 4)
@@ -37,6 +38,17 @@ class Source:
     offset: Tensor
     classes: int
     augmentation: Augmentation | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, name=text, classes=whole(1))
+        for half in ("train", "test"):
+            images, labels = (given(getattr(self, f"{half}_{what}"), Tensor, what) for what in ("images", "labels"))
+            part = self.train_part(labels) if half == "train" else self.test_part(labels)  # which checks them
+            if not len(part) or int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+                raise SupSupError(
+                    f"the {half} half of source {self.name} has {len(images)} images, and labels that are not all "
+                    f"from 0 to {self.classes - 1}; give at least one image and labels within the classes"
+                )
 
     def __repr__(self) -> str:
         counts = f"{len(self.train_images)} + {len(self.test_images)} images"
@@ -66,6 +78,7 @@ def arrays(
     Labels: whole numbers 0 … classes − 1. With `normalise` the pixels are shifted and scaled by the mean and standard
     deviation of the training images, channel by channel where there are several; without it they stay as they are.
     """
+    normalise = flag(normalise, "normalise")
     train_images, test_images = _images(train_x, "train_x"), _images(test_x, "test_x")
     if train_images.shape[1:] != test_images.shape[1:]:
         raise SupSupError(
@@ -84,13 +97,16 @@ def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         if values.is_complex():
             raise SupSupError(f"{what} holds {values.dtype} values; give whole or real numbers")
-        wide = torch.float32 if values.is_floating_point() else torch.int64
-        kept = torch.uint8 if values.dtype == torch.uint8 else wide
-        return values.detach().to("cpu", kept, copy=True).contiguous()
+        plain = plain_tensor(values, what)
+        wide = torch.float32 if plain.is_floating_point() else torch.int64
+        kept = torch.uint8 if plain.dtype == torch.uint8 else wide
+        return plain.to("cpu", kept, copy=True).contiguous()
     try:
         array = np.asarray(values)
-    except ValueError as error:
+    except Exception as error:  # what is no array makes numpy raise nearly anything
         raise SupSupError(f"{what} is not an array ({error}); give rows of equal length") from error
+    if isinstance(values, np.ma.MaskedArray):
+        raise SupSupError(f"{what} is a masked array; fill its holes first, with filled(…)")
     if array.dtype.kind not in "biuf":
         raise SupSupError(f"{what} holds {array.dtype} values; give whole or real numbers")
     if array.dtype != np.uint8:

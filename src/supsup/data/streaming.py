@@ -16,6 +16,7 @@ from supsup.data.source import Source
 from supsup.data.task import Device, Part
 from supsup.devices import resolve
 from supsup.errors import SupSupError
+from supsup.validation import whole
 
 AHEAD = 2  # batches decoded beyond the one that is asked for
 
@@ -65,8 +66,7 @@ class StreamedPart(Part):
 
     def batches(self, size: int, device: Device | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """All images and labels, in order, `size` at a time; the last batch may be shorter."""
-        if size < 1:
-            raise SupSupError(f"batches of {size} images were asked for; use 1 or more")
+        size = whole(1)(size, "size")
         part = self if device is None else self.on(device)
         return part._ahead((positions, None) for positions in torch.arange(len(self)).split(size))
 

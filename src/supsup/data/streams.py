@@ -5,8 +5,6 @@ Tasks are made when asked for and share the source's images, so a stream of thou
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -21,9 +19,11 @@ from supsup.data.rotation import rotation_map
 from supsup.data.source import Source
 from supsup.data.task import BLACK, GREY, Part, Task, pixels_per_channel
 from supsup.errors import SupSupError
+from supsup.validation import given, real, whole
 
 Corners = Literal["black", "grey"]
 _ORDERS_IN_A_CHUNK = 64
+_MOST_TASKS = 10**9
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class Stream(Sequence[Task]):
 
 def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
     """Tasks permutation-0, permutation-1, …: a fixed random order of the pixels in each, the same for every channel."""
-    count = pixels_per_channel(source.shape)
-    seed = _whole(seed, "seed")
+    count = pixels_per_channel(given(source, Source, "source").shape)
+    seed = whole()(seed, "seed")
 
     @lru_cache(maxsize=2)
     def orders(chunk: int) -> Tensor:
@@ -76,12 +76,12 @@ def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corner
     """
     if corners not in get_args(Corners):
         raise SupSupError(f"unknown corners={corners!r}; use 'black' or 'grey'")
-    if len(source.shape) != 3:
+    if len(given(source, Source, "source").shape) != 3:
         raise SupSupError(
             f"source {source.name} has {source.shape[0]} features and no height and width to rotate; "
             f"give images [n, height, width] or [n, channels, height, width]"
         )
-    if not math.isfinite(step) or step == 0:
+    if not real()(step, "step"):
         raise SupSupError(f"step is {step}; give the degrees from one task to the next, not 0")
     height, width = source.shape[1:]
 
@@ -99,7 +99,8 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
 
     `tasks` keeps the first so many.
     """
-    size = _whole(classes_per_task, "classes_per_task")
+    given(source, Source, "source")
+    size = whole()(classes_per_task, "classes_per_task")
     divisors = [number for number in range(1, source.classes + 1) if source.classes % number == 0]
     if size not in divisors:
         raise SupSupError(
@@ -107,11 +108,11 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
             f"use classes_per_task = {' or '.join(map(str, divisors))}"
         )
     count = source.classes // size
-    if tasks is not None and _whole(tasks, "tasks") > count:
+    if tasks is not None and whole()(tasks, "tasks") > count:
         raise SupSupError(f"{tasks} tasks were asked for, but {source.classes} classes by {size} make only {count}")
     order = torch.arange(source.classes)
     if seed is not None:
-        order = philox.permutations(_whole(seed, "seed"), ["split"], source.classes)[0]
+        order = philox.permutations(whole()(seed, "seed"), ["split"], source.classes)[0]
     groups = order.view(count, size).sort(dim=1).values
 
     def make(index: int) -> Task:
@@ -137,14 +138,4 @@ def _of_classes(part: Callable[..., Part], labels: Tensor, group: Tensor) -> Par
 
 
 def _first(tasks: int) -> range:
-    count = _whole(tasks, "tasks")
-    if count < 0:
-        raise SupSupError(f"tasks is {count}; give 0 or more")
-    return range(count)
-
-
-def _whole(value: int, what: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise SupSupError(f"{what} is {value!r}; give a whole number") from None
+    return range(whole(0, _MOST_TASKS)(tasks, "tasks"))

@@ -14,9 +14,11 @@ from supsup.data.augmentation import Augmentation
 from supsup.data.device_copies import on_device
 from supsup.devices import resolve
 from supsup.errors import SupSupError
+from supsup.validation import check_fields, given, text, whole
 
 Device = str | torch.device
 GREY, BLACK = -1, -2  # in a map of pixels: what is shown where no pixel of the image is
+_PIXELS = (torch.uint8, torch.float32)
 
 
 def pixels_per_channel(shape: tuple[int, ...]) -> int:
@@ -46,6 +48,7 @@ class Part:
     augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         kept = len(self.images) if self.rows is None else len(self.rows)
         if len(self.labels) != kept:
             raise SupSupError(f"{len(self.labels)} labels for {kept} images; give one label for each image kept")
@@ -54,6 +57,44 @@ class Part:
             raise SupSupError(f"the pixel map has {len(self.pixels)} entries; give one for each of the {count} pixels")
         if self.augmentation is not None and len(self.shape) != 3:
             raise SupSupError(f"images of shape {self.shape} cannot be cropped; give [n, channels, height, width]")
+
+    def _check_kinds(self) -> None:
+        """Kinds and shapes of tensors; their values are looked at when they are learned from."""
+        given(self.images, Tensor, "Part.images")
+        given(self.labels, Tensor, "Part.labels")
+        if self.images.dtype not in _PIXELS or self.images.ndim < 2:
+            raise SupSupError(
+                f"images of a part must be uint8 or float32, [n, features] or [n, channels, height, width]; "
+                f"got {self.images.dtype} {list(self.images.shape)}"
+            )
+        for name in ("labels", "rows", "pixels"):
+            tensor = getattr(self, name)
+            if tensor is None and name != "labels":
+                continue
+            if given(tensor, Tensor, f"Part.{name}").dtype != torch.int64 or tensor.ndim != 1:
+                raise SupSupError(
+                    f"{name} of a part must be int64, one dimension; got {tensor.dtype} {list(tensor.shape)}"
+                )
+        self._check_within("rows", 0, len(self.images))
+        self._check_within("pixels", BLACK, pixels_per_channel(self.shape))
+        for name in ("gain", "offset"):
+            tensor = given(getattr(self, name), Tensor, f"Part.{name}")
+            if tensor.dtype != torch.float32 or tensor.numel() not in (1, *self.shape[:-2]):
+                raise SupSupError(
+                    f"{name} of a part must be float32, one number or one for each channel; "
+                    f"got {tensor.dtype} {list(tensor.shape)}"
+                )
+        if self.augmentation is not None:
+            given(self.augmentation, Augmentation, "Part.augmentation")
+
+    def _check_within(self, name: str, least: int, below: int) -> None:
+        """Kernels read memory at these indices; those on a GPU come from a part on the CPU, which was checked."""
+        indices: Tensor | None = getattr(self, name)
+        if indices is None or not indices.numel() or indices.device.type != "cpu":
+            return
+        low, high = indices.aminmax()
+        if int(low) < least or int(high) >= below:
+            raise SupSupError(f"{name} of a part must be from {least} to {below - 1}; got {int(low)} to {int(high)}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -93,7 +134,11 @@ class Part:
         """
         if device is not None:
             return self.on(device).batch(positions)
-        return self._made(positions.to(self.images.device))
+        check_positions(positions)
+        try:
+            return self._made(positions.to(self.images.device))
+        except IndexError as error:
+            raise SupSupError(f"there is no image at one of these positions of {self}: {error}") from error
 
     def training_batches(self, positions: Iterable[Tensor], seed: int, task: str) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches at these positions, step by step, with the augmentation drawn for each; see `batch`."""
@@ -110,8 +155,7 @@ class Part:
 
     def batches(self, size: int, device: Device | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """All images and labels, in order, `size` at a time; the last batch may be shorter."""
-        if size < 1:
-            raise SupSupError(f"batches of {size} images were asked for; use 1 or more")
+        size = whole(1)(size, "size")
         part = self if device is None else self.on(device)
         starts = range(0, len(self), size)
         return (part.batch(torch.arange(start, min(start + size, len(self)))) for start in starts)
@@ -156,3 +200,14 @@ class Task:
     train: Part
     test: Part
     classes: int
+
+    def __post_init__(self) -> None:
+        check_fields(self, name=text, classes=whole(1))
+        given(self.train, Part, "Task.train")
+        given(self.test, Part, "Task.test")
+
+
+def check_positions(positions: Tensor) -> None:
+    """An error unless these can be positions of images in a part."""
+    if given(positions, Tensor, "positions").dtype != torch.int64 or positions.ndim != 1:
+        raise SupSupError(f"positions must be int64, one dimension; got {positions.dtype} {list(positions.shape)}")

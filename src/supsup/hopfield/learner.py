@@ -36,6 +36,7 @@ from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.nets.registry import architecture_of
 from supsup.protocol import Prediction
 from supsup.tasks import LearnedTask, TaskTable, now
+from supsup.validation import flag, listed, plain_tensor, text, whole
 
 
 class MemoryFull(UserWarning):
@@ -74,8 +75,8 @@ class HopSupSup:
         self.net = FrozenNet(net, seed, self.device)
         self.rule = rule
         self._store = rule_named(rule)
-        self.recipe = recipe or UnitRecipe()
-        self.recovery = recovery or Recovery()
+        self.recipe = checks.setting(recipe, UnitRecipe, "recipe")
+        self.recovery = checks.setting(recovery, Recovery, "recovery")
         widths = net.widths[1:-1]
         self.psi = [torch.zeros(width, width, device=self.device) for width in widths]
         self.mean = [torch.zeros(width, device=self.device) for width in widths]
@@ -135,7 +136,7 @@ class HopSupSup:
         procedure  "paper" or "best-of", in place of the model's own setting
         """
         with self._lock.reading():
-            return recover_together([self], self._images(x), trace=trace, procedure=procedure)
+            return recover_together([self], self._images(x), trace=flag(trace, "trace"), procedure=procedure)
 
     def predict(
         self,
@@ -155,7 +156,7 @@ class HopSupSup:
         with self._lock.reading():
             images = self._images(x)
             answering = self._outputs_of(task, among)
-            mask = [part.view(1, -1) for part in units or self.recover(images).units]
+            mask = [part.view(1, -1) for part in (self.recover(images).units if units is None else self._units(units))]
         probabilities = outputs_together([self], images, mask)[0].softmax(-1)
         columns = torch.tensor([output for output, _, _ in answering], device=self.device)
         confidence, best = probabilities[:, columns].max(-1)
@@ -165,10 +166,13 @@ class HopSupSup:
 
     def store(self, task: str, classes: int, units: Sequence[Tensor], shape: tuple[int, ...]) -> None:
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
-        change = self._tasks.adding([LearnedTask(task, classes, now())])
+        classes = whole(1)(classes, "classes")
+        units = self._units(units)
+        change = self._tasks.adding([LearnedTask(text(task, "task"), classes, now())])
         self._check_outputs(task, classes)
+        self._check_shape(shape)
         count = len(self._tasks) + 1
-        signs = [mask.to(self.device).float() * 2 - 1 for mask in units]
+        signs = [mask.flatten().float() * 2 - 1 for mask in units]
         psi = [self._store(old, z) for old, z in zip(self.psi, signs)]
         mean = [running_mean(old, z, count) for old, z in zip(self.mean, signs)]
         with self._lock.writing():
@@ -223,10 +227,20 @@ class HopSupSup:
         """(output, task, label) of each output that may answer."""
         if task is not None and not isinstance(task, str):
             raise SupSupError("task is the name of a task; a recovered mask goes in as predict(x, units=…)")
-        asked = [task] if task is not None else among
+        asked = [task] if task is not None else checks.among_tasks(among)
         indices = range(len(self._tasks)) if asked is None else set(self._tasks.indices(asked))
         owners = [(index, task.name, label) for index, task in enumerate(self._tasks) for label in range(task.classes)]
         return [(output, name, label) for output, (index, name, label) in enumerate(owners) if index in indices]
+
+    def _units(self, units: Sequence[Tensor]) -> list[Tensor]:
+        """A mask as booleans [width] for each hidden layer, or an error if it is none of this network."""
+        widths = self._module.widths[1:-1]
+        masks = [plain_tensor(part, "units").to(self.device) for part in listed(units, "units", "tensors")]
+        if any(mask.dtype != torch.bool for mask in masks) or [mask.numel() for mask in masks] != list(widths):
+            raise SupSupError(
+                f"units must be booleans for the hidden layers of widths {list(widths)}, as recover(...).units are"
+            )
+        return masks
 
     def _checked(self, data: Task | tuple[Array, Array], name: str | None) -> Task:
         task = checks.task_to_learn(data, name, self._tasks, self.image_shape, self.device)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from supsup import philox
-from supsup.errors import SupSupError
+from supsup.validation import choice
 
 LOST = 0.01  # a pattern of which more than this share of the units does not come back is lost
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -34,9 +34,7 @@ RULES: dict[str, Rule] = {"hebb": hebb, "storkey": storkey}
 
 def rule_named(name: str) -> Rule:
     """A learning rule from its name."""
-    if name not in RULES:
-        raise SupSupError(f"unknown learning rule {name!r}; known: {', '.join(RULES)}")
-    return RULES[name]
+    return RULES[choice(*RULES)(name, "learning rule")]
 
 
 def running_mean(mean: Tensor, z: Tensor, count: int) -> Tensor:

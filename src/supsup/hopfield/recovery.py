@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from supsup import philox
-from supsup.errors import SupSupError
 from supsup.hopfield.memory import energy, settle, signs
 from supsup.nets.hop_mlp import many_outputs
 from supsup.objectives import entropy
+from supsup.validation import check_fields, choice, real, whole
 
 Procedure = Literal["paper", "best-of"]
+_MOST_STARTS, _MOST_STEPS = 256, 100_000  # a file may ask for any number
 _JUDGED = 4  # batches of images on which combinations are compared
 
 
@@ -46,12 +47,17 @@ class Recovery:
     least_steps: int = 30
 
     def __post_init__(self) -> None:
-        if self.procedure not in get_args(Procedure):
-            raise SupSupError(f"unknown procedure {self.procedure!r}; known: {', '.join(get_args(Procedure))}")
-        if self.starts < 1 or self.batch_size < 2 or self.least_steps < 1:
-            raise SupSupError("starts and least_steps must be at least 1, batch_size at least 2")
-        if not self.learning_rate > 0 or self.weight_decay < 0 or not 0 <= self.momentum < 1:
-            raise SupSupError("learning_rate must be positive, weight_decay at least 0, momentum in [0, 1)")
+        check_fields(
+            self,
+            procedure=choice(*get_args(Procedure)),
+            starts=whole(1, _MOST_STARTS),
+            learning_rate=real(above=0),
+            momentum=real(0, below=1),
+            weight_decay=real(0),
+            energy_weight=real(),
+            batch_size=whole(2),
+            least_steps=whole(1, _MOST_STEPS),
+        )
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from supsup.data import Part
-from supsup.errors import SupSupError
 from supsup.nets.hop_mlp import many_outputs
 from supsup.scores import soft_mask
 from supsup.training.order import batch_positions
+from supsup.validation import check_fields, real, whole
+
+_MOST = 10**9  # epochs or images of a batch
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,14 @@ class UnitRecipe:
     batch_size: int = 128
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 2:
-            raise SupSupError(
-                f"epochs must be at least 1 and batch_size at least 2; got {self.epochs}, {self.batch_size}"
-            )
-        if not self.learning_rate > 0 or self.weight_decay < 0 or not 0 <= self.momentum < 1:
-            raise SupSupError("learning_rate must be positive, weight_decay at least 0, momentum in [0, 1)")
+        check_fields(
+            self,
+            learning_rate=real(above=0),
+            momentum=real(0, below=1),
+            weight_decay=real(0),
+            epochs=whole(1, _MOST),
+            batch_size=whole(2, _MOST),
+        )
 
     def steps(self, images: int) -> int:
         """How many batches the epochs make, laid end to end; the last is filled up from one epoch more."""

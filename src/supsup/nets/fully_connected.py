@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from supsup.errors import SupSupError
 from supsup.nets.registry import architecture
+from supsup.nets.sizes import layer_widths, size
 from supsup.nets.structure import as_built
 
 
@@ -18,10 +18,8 @@ class FullyConnected(nn.Module):
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        if len(widths) < 2 or any(width < 1 for width in widths):
-            raise SupSupError(f"widths must be at least two positive numbers, inputs first; got {list(widths)}")
-        self.widths = tuple(widths)
-        self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(widths))
+        self.widths = layer_widths(widths, least=2)
+        self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(self.widths))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -34,13 +32,13 @@ class FullyConnected(nn.Module):
 @architecture
 def lenet_300_100(outputs: int = 10, inputs: int = 784) -> FullyConnected:
     """LeNet 300-100."""
-    return FullyConnected((inputs, 300, 100, outputs))
+    return FullyConnected((size(inputs, "inputs"), 300, 100, size(outputs, "outputs")))
 
 
 @architecture
 def fc_1024(outputs: int = 10, inputs: int = 784) -> FullyConnected:
     """Two hidden layers of 1,024."""
-    return FullyConnected((inputs, 1024, 1024, outputs))
+    return FullyConnected((size(inputs, "inputs"), 1024, 1024, size(outputs, "outputs")))
 
 
 def plain_layers(module: nn.Module) -> list[nn.Linear] | None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from supsup.errors import SupSupError
 from supsup.nets.registry import architecture
+from supsup.nets.sizes import layer_widths, size
 
 
 @architecture
@@ -25,12 +25,10 @@ class HopMLP(nn.Module):
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        if len(widths) < 3 or any(width < 1 for width in widths):
-            raise SupSupError(f"widths must be at least three positive numbers, inputs first; got {list(widths)}")
-        self.widths = tuple(widths)
-        self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(widths))
+        self.widths = layer_widths(widths, least=3)
+        self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(self.widths))
         self.norms = nn.ModuleList(
-            nn.BatchNorm1d(width, affine=False, track_running_stats=False) for width in widths[1:-1]
+            nn.BatchNorm1d(width, affine=False, track_running_stats=False) for width in self.widths[1:-1]
         )
 
     def forward(self, x: Tensor, units: Sequence[Tensor] | None = None) -> Tensor:
@@ -46,7 +44,7 @@ class HopMLP(nn.Module):
 @architecture
 def hop_mlp(outputs: int = 10, inputs: int = 784) -> HopMLP:
     """Two hidden layers of 2,048, as in the paper."""
-    return HopMLP((inputs, 2048, 2048, outputs))
+    return HopMLP((size(inputs, "inputs"), 2048, 2048, size(outputs, "outputs")))
 
 
 def many_outputs(weights: Sequence[Tensor], x: Tensor, units: Sequence[Tensor]) -> Tensor:

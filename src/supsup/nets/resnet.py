@@ -9,7 +9,11 @@ from torch.nn.functional import avg_pool2d, max_pool2d
 
 from supsup.errors import SupSupError
 from supsup.nets.registry import architecture
+from supsup.nets.sizes import check_weights, size, sizes
 from supsup.nets.structure import as_built
+from supsup.validation import flag
+
+_MOST_BLOCKS = 10_000  # of a stage
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -83,9 +87,15 @@ class ResNet(nn.Module):
         channels: int = 3,
     ) -> None:
         super().__init__()
-        if len(blocks) != len(widths) or not blocks or min(*blocks, *widths, outputs, channels) < 1:
-            raise SupSupError(f"blocks {list(blocks)} and widths {list(widths)} must be equally many positive numbers")
+        outputs, channels = size(outputs, "outputs"), size(channels, "channels")
+        bottleneck, large_images = flag(bottleneck, "bottleneck"), flag(large_images, "large_images")
+        blocks, widths = sizes(blocks, "blocks"), sizes(widths, "widths")
+        if len(blocks) != len(widths) or not blocks or max(blocks) > _MOST_BLOCKS:
+            raise SupSupError(
+                f"blocks {list(blocks)} and widths {list(widths)} must be equally many, blocks {_MOST_BLOCKS} at most"
+            )
         kind = Bottleneck if bottleneck else BasicBlock
+        check_weights(4 * max(widths), max(4 * max(widths), channels, outputs), 49)
         stem = 64 if large_images else widths[0]
         self.large_images = large_images
         self.conv = _convolution(channels, stem, 7, 2) if large_images else _convolution(channels, stem, 3)

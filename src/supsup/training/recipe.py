@@ -15,17 +15,13 @@ from torch import Tensor
 
 from supsup.errors import SupSupError
 from supsup.scores import weights_kept
+from supsup.validation import check_fields, choice, optional, real, whole
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
 Schedule = Literal["constant", "cosine"]
 Selection = Literal["threshold", "edge-popup"]
 Transfer = Literal["none", "masks", "scores"]
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "optimiser": get_args(Optimiser),
-    "schedule": get_args(Schedule),
-    "selection": get_args(Selection),
-    "transfer": get_args(Transfer),
-}
+_MOST = 10**9  # steps, epochs or images of a batch
 
 
 @dataclass(frozen=True)
@@ -63,22 +59,27 @@ class Recipe:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        for name, kinds in _CHOICES.items():
-            if getattr(self, name) not in kinds:
-                raise SupSupError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(kinds)}")
-        if self.steps < 1 or self.batch_size < 1 or (self.epochs is not None and self.epochs < 1):
-            raise SupSupError(
-                f"steps, epochs and batch_size must be at least 1; got {self.steps}, {self.epochs}, {self.batch_size}"
-            )
-        if not self.learning_rate > 0 or self.weight_decay < 0 or not 0 <= self.momentum < 1:
-            raise SupSupError("learning_rate must be positive, weight_decay at least 0, momentum in [0, 1)")
+        check_fields(
+            self,
+            optimiser=choice(*get_args(Optimiser)),
+            learning_rate=real(above=0),
+            steps=whole(1, _MOST),
+            batch_size=whole(1, _MOST),
+            momentum=real(0, below=1),
+            weight_decay=real(0),
+            epochs=optional(whole(1, _MOST)),
+            schedule=choice(*get_args(Schedule)),
+            warm_up=real(0, below=1),
+            selection=choice(*get_args(Selection)),
+            budget=optional(real(above=0)),
+            density=optional(real(above=0, most=1)),
+            transfer=choice(*get_args(Transfer)),
+            first_decay=real(0, below=1),
+            second_decay=optional(real(0, below=1)),
+            epsilon=real(above=0),
+        )
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
-        decays = [self.first_decay, self.second_decay if self.second_decay is not None else 0.0]
-        if not all(0 <= decay < 1 for decay in decays) or not self.epsilon > 0:
-            raise SupSupError("first_decay and second_decay must be in [0, 1), epsilon positive")
-        if not 0 <= self.warm_up < 1:
-            raise SupSupError(f"warm_up is a share of the steps, at least 0 and below 1; got {self.warm_up}")
         self._check_selection()
 
     def _check_selection(self) -> None:
@@ -87,10 +88,6 @@ class Recipe:
             raise SupSupError("budget and density go with selection 'edge-popup'")
         if self.selection == "edge-popup" and len(given) != 1:
             raise SupSupError("selection 'edge-popup' needs either budget (the paper's s) or density")
-        if self.budget is not None and not self.budget > 0:
-            raise SupSupError(f"budget must be positive; got {self.budget}")
-        if self.density is not None and not 0 < self.density <= 1:
-            raise SupSupError(f"density is the share of weights kept, above 0 and at most 1; got {self.density}")
 
     def steps_for(self, images: int) -> int:
         """How many batches a task of so many images is trained for."""

@@ -70,8 +70,8 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
 def rotated(source: Source, tasks: int = 36, step: float = 10.0) -> Stream:
     """Tasks rotation-0, rotation-10, …: images turned anticlockwise by one more `step` of degrees in each.
 
-    Images are normalised first, as in the paper: each pixel then shows its nearest neighbour, and 0 (the mean, a grey)
-    where that lies outside the image.
+    Images are normalised first: each pixel then shows its nearest neighbour, and 0 (the mean, a grey) where that lies
+    outside the image. The released scripts turn images before they are normalised, which leaves the corners black.
     """
     if len(source.shape) != 3:
         raise SupSupError(

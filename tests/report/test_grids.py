@@ -1,4 +1,4 @@
-"""Tables show ours, the published number and the difference as printed, and say what missed and why."""
+"""Tables show ours, the published number and the difference as printed, and say what decided a verdict and why."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySumm
 
 def test_cells_have_ours_published_and_difference(catalogue: dict[str, Entry], results: Path) -> None:
     accuracy, right = figure_grids(entry_of(catalogue, results, "permuted"))
-    ours, not_run, missed, _, beyond = accuracy.rows
+    ours, not_run, worse, _, beyond = accuracy.rows
     assert accuracy.headings == ("10", "50", "100", "250")
     assert ours.cells[0] == Cell("93.70 ± 0.10", "93.65", "+0.05", "reproduced")
     assert not_run.cells[0] == Cell("–", "93.69")
-    assert missed.cells[0] == Cell("93.70", "94.80", "−1.10", verdict="worse")
+    assert worse.cells[0] == Cell("93.70", "94.80", "−1.10", verdict="worse")
     assert (beyond.beyond, beyond.cells[0]) == (True, Cell("93.70"))
     assert [row.label for row in right.rows] == ["SupSup GNu H, s=100"]
 

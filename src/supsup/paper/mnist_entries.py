@@ -287,6 +287,7 @@ ENTRIES = (
             _rotated_supsup("given", "SupSup (GG), task given", replace(_BINARY, scenario="GG"), {}),
         ),
         figure="bars",
+        note="Corners are grey here and black in the released script (docs/released.md).",
     ),
     Entry(
         "batche-inference",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, overload
@@ -25,12 +25,12 @@ from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, infer
 from supsup.kernels.graphs import WAITING
-from supsup.learning import Learning
+from supsup.learning import Learning, train_together
 from supsup.observing import Observer
 from supsup.protocol import Prediction
 from supsup.state import ModelState, Settings
 from supsup.tasks import Extras
-from supsup.training import Recipe, train_masks
+from supsup.training import Recipe
 from supsup.validation import choice, given, plain_tensor
 
 _PARTS = ("state", "net", "bank", "device", "_learning", "_observer")  # of every model
@@ -391,14 +391,6 @@ def load(
 
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
     """Several models on one frozen network learn a task, each with its own recipe; in one go where they allow it."""
-    with ExitStack() as held:
-        for model in sorted(models, key=id):
-            held.enter_context(model.state.changing)
-        for model in models:
-            checks.stream_to_learn([task], model.state.tasks, model.net, model.image_shape)
-        jobs = [model._learning.job(task) for model in models]
-        waiting = iter(models)
-        with closing(train_masks(models[0].net, jobs, advance=advance)) as groups:
-            for trained in groups:
-                for one in trained.split():
-                    next(waiting)._learning.add(one)
+    for model in models:
+        checks.stream_to_learn([task], model.state.tasks, model.net, model.image_shape)
+    train_together([model._learning for model in models], task, advance)

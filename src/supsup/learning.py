@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import torch
 from torch import Tensor
@@ -68,3 +68,16 @@ class Learning:
                 'learn all tasks in one go, or use transfer="masks"'
             )
         return self._earlier_scores.mean()
+
+
+def train_together(models: Sequence[Learning], task: Task, advance: progress.Advance) -> None:
+    """A mask for one task in each of several models on one frozen network; the task has been checked before."""
+    with ExitStack() as held:
+        for model in sorted(models, key=id):
+            held.enter_context(model.state.changing)
+        jobs = [model.job(task) for model in models]
+        waiting = iter(models)
+        with closing(train_masks(models[0].state.net, jobs, advance=advance)) as groups:
+            for trained in groups:
+                for one in trained.split():
+                    next(waiting).add(one)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+CHANGED = "+changes"  # after a commit whose tree was changed
+
 
 def provenance(device: torch.device) -> dict[str, str | int]:
     """What somebody needs to know to get the same figures again."""
@@ -28,16 +30,24 @@ def provenance(device: torch.device) -> dict[str, str | int]:
 
 
 def _commit() -> str:
-    """$SUPSUP_COMMIT if set, else the commit of the source tree that runs, marked where it was changed since."""
-    if "SUPSUP_COMMIT" in os.environ:
-        return os.environ["SUPSUP_COMMIT"]
+    """The commit of the source that runs: what $SUPSUP_COMMIT says, else that of its git tree, "" where there is none.
+
+    A git tree that was changed since is always marked; the variable is for copies of the source without one.
+    """
+    said = os.environ.get("SUPSUP_COMMIT", "").strip()
     here = Path(__file__).resolve().parent
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        changed = subprocess.run(["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True)
+        _git(here, "ls-files", "--error-unmatch", "provenance.py")  # this source is not just lying in another's tree
+        commit, changed = _git(here, "rev-parse", "HEAD"), _git(here, "status", "--porcelain", ".")
     except (OSError, subprocess.CalledProcessError):
-        return ""
-    return commit.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+        return said
+    found = said or commit
+    return f"{found}{CHANGED}" if changed and not found.endswith(CHANGED) else found
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _processor() -> str:

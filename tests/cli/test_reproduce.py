@@ -1,5 +1,6 @@
 """`supsup reproduce` as a user types it."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,15 @@ def test_list_names_everything() -> None:
     output = run("--list")
     for name in (*ENTRIES, "all-mnist"):
         assert name in output
+
+
+def test_list_shows_verdicts(tmp_path: Path) -> None:
+    """Of the results that lie there; without any, everything has still to be run."""
+    output = run("--list", "--out", str(Path(__file__).parents[2] / "results"))
+    assert re.search(r"permuted-2500 .*2 reproduced", output)
+    assert re.search(r"\d+ reproduced, \d+ better, \d+ worse, \d+ measured, \d+ not run\.", " ".join(output.split()))
+    output = " ".join(run("--list", "--out", str(tmp_path)).split())
+    assert "0 reproduced, 0 better, 0 worse, 0 measured, 93 not run. 10 more rows repeat one of these" in output
 
 
 def test_mistakes_are_answered_with_what_there_is() -> None:

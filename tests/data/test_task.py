@@ -75,7 +75,7 @@ def test_a_batch_leaves_the_shared_images_alone() -> None:
 
 
 def test_what_comes_from_outside_the_image_is_0_after_normalisation() -> None:
-    """As in the paper, which normalises before it rotates."""
+    """The mean of the data, so that it does not stand out; a black pixel would be the offset."""
     gain, offset = torch.tensor(2.0), torch.tensor(-3.0)
     part = Part(torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), gain, offset, pixels=torch.tensor([-1, 0]))
     assert part.tensors()[0].tolist() == [[0.0, -1.0]]

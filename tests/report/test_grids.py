@@ -1,4 +1,4 @@
-"""Tables show ours, the published number and the difference as printed, and say what missed and why."""
+"""Tables show ours, the published number and the difference as printed, and say what decided a verdict and why."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySumm
 
 def test_cells_have_ours_published_and_difference(catalogue: dict[str, Entry], results: Path) -> None:
     accuracy, right = figure_grids(entry_of(catalogue, results, "permuted"))
-    ours, not_run, missed, _, beyond = accuracy.rows
+    ours, not_run, worse, _, beyond = accuracy.rows
     assert accuracy.headings == ("10", "50", "100", "250")
-    assert ours.cells[0] == Cell("93.70 ± 0.10", "93.65", "+0.05")
+    assert ours.cells[0] == Cell("93.70 ± 0.10", "93.65", "+0.05", "reproduced")
     assert not_run.cells[0] == Cell("–", "93.69")
-    assert missed.cells[0] == Cell("93.70", "94.80", "−1.10", missed=True)
+    assert worse.cells[0] == Cell("93.70", "94.80", "−1.10", verdict="worse")
     assert (beyond.beyond, beyond.cells[0]) == (True, Cell("93.70"))
     assert [row.label for row in right.rows] == ["SupSup GNu H, s=100"]
 
@@ -45,9 +45,10 @@ def test_an_entry_of_which_nothing_is_known_lists_its_rows(tmp_path: Path) -> No
     assert [(row.label, row.status) for row in grid.rows] == [("the row", "not run")]
 
 
-def test_what_missed_is_said_with_what_is_known(catalogue: dict[str, Entry], results: Path) -> None:
+def test_what_decided_a_verdict_is_said_with_what_is_known(catalogue: dict[str, Entry], results: Path) -> None:
     ((label, said),) = remarks(entry_of(catalogue, results, "permuted"))
     assert label == "PSP GG"
+    assert said.startswith("Worse: ")
     assert "published 64.62" in said
     assert said.endswith("Rotations are drawn <anew> in each layer.")
     path = results / "permuted" / "psp-seed0.json"
@@ -56,8 +57,15 @@ def test_what_missed_is_said_with_what_is_known(catalogue: dict[str, Entry], res
     entry = catalogue["permuted"]
     rows = tuple(replace(row, remark="The published ones were drawn twice.") for row in entry.rows)
     known = catalogue | {"permuted": replace(entry, rows=rows)}
-    ((_, said),) = remarks(entry_of(known, results, "permuted"))  # only for the row that misses
+    (worse, said), (ours, beside) = remarks(entry_of(known, results, "permuted"))
+    assert (worse, ours) == ("PSP GG", entry.rows[-1].label)  # not for the row that is plainly reproduced
     assert said.endswith("The published ones were drawn twice.")
+    assert beside == "The published ones were drawn twice."
+    ((_, said),) = remarks(entry_of(catalogue, results, "hop"))
+    assert said == (
+        "Reproduced by the spread of its seeds alone: accuracy % is 98.50 (2 seeds, deviation 0.71), published 97.43, "
+        "1.07 above with a tolerance of 0.3 and 1.73 allowed by the spread of seeds."
+    )
 
 
 def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
@@ -79,9 +87,9 @@ def test_cost_and_origin(catalogue: dict[str, Entry], results: Path) -> None:
 
 def test_the_headline_counts_rows(catalogue: dict[str, Entry], results: Path) -> None:
     summary = summarise(catalogue, results)
-    assert headline(summary).startswith("3 reproduced, 1 missed, 1 quick run, 2 measured, ")
+    assert headline(summary).startswith("2 reproduced, 1 better, 1 worse, 2 measured, 6 not run, 1 quick run.")
     timed = headline(replace(summary, mnist_time=WallTime(7200, "a GPU")))
-    assert timed.endswith(" not run. One seed of every row of the MNIST half took 2.0 h (a GPU).")
+    assert timed.endswith(" quick run. One seed of every row of the MNIST half took 2.0 h (a GPU).")
 
 
 def test_numbers_read_well() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from supsup.paper import Entry
+from supsup.paper.tolerances import TOLERANCES
 from supsup.report.page import page
 from supsup.report.summary import summarise
 
@@ -67,7 +69,12 @@ def test_everything_is_on_the_page(catalogue: dict[str, Entry], results: Path) -
     assert len(plots) >= len(catalogue)
     assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
     assert "Rotations are drawn &lt;anew&gt; in each layer." in text
-    assert "accuracy % (tasks learned: 100) is 60.00, published 64.62, 4.62 below with a tolerance of 0.3" in text
+    worse = (
+        "Worse: accuracy % (tasks learned: 100) is 60.00 (one seed), published 64.62, 4.62 below with a tolerance of"
+    )
+    assert f"{worse} 0.3." in text
+    assert all(tolerance.source in html.unescape(text) for tolerance in TOLERANCES)
+    assert '<td class="bad">worse</td><td>0.3</td>' in text
     assert "93.70 ± 0.10<small>paper 93.65 (+0.05)</small>" in text
     assert text.count("ours, not in the paper") >= 1
     assert "380,000" in text

@@ -15,7 +15,8 @@ from supsup.paper.entries import ENTRIES
 from supsup.report.grids import headline
 from supsup.report.markdown import ROWS_PAGE, plots, readme_block, reproduction, rows_in_full, with_block
 from supsup.report.page import page
-from supsup.report.summary import STATUSES, Summary, summarise
+from supsup.report.summary import Summary, summarise
+from supsup.report.verdicts import STATUSES
 from supsup.report.writing import write
 
 
@@ -79,6 +80,5 @@ def _closing_table(summary: Summary) -> Table:
     for status in shown:
         table.add_column(status, justify="right")
     for entry in summary.entries:
-        statuses = [row.status for row in entry.rows]
-        table.add_row(entry.entry.name, *(str(statuses.count(status) or "") for status in shown))
+        table.add_row(entry.entry.name, *(str(entry.counts[status] or "") for status in shown))
     return table

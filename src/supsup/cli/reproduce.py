@@ -18,6 +18,7 @@ from supsup.paper.reproduction import reproduce as run_entries
 from supsup.paper.scales import SCALES
 from supsup.paper.sizes import add_bytes
 from supsup.report.comparison import comparison_table, entries_table
+from supsup.report.grids import headline
 from supsup.report.summary import summarise
 
 
@@ -25,7 +26,9 @@ def reproduce(
     names: Annotated[
         list[str] | None, Argument(help="Tables and figures (see --list), or all-mnist or all.", metavar="NAME…")
     ] = None,
-    show_list: Annotated[bool, Option("--list", help="Say what there is and stop.")] = False,
+    show_list: Annotated[
+        bool, Option("--list", help="Say what there is, with the verdicts on what has been run, and stop.")
+    ] = False,
     row: Annotated[list[str] | None, Option(help="Only these rows; may be given several times.")] = None,
     scale: Annotated[
         str, Option(help="quick: fewer tasks and steps, minutes on 2 cores. full: as the paper has it.")
@@ -52,7 +55,9 @@ def reproduce(
     """
     console = Console()
     if show_list:
-        console.print(entries_table(ENTRIES.values(), GROUPS))
+        found = summarise(ENTRIES, out or Path("results"))
+        console.print(entries_table(found, GROUPS))
+        console.print(headline(found), highlight=False)
         return
     if not names:
         raise SupSupError(f"say what to reproduce: {', '.join([*ENTRIES, *GROUPS])}")

@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from supsup.paper.experiments import Experiment, Json, settings_of
+from supsup.paper.experiments import Experiment, Json
+from supsup.paper.settings import settings_of
+from supsup.paper.tolerances import Tolerance
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of a table or curve of a figure.
 
-    name        part of the file names in results/
-    experiment  what is trained and how it is graded, at full scale
-    published   by figure ("accuracy %", …) and place on the entry's axis ("10", "250", … or "" for a single number)
-    tolerance   how many points below the published value still count as reproduced; None where nothing was published
-    beyond      not in the paper: shown in the same table, and said to be ours
-    remark      what is known about why ours may differ, said where it misses
+    name            part of the file names in results/
+    experiment      what is trained and how it is graded, at full scale
+    published       by figure ("accuracy %", …) and place on the entry's axis ("10", "250", … or "" for a single number)
+    tolerance       how far from the published value still counts as reproduced; None: measured, without a verdict
+    beyond          a method or a question that the paper does not have: shown in the same table, said to be ours, and
+                    never called reproduced; what it has of `published` is the paper's own method, for orientation
+    remark          what is known about why ours differs, said where it is not plainly reproduced
+    less_is_better  a cost
+    same_as         "entry/row" whose measurement this one repeats though it is made by other settings
     """
 
     name: str
     label: str
     experiment: Experiment
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None
     beyond: bool = False
     remark: str = ""
+    less_is_better: bool = False
+    same_as: str = ""
 
     @property
     def settings(self) -> dict[str, Json]:
@@ -50,3 +57,25 @@ class Entry:
     axis: str = ""
     figure: str = "curves"
     note: str = ""
+
+
+def repeated(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Rows whose measurement stands in an earlier row already: "entry/row" by "entry/row".
+
+    A row repeats another that has the same experiment, unless it is held against other published figures: that is
+    another comparison.
+    """
+    rows = {f"{entry.name}/{row.name}": row for entry in entries.values() for row in entry.rows}
+    first: dict[tuple[object, ...], list[str]] = {}
+    repeats: dict[str, str] = {}
+    for name, row in rows.items():
+        kind, training, own = row.experiment.kind, row.experiment.training, row.experiment.own
+        earlier = first.setdefault((kind, training, own), [])
+        same = [other for other in earlier if not row.published or rows[other].published == row.published]
+        if row.same_as in rows:
+            same = [row.same_as]
+        if same:
+            repeats[name] = same[0]
+        else:
+            earlier.append(name)
+    return repeats

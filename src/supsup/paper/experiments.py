@@ -1,4 +1,4 @@
-"""What an experiment of the paper is to the rest of this package, and how its settings stand in the files of results/.
+"""What an experiment of the paper is to the rest of this package, and how a dataclass of settings is written down.
 
 Every kind of experiment is a frozen dataclass in mnist_experiments.py or image_experiments.py.
 """
@@ -48,11 +48,6 @@ class Experiment(Protocol):
 @dataclass(frozen=True)
 class NoSettings:
     """For rows that have no settings of their own."""
-
-
-def settings_of(experiment: Experiment) -> dict[str, Json]:
-    """An experiment's settings as the files in results/ have them."""
-    return {"run": experiment.kind, "training": as_json(experiment.training), "own": as_json(experiment.own)}
 
 
 def as_json(settings: Settings) -> dict[str, Json]:

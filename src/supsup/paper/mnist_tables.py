@@ -1,4 +1,4 @@
-"""Numbers printed in the paper for 250 permutations of MNIST, and what is known where ours differ.
+"""Numbers printed in the paper for 250 permutations of MNIST.
 
 SupSup's stand by network, outputs and objective, the rivals' by network and rival: accuracy in % after 10, 50, 100,
 150, 200 and 250 tasks.
@@ -23,20 +23,7 @@ SUPSUP = {
     (FC, 25, "G"): (96.31, 93.17, 91.20, 90.26, 89.04, 88.19),
     (FC, 500, "H"): (96.29, 95.94, 95.59, 95.40, 95.00, 94.91),
 }
-_DRAW = (
-    "What H infers from few outputs depends on what is drawn, the deviation says how much (also in float32: "
-    "results/frozen-network.json). The paper does not say how many runs this column is of. "
-)
-REMARKS = {
-    (FC, 200): "The published digits are those of Table 4, one of 500 outputs by its caption and the released scripts. "
-    "With every random draw of the scripts 500 outputs give them to 0.07 at all stages, while 200 are up to 0.80 below "
-    "(results/released-draws.json). Table 7 has lower digits under 500 outputs, near those of 200 here.",
-    (FC, 100): _DRAW + "With every random draw of the released scripts no stage is more than 0.26 below "
-    "(results/released-draws.json).",
-    (FC, 25): _DRAW + "With every random draw of the released scripts it is 0.79 above after 10 tasks, but up to 4.82 "
-    "below later (results/released-draws.json), so the published column is not of these draws alone.",
-}
-# Table 4's caption and the released scripts say 500 outputs; Table 9 prints the same digits under s = 200.
+# Section 4.2 and the released scripts say 500 outputs for Table 4; Table 9 prints the same digits under s = 200.
 TABLE_4 = {objective: SUPSUP[FC, 200, objective] for objective in ("H", "G")}
 RIVALS = {
     (LENET, "psp"): (94.80, 83.58, 64.62, 51.18, 42.69, 36.74),

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from supsup.paper.experiments import Experiment, Json, settings_of
+from supsup.paper.experiments import Experiment, Json
+from supsup.paper.settings import recorded, settings_of
 from supsup.provenance import provenance
 
 E = TypeVar("E", bound=Experiment, covariant=True)
@@ -39,9 +40,11 @@ class Wanted(Generic[E]):
         return self.folder / self.entry / f"{self.row}-seed{seed}.json"
 
     def finished(self, seed: int) -> bool:
-        """Whether that file has been written with these settings."""
+        """Whether that file has been written with these settings and defaults."""
         record = read(self.path(seed))
-        return record is not None and record.get("scale") == self.scale and record.get("settings") == self.settings
+        if record is None or record.get("scale") != self.scale or not isinstance(record.get("settings"), dict):
+            return False
+        return recorded(record["settings"]) == self.settings
 
 
 @dataclass(frozen=True)

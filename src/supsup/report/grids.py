@@ -7,16 +7,18 @@ import re
 from dataclasses import dataclass
 
 from supsup.paper.records import PLAIN_WAY
-from supsup.report.summary import (
-    AVERAGE,
-    MISSED,
-    PAPERS_COUNT,
+from supsup.paper.tolerances import TOLERANCES
+from supsup.report.summary import AVERAGE, PAPERS_COUNT, EntrySummary, RowSummary, Summary
+from supsup.report.verdicts import (
+    ALWAYS_COUNTED,
+    BETTER,
+    LARGEST_SPREAD,
     QUICK,
-    EntrySummary,
+    WORSE,
+    Judgement,
     OverSeeds,
-    RowSummary,
-    Summary,
-    shortfalls,
+    deciding,
+    judgements,
 )
 
 DASH = "–"
@@ -25,22 +27,28 @@ TIMES = ("learning", "grading", PLAIN_WAY)
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured, with what was published and the difference where a number is published."""
+    """What was measured, with what was published, the difference, and its verdict where a number is published."""
 
     text: str
     published: str = ""
     difference: str = ""
-    missed: bool = False
+    verdict: str = ""
 
 
 @dataclass(frozen=True)
 class GridRow:
-    """A line of a table: its label, whether it is ours alone, its cells and its verdict."""
+    """A line of a table: its label, whether it is ours alone, its cells and its verdict.
+
+    repeats    "entry/row" where the same measurement is counted
+    tolerance  the row's, as it is printed
+    """
 
     label: str
     beyond: bool
     cells: tuple[Cell, ...]
     status: str = ""
+    repeats: str = ""
+    tolerance: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Grid:
 def figure_grids(summary: EntrySummary) -> list[Grid]:
     """A table for each figure of an entry; the verdicts stand in the first, which is there in any case."""
     if not summary.figures:
-        rows = [GridRow(row.row.label, row.row.beyond, (), row.status) for row in summary.rows]
+        rows = [_grid_row(row, ()) for row in summary.rows]
         return [Grid("No numbers were printed, and none measured yet", (), tuple(rows), statuses=True)]
     return [_figure_grid(summary, figure, first=index == 0) for index, figure in enumerate(summary.figures)]
 
@@ -73,8 +81,7 @@ def closing_grid(summary: EntrySummary) -> Grid:
         cell = _cell(row, figure, position)
         where = "" if position == common else f" ({summary.entry.axis}: {position})"
         ours, *others = _single(cell)
-        cells = (Cell(ours.text + where, missed=ours.missed), *others)
-        rows.append(GridRow(row.row.label, row.row.beyond, cells, row.status))
+        rows.append(_grid_row(row, (Cell(ours.text + where, verdict=ours.verdict), *others)))
     caption = f"{figure}, {summary.entry.axis}: {common}" if common else figure
     return Grid(caption, ("ours", "published", "difference"), tuple(rows), statuses=True)
 
@@ -93,38 +100,55 @@ def origin_grid(summary: EntrySummary) -> Grid:
     return Grid("Cost (means over seeds) and origin of each row", headings, tuple(rows))
 
 
+def tolerance_grid() -> Grid:
+    """The tolerances of all rows, and where they come from."""
+    rows = [GridRow(t.rows, False, (Cell(f"{t.points:g}"), Cell(t.source))) for t in TOLERANCES]
+    return Grid("tolerance t, in points", ("t", "where it comes from"), tuple(rows))
+
+
 def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
-    """Label and text for each row that has something to be said: by how much it missed, and its notes."""
+    """Label and text for each row that has something to be said: what decided its verdict, and what is known of why."""
     said = []
     for row in summary.rows:
-        words = [missed_by(row, summary.entry.axis), row.row.remark] if row.status == MISSED else []
+        decided = None if row.status == QUICK else deciding(row.row, row.figures, row.status)
+        words = [] if decided is None else [verdict_in_words(decided, row.status, summary.entry.axis)]
+        if row.results and (decided is not None or row.row.beyond):
+            words.append(row.row.remark)
         if row.status == QUICK:
             words.append("Only a quick run is there: smaller than the paper's setting, so it has no verdict.")
         words += row.notes
-        if row.status == MISSED and not row.notes and not row.row.remark:
+        if row.status == WORSE and not row.notes and not row.row.remark:
             words.append("Why is not known yet.")
-        if words:
+        if any(words):
             said.append((row.row.label, " ".join(filter(None, words))))
     return said
 
 
-def missed_by(row: RowSummary, axis: str) -> str:
-    """Where a missed row is furthest from its number, in a sentence."""
-    gaps = {position: gap for position, gap in shortfalls(row.row, row.figures).items() if gap}
-    figure, position = max(gaps, key=lambda key: gaps[key] or 0.0)
-    ours, published = row.figures[figure][position], row.row.published[figure][position]
-    at = f" ({axis}: {position})" if position else ""
-    spread = "" if ours.deviation is None else f" ({ours.seeds} seeds, deviation {ours.deviation:.2f})"
+def verdict_in_words(decided: Judgement, status: str, axis: str) -> str:
+    """What decided a verdict, in a sentence."""
+    ours, published = decided.ours, decided.published
+    assert ours is not None  # what has not been measured decides nothing
+    at = f" ({axis}: {decided.position})" if decided.position else ""
+    spread = " (one seed)" if ours.deviation is None else f" ({ours.seeds} seeds, deviation {ours.deviation:.2f})"
+    side = "above" if decided.difference > 0 else "below"
+    limit = f"with a tolerance of {decided.tolerance:g}"
+    if ours.deviation is not None and ours.deviation > LARGEST_SPREAD:
+        limit += ", which no such spread can widen"
+    elif decided.allowed > decided.tolerance:
+        limit += f" and {decided.allowed:.2f} allowed by the spread of seeds"
+    begin = status.capitalize() if status in (BETTER, WORSE) else "Reproduced by the spread of its seeds alone"
     return (
-        f"Missed: {figure}{at} is {ours.mean:.2f}{spread}, published {published:.2f}, "
-        f"{published - ours.mean:.2f} below with a tolerance of {row.row.tolerance:g}."
+        f"{begin}: {decided.figure}{at} is {ours.mean:.2f}{spread}, published {published:.2f}, "
+        f"{abs(decided.difference):.2f} {side} {limit}."
     )
 
 
 def headline(summary: Summary) -> str:
     """How many rows have which verdict, and the time they took."""
-    counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
-    said = [f"{counts}."]
+    counts = summary.counts.items()
+    said = [", ".join(f"{count} {status}" for status, count in counts if count or status in ALWAYS_COUNTED) + "."]
+    if summary.repeats:
+        said.append(f"{summary.repeats} more rows repeat one of these and are not counted.")
     if summary.mnist_time is not None:
         took = shown_time(summary.mnist_time.seconds)
         said.append(f"One seed of every row of the MNIST half took {took} ({summary.mnist_time.device}).")
@@ -152,6 +176,12 @@ def shown_bytes(count: float | None) -> str:
     return DASH if count is None else f"{count:,.0f}"
 
 
+def _grid_row(row: RowSummary, cells: tuple[Cell, ...]) -> GridRow:
+    """A line with its verdict."""
+    tolerance = DASH if row.row.tolerance is None else f"{row.row.tolerance.points:g}"
+    return GridRow(row.row.label, row.row.beyond, cells, row.status, row.repeats, tolerance)
+
+
 def _figure_grid(summary: EntrySummary, figure: str, first: bool) -> Grid:
     positions = summary.positions(figure)
     single = positions == ("",)
@@ -162,7 +192,7 @@ def _figure_grid(summary: EntrySummary, figure: str, first: bool) -> Grid:
         cells = [_cell(row, figure, position) for position in positions]
         if single:
             cells = _single(cells[0])
-        rows.append(GridRow(row.row.label, row.row.beyond, tuple(cells), row.status if first else ""))
+        rows.append(_grid_row(row, tuple(cells)) if first else GridRow(row.row.label, row.row.beyond, tuple(cells)))
     caption = figure if single or not summary.entry.axis else f"{figure} by {summary.entry.axis}"
     headings = ("ours", "published", "difference") if single else positions
     return Grid(caption, headings, tuple(rows), statuses=first)
@@ -171,9 +201,9 @@ def _figure_grid(summary: EntrySummary, figure: str, first: bool) -> Grid:
 def _single(cell: Cell) -> list[Cell]:
     """A cell as three: ours, published and difference."""
     return [
-        Cell(cell.text, missed=cell.missed),
+        Cell(cell.text, verdict=cell.verdict),
         Cell(cell.published or DASH),
-        Cell(cell.difference or DASH, missed=cell.missed),
+        Cell(cell.difference or DASH, verdict=cell.verdict),
     ]
 
 
@@ -185,10 +215,11 @@ def _cell(row: RowSummary, figure: str, position: str) -> Cell:
         return Cell(shown)
     if ours is None or row.status == QUICK:
         return Cell(shown, number(figure, published))
-    gap = shortfalls(row.row, row.figures).get((figure, position))
     printed = (round(ours.mean, 2) - published) if "%" in figure else ours.mean - published
     sign = "+" if printed >= 0 else "−"
-    return Cell(shown, number(figure, published), sign + number(figure, abs(printed)), bool(gap))
+    verdicts = {(held.figure, held.position): held.verdict for held in judgements(row.row, row.figures)}
+    verdict = verdicts.get((figure, position)) or ""
+    return Cell(shown, number(figure, published), sign + number(figure, abs(printed)), verdict)
 
 
 def _spread(figure: str, spread: OverSeeds) -> str:

@@ -21,15 +21,18 @@ from supsup.report.grids import (
     headline,
     origin_grid,
     remarks,
+    tolerance_grid,
 )
-from supsup.report.summary import MISSED, STATUSES, EntrySummary, RowSummary, Summary
+from supsup.report.summary import EntrySummary, RowSummary, Summary
+from supsup.report.verdicts import RULES, STATUSES, WORSE
 
 ROWS_PAGE = "ROWS.md"
 README_MARKS = ("<!-- reproduction: made by supsup report from results/ -->", "<!-- /reproduction -->")
 MAIN_ROWS = (
     ("permuted-lenet", "supsup-H-s100", "250 permutations of MNIST, task inferred"),
     ("permuted-2500", "supsup-H", "2,500 permutations, task inferred"),
-    ("permuted-2500", "nns-H", "2,500 permutations, never announced (our rule)"),
+    ("permuted-2500", "nns-H-paper", "2,500 permutations, never announced"),
+    ("permuted-2500", "nns-H", "2,500 permutations, never announced, our rule"),
     ("rotated", "supsup-binary-H", "36 rotations by 10°, task inferred"),
     ("cifar100-gg", "supsup-s32", "SplitCIFAR100, task given"),
     ("hopfield", "paper", "HopSupSup, masks from a memory of constant size"),
@@ -40,14 +43,16 @@ def reproduction(summary: Summary, results: str = "results") -> str:
     """The whole of REPRODUCTION.md; `results` is where the files lie, seen from it."""
     parts = [
         "# Every table and figure of the paper",
-        f"Made by `supsup report --markdown` from the files in [{results}/]({results}), which `supsup reproduce` "
-        "writes; a test fails if they disagree. Tables give ours, the mean over seeds ± the sample deviation, the "
-        "published value and the difference, at the last stage. A row is *reproduced* if no percentage, at any stage, "
-        "is further below its published value than the row's tolerance. Every stage and figure of each row, its "
-        f"seconds, bytes, device, commit and command are in [{results}/{ROWS_PAGE}]({results}/{ROWS_PAGE}), and on the "
-        "HTML page that `supsup report` writes.",
         f"**{headline(summary)}**",
         _contents(summary),
+        "Tables give ours, the mean over seeds ± the sample deviation, the published value and the difference, at the "
+        "last stage.",
+        _rules(),
+        "The tolerances and where they come from, every stage and figure of each row, its seconds, bytes, device, "
+        f"commit and command are in [{results}/{ROWS_PAGE}]({results}/{ROWS_PAGE}), and on the HTML page that "
+        "`supsup report` writes. [docs/released.md](docs/released.md) has every place where the protocol here differs "
+        "from the paper's text or the authors' scripts. This page is made by `supsup report --markdown` from the files "
+        f"in [{results}/]({results}), which `supsup reproduce` writes; a test fails if they disagree.",
     ]
     if summary.damaged:
         parts.append("Files that could not be used:\n\n" + "\n".join(f"- {_text(line)}" for line in summary.damaged))
@@ -62,11 +67,14 @@ def rows_in_full(summary: Summary) -> str:
         "Made by `supsup report --markdown`; verdicts and remarks are in [REPRODUCTION.md](../REPRODUCTION.md). "
         "Cells give ours, the mean over seeds ± the sample deviation, then the published value and the difference. "
         "Rows of one training each give the time of all of it.",
+        "## Tolerances",
+        _rules(),
+        _table(tolerance_grid()),
     ]
     for entry in summary.entries:
         name = entry.entry.name
         parts += [f"## {name}", f"[{_text(entry.entry.title)}](../REPRODUCTION.md#{name})"]
-        parts += [_table(grid) for grid in figure_grids(entry)]
+        parts += [_table(grid, tolerances=grid.statuses) for grid in figure_grids(entry)]
         if entry.has_results:
             parts.append(_table(origin_grid(entry)))
     return "\n\n".join(parts) + "\n"
@@ -97,7 +105,11 @@ def readme_block(
         row = next(row for row in entries[name].rows if row.row.name == row_name)
         ours, published = _closing(entries[name], row)
         lines.append(f"| [{_text(words)}](REPRODUCTION.md#{name}) | {ours} | {published} | {row.status} |")
-    lines += ["", f"All rows are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}"]
+    lines += [
+        "",
+        "*Measured* is what has no verdict: a method of ours, with the paper's figure for its own method beside it, or "
+        f"what the paper has no number for. All rows are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}",
+    ]
     return "\n".join(lines)
 
 
@@ -107,13 +119,18 @@ def with_block(text: str, block: str, marks: tuple[str, str] = README_MARKS) -> 
     return re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _: f"{start}\n{block}\n{end}", text, flags=re.DOTALL)
 
 
+def _rules() -> str:
+    return "\n".join(f"- *{word}*: {text}" for word, text in RULES)
+
+
 def _contents(summary: Summary) -> str:
     """Every entry with the number of its rows that have each verdict."""
     shown = [status for status in STATUSES if summary.counts[status]]
-    lines = [f"| experiment | what | {' | '.join(shown)} |", "|" + "---|" * (2 + len(shown))]
+    headings = [*shown, *(["counted elsewhere"] if summary.repeats else [])]
+    lines = [f"| experiment | what | {' | '.join(headings)} |", "|" + "---|" * (2 + len(headings))]
     for entry in summary.entries:
-        statuses = [row.status for row in entry.rows]
-        counts = [str(statuses.count(status) or "") for status in shown]
+        numbers = [entry.counts[status] for status in shown] + ([entry.repeats] if summary.repeats else [])
+        counts = [str(number or "") for number in numbers]
         name = entry.entry.name
         lines.append(f"| [{name}](#{name}) | {_text(entry.entry.title)} | {' | '.join(counts)} |")
     return "\n".join(lines)
@@ -139,18 +156,25 @@ def _entry(summary: EntrySummary, results: str) -> str:
     return "\n\n".join(parts)
 
 
-def _table(grid: Grid, verdict_last: bool = False) -> str:
-    caption, headings, verdict = _text(grid.caption), list(map(_text, grid.headings)), ["verdict"] * grid.statuses
-    headings = [caption, *headings, *verdict] if verdict_last else [caption, *verdict, *headings]
-    lines = [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
-    return "\n".join([*lines, *(_row(row, grid.statuses, verdict_last) for row in grid.rows)])
+def _table(grid: Grid, verdict_last: bool = False, tolerances: bool = False) -> str:
+    """A table; with the rows' tolerances beside their verdicts where they are asked for."""
+    verdicts = ["verdict"] * grid.statuses + ["t"] * tolerances
+    headings = _line(_text(grid.caption), list(map(_text, grid.headings)), verdicts, verdict_last)
+    rows = []
+    for row in grid.rows:
+        label = _text(row.label) + (" *(ours, not in the paper)*" if row.beyond else "")
+        verdicts = [_verdict(row)] * grid.statuses + [row.tolerance] * tolerances
+        rows.append(_line(label, list(map(_cell, row.cells)), verdicts, verdict_last))
+    return "\n".join([headings, "|" + "---|" * (headings.count(" | ") + 1), *rows])
 
 
-def _row(row: GridRow, statuses: bool, verdict_last: bool) -> str:
-    label = _text(row.label) + (" *(ours, not in the paper)*" if row.beyond else "")
-    verdict = [f"**{row.status}**" if row.status == MISSED else row.status] if statuses else []
-    cells = list(map(_cell, row.cells))
-    return f"| {' | '.join([label, *cells, *verdict] if verdict_last else [label, *verdict, *cells])} |"
+def _line(label: str, cells: list[str], verdicts: list[str], verdict_last: bool) -> str:
+    return f"| {' | '.join([label, *cells, *verdicts] if verdict_last else [label, *verdicts, *cells])} |"
+
+
+def _verdict(row: GridRow) -> str:
+    shown = f"**{row.status}**" if row.status == WORSE else row.status
+    return f"{shown} (counted in {row.repeats.partition('/')[0]})" if row.repeats else shown
 
 
 def _cell(cell: Cell) -> str:

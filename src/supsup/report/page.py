@@ -5,9 +5,10 @@ from __future__ import annotations
 from html import escape
 
 from supsup.report.charts import entry_charts
-from supsup.report.grids import Cell, Grid, GridRow, figure_grids, origin_grid, remarks, shown_time
-from supsup.report.summary import MISSED, NOT_RUN, REPRODUCED, EntrySummary, Summary
+from supsup.report.grids import Cell, Grid, GridRow, figure_grids, origin_grid, remarks, shown_time, tolerance_grid
+from supsup.report.summary import EntrySummary, Summary
 from supsup.report.svg import STYLE, VARIABLES, WIDE_STYLE, Chart
+from supsup.report.verdicts import ALWAYS_COUNTED, BETTER, REPRODUCED, RULES, WORSE
 
 _STYLE = """
 :root{color-scheme:light dark;--good:#17693b;--bad:#a8231b;--tint:#f4f6f8}
@@ -40,6 +41,7 @@ td small{display:block;color:var(--faint);font-size:.8rem}
 .good{color:var(--good)}.bad,td.bad small{color:var(--bad)}
 .ours{color:var(--faint);border:1px solid var(--rule);border-radius:.6rem;padding:0 .4rem;font-size:.75rem;
 white-space:nowrap}
+.long td:last-child{white-space:normal;min-width:18rem}
 details{margin:0 0 1rem}summary{cursor:pointer;color:var(--c0);padding:.2rem 0}
 dl{margin:0 0 1rem;max-width:46rem}dt{font-weight:600}dd{margin:0 0 .5rem}
 @media(max-width:480px){tbody th{min-width:7.5rem;max-width:8.5rem}th,td{padding-right:.55rem}}
@@ -61,10 +63,13 @@ def page(summary: Summary) -> str:
         "<header>",
         "<h1>Supermasks in Superposition, reproduced</h1>",
         "<p>Every table and figure of the paper (Wortsman et al., NeurIPS 2020), ours beside the published numbers. "
-        "Ours is the mean over seeds ± the sample deviation; a row is <em>reproduced</em> if no percentage is further "
-        "below its published value than the row's tolerance. Made by <code>supsup report</code> from the files that "
+        "Ours is the mean over seeds ± the sample deviation. Made by <code>supsup report</code> from the files that "
         "<code>supsup reproduce</code> wrote.</p>",
         _counts(summary),
+        "<details><summary>How verdicts are given, and the tolerances t</summary>",
+        f"<dl>{''.join(f'<dt>{word}</dt><dd>{escape(text)}</dd>' for word, text in RULES)}</dl>",
+        _table(tolerance_grid(), "scroll long"),
+        "</details>",
         "</header>",
         _damaged(summary),
         _contents(summary),
@@ -78,12 +83,13 @@ def page(summary: Summary) -> str:
 
 
 def _counts(summary: Summary) -> str:
-    always = (REPRODUCED, MISSED, NOT_RUN)
     tiles = [
         f"<li><b{_tone(status) if count else ''}>{count}</b>rows {status}</li>"
         for status, count in summary.counts.items()
-        if count or status in always
+        if count or status in ALWAYS_COUNTED
     ]
+    if summary.repeats:
+        tiles.append(f"<li><b>{summary.repeats}</b>rows that repeat others</li>")
     if summary.mnist_time is not None:
         device = escape(summary.mnist_time.device)
         tiles.append(f"<li><b>{shown_time(summary.mnist_time.seconds)}</b>MNIST half, one seed, {device}</li>")
@@ -140,22 +146,27 @@ def _figure(chart: Chart) -> str:
     return f"<figure>{chart.plot}{legend}</figure>"
 
 
-def _table(grid: Grid) -> str:
-    headings = ["row", *(["verdict"] if grid.statuses else []), *grid.headings]
+def _table(grid: Grid, kind: str = "scroll") -> str:
+    headings = ["row", *(["verdict", "t"] if grid.statuses else []), *grid.headings]
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "".join(_row(row, grid.statuses) for row in grid.rows)
     label = escape(grid.caption)
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table><caption>{label}</caption>'
+        f'<div class="{kind}" role="region" tabindex="0" aria-label="{label}"><table><caption>{label}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
 def _row(row: GridRow, statuses: bool) -> str:
     mark = ' <span class="ours">ours, not in the paper</span>' if row.beyond else ""
-    verdict = f"<td{_tone(row.status)}>{escape(row.status)}</td>" if statuses else ""
+    verdict = f"<td{_tone(row.status)}>{_verdict(row)}</td><td>{row.tolerance}</td>" if statuses else ""
     cells = "".join(_cell(cell) for cell in row.cells)
     return f'<tr><th scope="row">{escape(row.label)}{mark}</th>{verdict}{cells}</tr>'
+
+
+def _verdict(row: GridRow) -> str:
+    counted = f"<small>counted in {escape(row.repeats.partition('/')[0])}</small>" if row.repeats else ""
+    return escape(row.status) + counted
 
 
 def _cell(cell: Cell) -> str:
@@ -163,10 +174,9 @@ def _cell(cell: Cell) -> str:
     if cell.published:
         difference = f" ({escape(cell.difference)})" if cell.difference else ""
         below = f"<small>paper {escape(cell.published)}{difference}</small>"
-    tone = ' class="bad"' if cell.missed else ""
-    return f"<td{tone}>{escape(cell.text)}{below}</td>"
+    return f"<td{_tone(cell.verdict) if cell.verdict == WORSE else ''}>{escape(cell.text)}{below}</td>"
 
 
 def _tone(status: str) -> str:
-    tone = {REPRODUCED: "good", MISSED: "bad"}.get(status)
+    tone = {REPRODUCED: "good", BETTER: "good", WORSE: "bad"}.get(status)
     return f' class="{tone}"' if tone else ""

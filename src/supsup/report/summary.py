@@ -10,24 +10,16 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supsup.paper.catalogue import Entry, Row
+from supsup.paper.catalogue import Entry, Row, repeated
 from supsup.paper.entries import GROUPS
-from supsup.paper.experiments import settings_of
 from supsup.paper.scales import at_scale
+from supsup.paper.settings import recorded, settings_of
+from supsup.report.verdicts import STATUSES, OverSeeds, over_seeds, status_of
 
-REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN = (
-    "reproduced",
-    "missed",
-    "partly run",
-    "quick run",
-    "measured",
-    "not run",
-)
-STATUSES = (REPRODUCED, MISSED, PARTLY, QUICK, MEASURED, NOT_RUN)
 PAPERS_COUNT, STATISTICS, BYTES, AVERAGE = "paper's count", "statistics", "bytes", "avg"
 
 WALL_TIME = "wall-time.json"
@@ -54,22 +46,17 @@ class Result:
 
 
 @dataclass(frozen=True)
-class OverSeeds:
-    """Mean and sample deviation over seeds; a deviation of one seed is not known."""
-
-    mean: float
-    deviation: float | None
-    seeds: int
-
-
-@dataclass(frozen=True)
 class RowSummary:
-    """A row of the catalogue with what was measured for it, over all its seeds."""
+    """A row of the catalogue with what was measured for it, over all its seeds.
+
+    repeats  "entry/row" where the same measurement is counted; "" where it is counted here
+    """
 
     row: Row
     status: str
     results: tuple[Result, ...] = ()
     figures: Mapping[str, Mapping[str, OverSeeds]] = field(default_factory=dict)
+    repeats: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -103,6 +90,17 @@ class EntrySummary:
     @property
     def has_results(self) -> bool:
         return any(row.results for row in self.rows)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows have each status; those that repeat others are not counted."""
+        statuses = [row.status for row in self.rows if not row.repeats]
+        return {status: statuses.count(status) for status in STATUSES}
+
+    @property
+    def repeats(self) -> int:
+        """How many rows repeat the measurement of another."""
+        return sum(bool(row.repeats) for row in self.rows)
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -141,9 +139,13 @@ class Summary:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows have each status."""
-        statuses = [row.status for entry in self.entries for row in entry.rows]
-        return {status: statuses.count(status) for status in STATUSES}
+        """How many rows have each status, each measurement counted once."""
+        return {status: sum(entry.counts[status] for entry in self.entries) for status in STATUSES}
+
+    @property
+    def repeats(self) -> int:
+        """How many rows repeat the measurement of another."""
+        return sum(entry.repeats for entry in self.entries)
 
 
 def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
@@ -153,14 +155,16 @@ def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
     by_row: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         by_row.setdefault((result.entry, result.row), []).append(result)
-    return Summary(
-        tuple(
-            EntrySummary(entry, tuple(summarise_row(row, by_row.get((name, row.name), [])) for row in entry.rows))
-            for name, entry in entries.items()
-        ),
-        (*damaged, *more_damaged),
-        mnist_time,
-    )
+    repeats = repeated(entries)
+
+    def summary_of(entry: Entry) -> EntrySummary:
+        rows = [summarise_row(row, by_row.get((entry.name, row.name), [])) for row in entry.rows]
+        return EntrySummary(
+            entry, tuple(replace(row, repeats=repeats.get(f"{entry.name}/{row.row.name}", "")) for row in rows)
+        )
+
+    found = tuple(summary_of(entry) for entry in entries.values())
+    return Summary(found, (*damaged, *more_damaged), mnist_time)
 
 
 def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Result], list[str]]:
@@ -184,8 +188,8 @@ def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Resul
                 )
             elif result.row not in rows:
                 damaged.append(f"{shown}: {name} has no row {result.row!r}; delete it if the row was renamed")
-            elif result.settings != settings_of(at_scale(rows[result.row], result.scale)):
-                damaged.append(f"{shown}: made with other settings than the catalogue has; run it again")
+            elif recorded(result.settings) != settings_of(at_scale(rows[result.row], result.scale)):
+                damaged.append(f"{shown}: made with other settings or defaults than there are now; run it again")
             else:
                 results.append(result)
     return results, damaged
@@ -231,45 +235,6 @@ def summarise_row(row: Row, results: Iterable[Result]) -> RowSummary:
         for figure, positions in figures.items()
     }
     return RowSummary(row, status_of(row, means, bool(used), bool(full)), used, means)
-
-
-def over_seeds(values: list[float]) -> OverSeeds:
-    """Mean and sample deviation."""
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return OverSeeds(mean, None, 1)
-    return OverSeeds(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), len(values))
-
-
-def status_of(row: Row, figures: Mapping[str, Mapping[str, OverSeeds]], run: bool, full: bool) -> str:
-    """The verdict on a row; a difference of exactly the tolerance, as both are printed, is still reproduced."""
-    if not run:
-        return NOT_RUN
-    if not full:
-        return QUICK
-    gaps = shortfalls(row, figures)
-    if any(gap > 0 for gap in gaps.values() if gap is not None):
-        return MISSED
-    if None in gaps.values():
-        return PARTLY
-    return REPRODUCED if gaps else MEASURED
-
-
-def shortfalls(row: Row, figures: Mapping[str, Mapping[str, OverSeeds]]) -> dict[tuple[str, str], float | None]:
-    """By figure and position, how far a row is below its published percentage less the tolerance, never under 0.
-
-    None where it has not been measured. Only percentages have a verdict: a tolerance is in points.
-    """
-    if row.tolerance is None:
-        return {}
-    gaps: dict[tuple[str, str], float | None] = {}
-    for figure, positions in row.published.items():
-        for position, published in positions.items():
-            if "%" in figure:
-                ours = figures.get(figure, {}).get(position)
-                gap = None if ours is None else round(published - row.tolerance - round(ours.mean, 2), 6)
-                gaps[figure, position] = gap if gap is None else max(0.0, gap)
-    return gaps
 
 
 def read_wall_time(entries: Mapping[str, Entry], folder: Path) -> tuple[WallTime | None, list[str]]:

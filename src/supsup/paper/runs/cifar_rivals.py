@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from supsup import nets
 from supsup.baselines import BatchE, SeparateHeads, UpperBound
 from supsup.baselines.batche import BaseWeights, LastLayer
-from supsup.baselines.initial import Filling
 from supsup.baselines.rival import Rival
 from supsup.evaluate import evaluate
+from supsup.paper import recipes
 from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import CifarRivalTraining, SplitCifarRivalExperiment
 from supsup.paper.records import Finished
@@ -19,9 +17,6 @@ from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.trials import Trial, Work
 from supsup.training import Recipe
-
-_BASIC = Recipe("adam", 1e-3, schedule="cosine", weight_decay=1e-4)
-_FILLING: Filling = "kaiming_uniform"
 
 
 def split_cifar100_rivals(trial: Trial[SplitCifarRivalExperiment], environment: Environment) -> Work:
@@ -53,12 +48,14 @@ def _sizes(model: Rival) -> dict[str, int]:
 
 def model_of(training: CifarRivalTraining, seed: int, device: torch.device) -> Rival:
     """The rival of a training; weights begin as in the released configurations."""
-    slow = recipe_of(_BASIC, training.batch_size, training.epochs, training.steps)
-    fast, fastest = replace(slow, learning_rate=1e-2), replace(slow, learning_rate=0.1)
-    net = nets.gem_resnet18(outputs=5)
+    slow, fast, fastest = (
+        recipe_of(basic, training.batch_size, training.epochs, training.steps)
+        for basic in (recipes.CIFAR_RIVALS, recipes.CIFAR_LATER, recipes.CIFAR_RANDOM)
+    )
+    net, filling = nets.gem_resnet18(outputs=5), recipes.CIFAR_FILLING
 
     def batche(base: BaseWeights, last: LastLayer, recipe: Recipe, first: Recipe | None = None) -> BatchE:
-        return BatchE(net, seed, base=base, last=last, recipe=recipe, first=first, filling=_FILLING, device=device)
+        return BatchE(net, seed, base=base, last=last, recipe=recipe, first=first, filling=filling, device=device)
 
     match training.method:
         case "batche":
@@ -68,8 +65,8 @@ def model_of(training: CifarRivalTraining, seed: int, device: torch.device) -> R
         case "batche-random-heads":
             return batche("random", "head", fastest)
         case "heads":
-            return SeparateHeads(net, seed, recipe=fast, first=slow, filling=_FILLING, device=device)
+            return SeparateHeads(net, seed, recipe=fast, first=slow, filling=filling, device=device)
         case "heads-random":
-            return SeparateHeads(net, seed, trunk="random", recipe=fast, filling=_FILLING, device=device)
+            return SeparateHeads(net, seed, trunk="random", recipe=fast, filling=filling, device=device)
         case "bounds":
-            return UpperBound(net, seed, recipe=slow, filling=_FILLING, device=device)
+            return UpperBound(net, seed, recipe=slow, filling=filling, device=device)

@@ -14,6 +14,7 @@ from supsup.evaluate import evaluate
 from supsup.grading import Known
 from supsup.inference import Inference
 from supsup.learner import SupSup
+from supsup.paper import recipes
 from supsup.paper.environment import Environment, net_of
 from supsup.paper.experiments import as_json
 from supsup.paper.mnist_experiments import SupSupExperiment, UnannouncedExperiment
@@ -22,7 +23,6 @@ from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.plain_way import plain_way
 from supsup.paper.runs.resuming import SoFar, living_in, not_learned
 from supsup.paper.trials import Trial, Work
-from supsup.training import Recipe
 
 
 def supsup(trial: Trial[SupSupExperiment], environment: Environment) -> Work:
@@ -97,7 +97,9 @@ def _model(trial: Trial[SupSupExperiment] | Trial[UnannouncedExperiment], enviro
     """The model of a trial. On a CPU, where learning takes long, it lives in a file until all rows are there, so that
     an interrupted trial goes on at the task where it was."""
     training, seed = trial.experiment.training, trial.seeds[0]
-    model = SupSup(net_of(training), seed, recipe=Recipe(steps=training.steps), device=environment.device)
+    model = SupSup(
+        net_of(training), seed, recipe=replace(recipes.MNIST, steps=training.steps), device=environment.device
+    )
     if environment.device.type != "cpu":
         yield model
         return

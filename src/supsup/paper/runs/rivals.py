@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from supsup.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
-from supsup.baselines.initial import Filling
 from supsup.baselines.rival import Rival
 from supsup.data import Stream
 from supsup.evaluate import Evaluation, evaluate
 from supsup.grading import Known
+from supsup.paper import recipes
 from supsup.paper.environment import Environment, net_of
 from supsup.paper.experiments import Experiment
 from supsup.paper.mnist_experiments import BatchEExperiment, BoundsExperiment, ConsolidationExperiment, PSPExperiment
@@ -21,7 +22,6 @@ from supsup.paper.trials import Trial, Work
 from supsup.training import Recipe
 
 Grade = Callable[[Rival, Stream], Evaluation]
-_FILLING: Filling = "kaiming_normal"  # of BatchE
 
 
 class Curve:
@@ -72,7 +72,7 @@ class Sequential:
 def psp(trial: Trial[PSPExperiment], environment: Environment) -> Work:
     """Parameter superposition with rotations."""
     training = trial.experiment.training
-    recipe = Recipe(steps=training.steps)
+    recipe = replace(recipes.MNIST, steps=training.steps)
     models = [PSP(net_of(training), seed, recipe=recipe, device=environment.device) for seed in trial.seeds]
 
     def grade(model: Rival, stream: Stream) -> Evaluation:
@@ -84,7 +84,7 @@ def psp(trial: Trial[PSPExperiment], environment: Environment) -> Work:
 def consolidation(trial: Trial[ConsolidationExperiment], environment: Environment) -> Work:
     """Online EWC or SI, class-incremental."""
     training = trial.experiment.training
-    recipe = Recipe("adam", 1e-4, steps=training.steps, batch_size=training.batch_size)
+    recipe = replace(recipes.CONSOLIDATION, steps=training.steps, batch_size=training.batch_size)
     kind = OnlineEWC if training.method == "ewc" else SI
     models = [
         kind(
@@ -122,7 +122,7 @@ def _given(
 def bounds(trial: Trial[BoundsExperiment], environment: Environment) -> Work:
     """Upper and Lower Bound come from one training: the networks kept, and what is left of the last."""
     training = trial.experiment.training
-    recipe = Recipe(steps=training.steps)
+    recipe = replace(recipes.MNIST, steps=training.steps)
     models = [UpperBound(net_of(training), seed, recipe=recipe, device=environment.device) for seed in trial.seeds]
     streams = [environment.mnist_stream(training, seed) for seed in trial.seeds]
     work = Sequential(models, streams, training.stages)
@@ -151,16 +151,16 @@ def batche(trial: Trial[BatchEExperiment], environment: Environment) -> Work:
     """BatchE with the task given, or inferred by One-Shot or ABatchE."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.mnist_stream(training, seed)
-    recipe = Recipe("adam", 1e-2, steps=training.steps, weight_decay=1e-4)
-    net, device = net_of(training), environment.device
-    model = BatchE(net, seed, base=training.base or "trained", recipe=recipe, filling=_FILLING, device=device)
+    recipe = replace(recipes.BATCHE, steps=training.steps)
+    net, device, filling = net_of(training), environment.device, recipes.BATCHE_FILLING
+    model = BatchE(net, seed, base=training.base or "trained", recipe=recipe, filling=filling, device=device)
     begin = environment.clock()
     model.learn_many(stream)
     learning = environment.clock() - begin
 
     def later_tasks(recipe: Recipe) -> BatchE:
         """BatchE as it trains all tasks but the first: vectors only."""
-        return BatchE(net, base="random", recipe=recipe, filling=_FILLING, device=device)
+        return BatchE(net, base="random", recipe=recipe, filling=filling, device=device)
 
     plain = plain_rival(model, later_tasks, stream, environment)
     known = Known()

@@ -1,0 +1,136 @@
+"""A result belongs to settings and to the defaults of its time: a changed default must not pass for the old one."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from supsup import nets
+from supsup.allocation import Allocation
+from supsup.frozen import FrozenNet
+from supsup.hopfield.recovery import Recovery
+from supsup.paper import recipes, settings
+from supsup.paper.catalogue import Row
+from supsup.paper.earlier_defaults import EARLIER
+from supsup.paper.entries import ENTRIES
+from supsup.paper.records import Wanted
+from supsup.paper.runs import RUNS
+from supsup.paper.scales import at_scale
+from supsup.paper.settings import recorded, settings_of
+from supsup.training import Recipe
+from supsup.training.batched import BatchedTrainer
+
+RESULTS = Path(__file__).parents[2] / "results"
+ROWS = {f"{entry.name}/{row.name}": row for entry in ENTRIES.values() for row in entry.rows}
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """What a row's settings say about defaults."""
+    found = ROWS[name].settings["defaults"]
+    assert isinstance(found, dict)
+    return found
+
+
+def silent(row: Row) -> dict[str, Any]:
+    """The settings of a row as files had them before they named defaults."""
+    return {name: value for name, value in row.settings.items() if name != "defaults"}
+
+
+def test_every_result_belongs_to_its_row() -> None:
+    """Of those without defaults, too: none has to be made again because defaults are written down now."""
+    paths = [path for entry in ENTRIES for path in sorted((RESULTS / entry).glob("*-seed*.json"))]
+    changed = []
+    for path in paths:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        row = ROWS[f"{path.parent.name}/{path.stem.rpartition('-seed')[0]}"]
+        if recorded(record["settings"]) != settings_of(at_scale(row, record["scale"])):
+            changed.append(path.name)
+    assert changed == []
+    assert len(paths) >= 346
+
+
+def test_settings_say_what_the_row_does_not() -> None:
+    assert defaults("permuted-lenet/supsup-H-s100") == {
+        "recipe": {
+            "optimiser": "rmsprop",
+            "learning rate": 1e-4,
+            "batch size": 128,
+            "momentum": 0.0,
+            "weight decay": 0.0,
+            "schedule": "constant",
+            "warm up": 0.0,
+            "selection": "threshold",
+            "transfer": "none",
+            "first decay": 0.9,
+            "second decay": 0.99,
+            "epsilon": 1e-8,
+        },
+        "precision": {"GPU": "bfloat16", "CPU": "float32"},
+    }
+    for name, row in ROWS.items():
+        assert ("defaults" in row.settings) == (row.experiment.kind != "mask-overhead"), name
+        assert json.loads(json.dumps(row.settings)) == row.settings
+
+
+def test_the_rule_for_new_masks_is_part_of_the_settings() -> None:
+    """Ours by default; a row that changes a part of it says that part itself."""
+    assert defaults("permuted-2500/nns-H")["allocation"]["deviations"] == 7.0
+    assert sorted(defaults("permuted-2500/nns-H-paper")["allocation"]) == ["budget", "epsilon", "every", "floor"]
+
+
+Patch = Callable[[object, str, object], None]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("permuted-lenet/supsup-H-s100", lambda patch: patch(recipes, "MNIST", Recipe(learning_rate=1e-3))),
+        ("permuted-lenet/supsup-H-s100", lambda patch: patch(settings, "MASKS", {"GPU": "float32", "CPU": "float32"})),
+        ("permuted-lenet/psp", lambda patch: patch(recipes, "MNIST", Recipe(second_decay=0.9))),
+        ("permuted-lenet/batche", lambda patch: patch(recipes, "BATCHE_FILLING", "kaiming_uniform")),
+        ("permuted-2500/nns-H", lambda patch: patch(settings, "Allocation", lambda: Allocation(deviations=5))),
+        ("hopfield/paper", lambda patch: patch(settings, "Recovery", lambda: replace(Recovery(), energy_weight=1e-3))),
+        ("cifar100-gg/heads", lambda patch: patch(recipes, "CIFAR_LATER", recipes.CIFAR_RIVALS)),
+    ],
+)
+def test_a_changed_default_makes_old_results_stale(
+    name: str, change: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that named it are run again and, if it is another than the one of their time, those that did not."""
+    row = ROWS[name]
+    wanted = Wanted("e", "r", "", "full", row.experiment, tmp_path)
+    written = [row.settings]
+    if recorded(silent(row)) == row.settings:
+        written.append(silent(row))
+    for seed, record in enumerate(written):
+        wanted.path(seed).parent.mkdir(exist_ok=True)
+        wanted.path(seed).write_text(json.dumps({"scale": "full", "settings": record}))
+        assert wanted.finished(seed)
+    change(monkeypatch.setattr)
+    assert not any(wanted.finished(seed) for seed in range(len(written)))
+
+
+def test_a_default_that_the_row_says_itself_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ROWS["permuted-2500/nns-H-paper"].settings
+    monkeypatch.setattr(settings, "Allocation", lambda: Allocation(deviations=5))
+    assert ROWS["permuted-2500/nns-H-paper"].settings == before
+
+
+def test_every_rotated_row_says_how_its_corners_are() -> None:
+    """Grey corners tell the angle, black ones do not: results with one are no results with the other."""
+    rotated = [row for row in ROWS.values() if row.settings["training"].get("stream") == "rotated"]  # type: ignore[union-attr]
+    assert len(rotated) >= 8
+    assert all(row.settings["training"]["corners"] == "black" for row in rotated)  # type: ignore[index, call-overload]
+
+
+def test_precisions_are_those_that_are_taken() -> None:
+    """What training takes on a CPU where nobody asks, and the rivals whose products may be TensorFloat-32 on a GPU."""
+    net = FrozenNet(nets.FullyConnected([784, 16, 10]), 0, torch.device("cpu"))
+    assert BatchedTrainer(net, 1, Recipe(), 128).precision == torch.float32
+    assert settings.MASKS == {"GPU": "bfloat16", "CPU": "float32"}
+    allowed = {kind for kind, run in RUNS.items() if run.rival} - {"split-cifar100-rivals"}  # those are in bfloat16
+    assert {kind for kind, known in EARLIER.items() if known["precision"] == settings.RIVALS} == allowed

@@ -148,6 +148,104 @@ class TestSaveAndLoad:
         assert len(supsup.load(path).tasks) == 2
 
 
+class TestWhatIsSavedCanBeLoaded:
+    """What a file could not give back is refused when it is given, before anything is trained or written."""
+
+    @pytest.mark.parametrize(
+        "notes",
+        ["text", None, [1], {1: 2}, {"x": object()}, {"x": float("nan")}, {"x": {3: 4}}, {"x": {1, 2}}, {"x": b"y"}],
+    )
+    def test_notes(self, notes: Any, path: Path) -> None:
+        model = tiny(1)
+        with pytest.raises(SupSupError, match="notes"):
+            model.notes = notes
+        if isinstance(notes, dict):
+            model.notes.update(notes)  # behind the setter's back
+            with pytest.raises(SupSupError, match="notes"):
+                model.save(path)
+        assert not path.exists()
+
+    def test_notes_that_are_nested_without_end(self, path: Path) -> None:
+        model = tiny(1)
+        model.notes["x"] = model.notes
+        with pytest.raises(SupSupError, match="notes"):
+            model.save(path)
+
+    @pytest.mark.parametrize(
+        "extras",
+        [
+            "text",
+            {"__metadata__": torch.ones(1)},
+            {"statistics/x": torch.ones(1)},
+            {"": torch.ones(1)},
+            {5: torch.ones(1)},
+            {"\ud800": torch.ones(1)},
+            {"x": [1.0]},
+            {"x": torch.ones(1, device="meta")},
+            {"x": torch.ones(2, 2).to_sparse()},
+            {"x": torch.ones(1, dtype=torch.complex128)},
+        ],
+    )
+    def test_extras(self, extras: Any) -> None:
+        model = tiny(1)
+        with pytest.raises(SupSupError, match="extra"):
+            model.extras["task-0"] = extras
+        assert list(model.extras) == []
+
+    def test_extras_that_share_memory_or_want_gradients(self, path: Path) -> None:
+        model, whole = tiny(1), torch.arange(6.0)
+        model.extras["task-0"] = {
+            "all": whole,
+            "some": whole[::2],
+            "same": whole,
+            "leaf": torch.ones(2, requires_grad=True),
+        }
+        model.save(path)
+        again = supsup.load(path, device="cpu").extras["task-0"]
+        assert [again[name].tolist() for name in ("all", "some", "same", "leaf")] == [
+            [0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 1, 2, 3, 4, 5], [1, 1],
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("classes", [True, 2.5, "x", 0, -1, None, 2**40, np.int64(3)])
+    def test_classes(self, classes: Any, stream: Stream) -> None:
+        model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
+        for learn in (model.learn, lambda task: model.learn_many([task])):
+            with pytest.raises(SupSupError, match="classes; give a whole number"):
+                learn(replace(stream[0], classes=classes))
+        assert model.tasks == []
+
+    @pytest.mark.parametrize("name", ["", None, 5, b"x", "a\0b", "x" * 1001, "\ud800", ("a",)])
+    def test_names(self, name: Any, stream: Stream) -> None:
+        model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
+        for learn in (model.learn, lambda task: model.learn_many([task])):
+            with pytest.raises(SupSupError, match="name"):
+                learn(replace(stream[0], name=name))
+        assert model.tasks == []
+
+    def test_statistics_of_a_training_that_went_wrong(self, convolutional: nn.Module, path: Path) -> None:
+        model = SupSup(convolutional, recipe=Recipe(steps=1), device="cpu")
+        model.learn((torch.randn(8, 784), torch.arange(8) % 5), task="a")
+        next(iter(model.bank.statistics(0).values()))[0] = torch.nan
+        with pytest.raises(SupSupError, match="statistics of task 'a' are not finite"):
+            model.save(path)
+
+    def test_a_header_that_does_not_come_back_is_not_committed(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tiny(1).save(path)
+        before = path.read_bytes()
+        with supsup.load(path, in_place=True, device="cpu") as model:
+            with monkeypatch.context() as patch:
+                patch.setattr("supsup.file.format._header_sum", lambda text, digest: os.urandom(16))
+                with pytest.raises(SupSupError, match="checksum of its header"):
+                    add(model, "more")
+                with pytest.raises(SupSupError, match="checksum of its header"):
+                    tiny(1).save(path.with_name("other"))
+            assert path.read_bytes() == before
+            assert not path.with_name("other").exists()
+        assert supsup.load(path, device="cpu").tasks == ["task-0", "more"]
+
+
 class TestOnesOwnModule:
     @staticmethod
     def net(width: int = 4, scale: float = 1.0) -> nn.Module:

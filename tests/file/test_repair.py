@@ -1,10 +1,15 @@
 """Damaged files: what is intact is rescued, what is not is named, and nothing false is kept."""
 
+import hashlib
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
@@ -119,6 +124,81 @@ def test_a_ruined_beginning_costs_nothing(path: Path, length: int, compacted: bo
         expected.pop("task-1")
     overwrite(path, 0, b"\xff" * length)
     assert rescued(path) == expected
+
+
+@pytest.mark.parametrize("start", [0, 1024])
+def test_without_any_header_the_tasks_say_what_their_network_was(path: Path, start: int) -> None:
+    """Both copies gone, and with them the settings; not the masks, names, classes and the shape of the images."""
+    expected = model_file(path)
+    overwrite(path, start, b"\xff" * (3072 - start))
+    with pytest.raises(SupSupError, match=r"`supsup repair model\.supsup`"):
+        supsup.load(path)
+    assert rescued(path) == expected
+    again = supsup.load(path.with_name("rescued.supsup"), device="cpu")
+    assert (again.classes("task-3"), again.image_shape, again.seed) == (10, (200,), 0)
+    assert "header was lost" in again.notes["repaired"]
+    assert again.recipe == Recipe()
+
+
+def test_a_header_that_says_nonsense_does_not_cost_the_tasks(path: Path) -> None:
+    """Under right checksums, in both places, as an earlier version could write it."""
+    expected = model_file(path)
+    text = '{"notes": "text"}'
+    with closing(sqlite3.connect(path)) as connection:
+        (digest,) = connection.execute("SELECT tasks FROM model").fetchone()
+        total = hashlib.blake2b(digest + text.encode(), digest_size=16).digest()
+        for table in ("model", "spare"):
+            connection.execute(f"UPDATE {table} SET header = ?, checksum = ?", (text, total))
+        connection.commit()
+    assert rescued(path) == expected
+
+
+def test_a_network_of_ones_own_is_given(path: Path, tmp_path: Path) -> None:
+    def net(width: int = 8) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 4))
+
+    model = SupSup(net(), recipe=Recipe(steps=3), device="cpu")
+    x = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
+    for name in ("one", "two"):
+        model.learn((x, torch.arange(32) % 4), task=name)
+    model.save(path)
+    overwrite(path, 1024, b"\xff" * 2048)
+    with pytest.raises(SupSupError, match=r"nothing can be rescued.*net=your_module"):
+        repair(path, tmp_path / "out")
+    with pytest.raises(SupSupError, match=r"nothing can be rescued"):
+        repair(path, tmp_path / "out", net(7))
+    repair(path, tmp_path / "out", net())
+    again = supsup.load(tmp_path / "out", net(), device="cpu")
+    for name in ("one", "two"):
+        assert again.subnetwork(name).keys() == model.subnetwork(name).keys()
+        assert all(torch.equal(value, again.subnetwork(name)[key]) for key, value in model.subnetwork(name).items())
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
+    """For repair, and for what export writes."""
+    model_file(tmp_path / "sound", tasks=40)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=16k tmpfs {disk} 2>/dev/null"):
+        pytest.skip("mounting a small file system needs root")
+    try:
+        with pytest.raises(SupSupError, match="disk is full"):
+            repair(tmp_path / "sound", disk / "out")
+        model = supsup.load(tmp_path / "sound", device="cpu")
+        for name in ("out.safetensors", "out.onnx"):
+            with pytest.raises(SupSupError, match="could not be written"):
+                supsup.export(model, "task-0", disk / name)
+        assert os.listdir(disk) == []
+    finally:
+        os.system(f"umount {disk}")
+
+
+def test_no_room_for_a_copy(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_file(path)
+    overwrite(path, 1024, b"\xff" * 500)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(SupSupError, match="set TMPDIR to a folder with room"):
+        repair(path, tmp_path / "out")
 
 
 def test_what_cannot_be_rescued(path: Path, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from supsup.errors import Damaged
+
 _KEY = "network"
 _METADATA = "__metadata__"
 _LENGTH = 8  # bytes before the header of safetensors, which say how long it is
@@ -42,7 +44,7 @@ def card_of(extras: bytes) -> dict[str, Any] | None:
 
 def holds_tensors(extras: bytes) -> bool:
     """Whether there is more than a card."""
-    return b'"dtype"' in extras[: _LENGTH + int.from_bytes(extras[:_LENGTH], "little")]
+    return any(name != _METADATA for name in _parts(extras)[0])
 
 
 def _parts(extras: bytes) -> tuple[dict[str, Any], bytes]:
@@ -50,7 +52,10 @@ def _parts(extras: bytes) -> tuple[dict[str, Any], bytes]:
     if not extras:
         return {}, b""
     end = _LENGTH + int.from_bytes(extras[:_LENGTH], "little")
-    header = json.loads(extras[_LENGTH:end])
+    try:
+        header = json.loads(extras[_LENGTH:end])
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"its extras cannot be read ({error})") from error
     if not isinstance(header, dict):
-        raise ValueError("no header of safetensors")
+        raise Damaged("its extras cannot be read (no header of safetensors)")
     return header, extras[end:]

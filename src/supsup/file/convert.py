@@ -24,7 +24,7 @@ from supsup.errors import Damaged, SupSupError, printable
 from supsup.file import limits
 from supsup.file.card import holds_tensors
 from supsup.file.codec import Bytes
-from supsup.file.format import Header, PackedTask
+from supsup.file.format import Header, PackedTask, TaskRecord
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
@@ -132,7 +132,8 @@ def header_of_card(about: Mapping[str, Any], net: nn.Module | None, created: str
 
 def _built(architecture: Architecture, header: Header | None = None) -> nn.Module:
     """The network, once its size is known to be one that a file may ask for, and its shapes those of the header."""
-    sketch = architecture.sketch(limits.MOST_TENSORS)  # shapes before memory: a file may claim anything
+    most = limits.MOST_PARAMETERS if header is None else 100 + 10 * len(header.shapes)
+    sketch = architecture.sketch(most)  # shapes before memory: a file may claim anything
     if header is not None:
         _check_shapes({name: list(p.shape) for name, p in sketch.named_parameters() if name in header.shapes}, header)
     values = sum(value.numel() for value in [*sketch.parameters(), *sketch.buffers()])
@@ -199,6 +200,17 @@ def from_bytes(content: bytes, what: str) -> dict[str, Tensor]:
         raise Damaged(f"{what} cannot be read ({error})") from error
 
 
+def extras_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
+    """The tensors that lie with a task's mask, its statistics among them."""
+    tensors = holds_tensors(task.extras)
+    return from_bytes(task.extras, f"task {printable(repr(task.name))} has extras that") if tensors else {}
+
+
+def impossible(name: str, statistics: Tensor) -> Tensor:
+    """Which numbers no normalisation layer keeps: they are finite, and variances are not negative."""
+    return ~statistics.isfinite() if name.endswith("mean") else ~(statistics.isfinite() & (statistics >= 0))
+
+
 def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedTask:
     check_extras(task.extras)
     statistics = {STATISTICS + name: value for name, value in bank.statistics(index).items()}
@@ -217,18 +229,15 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
     statistics: list[dict[str, Tensor]] = []
     for task in packed:
         with explained(file.path):
-            tensors = (
-                from_bytes(task.extras, f"task {task.name!r} has extras that") if holds_tensors(task.extras) else {}
-            )
-            tensors = {name: value.to(net.device) for name, value in tensors.items()}
+            tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
-        own = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, own))
+        extras = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
+        tasks.append(LearnedTask(task.name, task.classes, task.created, extras))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):
         for name, values in stacked.items():
-            wrong = ~values.isfinite() if name.endswith("mean") else ~(values.isfinite() & (values >= 0))
+            wrong = impossible(name, values)
             if bool(wrong.any()):
                 first = tasks[int(wrong.flatten(1).any(1).nonzero()[0])]
                 raise Damaged(f"task {first.name!r} has statistics that no training gives ({name})")

@@ -283,13 +283,14 @@ def check_header(connection: sqlite3.Connection, header: Header) -> bytes:
 def read_index(connection: sqlite3.Connection, header: Header, digest: bytes) -> dict[str, tuple[int, bytes]]:
     """Position and checksum of each task, all of them there; the masks are not read."""
     index: dict[str, tuple[int, bytes]] = {}
-    last = -1
-    for values in connection.execute("SELECT position, name, checksum FROM tasks ORDER BY position"):
-        if [type(value) for value in values] != [int, str, bytes] or values[1] in index:
+    last, memory = -1, limits.MaskBytes(sum(header.sizes))
+    for values in connection.execute("SELECT position, name, checksum, length(mask) FROM tasks ORDER BY position"):
+        if [type(value) for value in values] != [int, str, bytes, int] or values[1] in index:
             raise Damaged(
                 f"task {printable(repr(values[1]))} is damaged (a value has the wrong type or is there twice)"
             )
-        position, name, checksum = values
+        position, name, checksum, stored = values
+        memory.add(stored)
         if not last < position < _MOST_POSITION:
             raise Damaged(f"task {printable(repr(name))} is damaged (its position is out of order)")
         last = position

@@ -18,6 +18,7 @@ MOST_BYTES = 2 << 30  # of memory that one file may ask for beyond what its own 
 MOST_TENSORS = 10_000  # masked weights of a network
 LONGEST_HEADER = 16 << 20  # characters
 DEEPEST = 50  # lists and mappings in one another
+MOST_PARAMETERS = 2000  # of a network of which nothing else is known
 PER_WEIGHT = 40  # bytes, while a network is built and its weights are drawn from the seed
 _PER_LEVEL = 40  # bytes for each weight, while the mean that masks are coded against is unpacked
 _PER_BIT = 2  # bytes for each weight, while masks are decoded
@@ -30,6 +31,10 @@ _RANGES: dict[str, dict[str, int]] = {  # the most that a setting in a file may 
     "allocation": {"every": 10**9, "floor": 1000, "budget": 10**9},
     "recovery": {"starts": 1000, "batch_size": 1 << 20, "least_steps": 10_000},
 }
+
+
+class TooLarge(SupSupError):
+    """A file that asks for more memory than a file may."""
 
 
 def most_bytes() -> int:
@@ -47,7 +52,7 @@ def check_bytes(needed: int, what: str) -> None:
     most = most_bytes()
     if needed > most:
         shown = f"{needed:,}" if needed < 10**18 else "more than 10¹⁸"
-        raise SupSupError(
+        raise TooLarge(
             f"{what} would take {shown} bytes of memory, and a file may ask for {most:,}; "
             f"if you trust it and have as much, set the variable {VARIABLE} to that number"
         )
@@ -77,10 +82,10 @@ class MaskBytes:
         self._each = -(-weights // 8)
         self._unpacked, self._stored = 0, 0
 
-    def add(self, stored: bytes) -> None:
-        """One more mask, before it is decoded."""
+    def add(self, stored: int) -> None:
+        """One more mask, stored in so many bytes, before it is read or decoded."""
         self._unpacked += self._each
-        self._stored += len(stored)
+        self._stored += stored
         excess = self._unpacked - _EXPANSION * self._stored
         if excess > 0:
             check_bytes(excess, "its masks, which are stored in far fewer bytes,")

@@ -94,13 +94,11 @@ class ModelFile:
         """Every task as it lies in the file, in order; an error after the last if one is missing."""
         with self._reading() as digest:
             checksums, last = state_checksums(self._connection, self.header), -1
-            memory = limits.MaskBytes(sum(self.header.sizes))
             for values in self._connection.execute(f"SELECT {COLUMNS} FROM tasks ORDER BY position"):
                 record = TaskRecord.of(values)
                 if record.position <= last:
                     raise Damaged("the file is damaged (tasks come in the wrong order)")
                 last = record.position
-                memory.add(record.mask)
                 checksums.append(record.checksum)
                 yield record
             check_complete(checksums, digest)

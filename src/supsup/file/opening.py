@@ -65,23 +65,18 @@ class Opened:
 
     def _connect_to_read(self, path: Path) -> None:
         for _ in range(_TRIES):
-            self.connection = connect(path, "ro")
-            if not self._is_unfinished():
+            try:
+                self.connection = connect(path, "ro")
+                self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
                 return
+            except sqlite3.Error as error:
+                if not is_unfinished(error):
+                    raise
             self._disconnect()
             with suppress(FileNotFoundError):  # a writer was faster and has put the file right
                 self._connect_to_copy(path)
                 return
         raise SupSupError("it is being put right by a writer; load it again")
-
-    def _is_unfinished(self) -> bool:
-        try:
-            self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
-        except sqlite3.Error as error:
-            if not is_unfinished(error):
-                raise
-            return True
-        return False
 
     def _connect_to_copy(self, path: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="supsup-")

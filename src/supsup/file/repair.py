@@ -16,7 +16,7 @@ from torch import nn
 from supsup.errors import Damaged, SupSupError, printable
 from supsup.file import journal
 from supsup.file.card import card_of
-from supsup.file.convert import header_of_card
+from supsup.file.convert import extras_of, from_bytes, header_of_card, impossible
 from supsup.file.descriptors import Held
 from supsup.file.format import (
     COLUMNS,
@@ -29,15 +29,16 @@ from supsup.file.format import (
     read_reference,
 )
 from supsup.file.journal import PAGE
-from supsup.file.limits import MaskBytes
+from supsup.file.limits import MaskBytes, TooLarge
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath, existing, full_path
 from supsup.file.reference import Reference
 from supsup.file.sqlite import connect
+from supsup.tasks import STATISTICS
 
 _UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError, OverflowError)
 _RECORDS_PER_PAGE = 8  # at most, for tasks that are worth the name
-_MOST_NETWORKS = 5  # tasks that are asked what their network was
+_MOST_NETWORKS = 3  # tasks that are asked what their network was
 _MOST_TRIED = 1 << 20  # positions of tasks that are tried one by one
 
 
@@ -61,6 +62,9 @@ class Findings:
         """Add a task to the intact or to the damaged ones."""
         try:
             record.decoded(header, self.reference)
+            for name, value in extras_of(record).items():
+                if name.startswith(STATISTICS) and bool(impossible(name, value).any()):
+                    raise Damaged(f"task {printable(repr(record.name))} has statistics that no training gives")
             if record.name in self._names:
                 raise Damaged("a second task of this name")
             self.intact.append(record)
@@ -79,7 +83,7 @@ def verify(path: AnyPath) -> Findings:
             for record in file.records():
                 findings.judge(record, file.header)
             if file.header.format > 1:
-                file.state()
+                from_bytes(file.state(), "the model's state")
     except Damaged as error:
         findings.structure.append(str(error))
     return findings
@@ -148,24 +152,32 @@ def _copy(file: Held, source: Path, copy: Path) -> None:
 
 def _read_around(path: Path, net: nn.Module | None) -> Findings:
     findings = Findings()
-    with suppress(*_UNREADABLE), closing(connect(path, "rw")) as connection:
-        connection.execute("PRAGMA writable_schema=ON")  # lets SQLite open a file that was cut off
-        if not has_our_tables(connection):
-            return findings
-        for table in ("model", "spare"):
-            with suppress(*_UNREADABLE):
-                findings.header = findings.header or read_header(connection, table)[0]
-        pages = path.stat().st_size // PAGE
-        positions = list(_positions(connection, min(_MOST_TRIED, pages * _RECORDS_PER_PAGE)))
-        if findings.header is None:
-            findings.header = _header_by_a_task(connection, positions, net, findings.structure)
-        if findings.header is not None:
-            with suppress(*_UNREADABLE):
-                findings.reference, _ = read_reference(connection, findings.header)
-            memory = MaskBytes(sum(findings.header.sizes))
-            for position in positions:
-                _read_task(connection, position, findings.header, memory, findings)
+    try:
+        with closing(connect(path, "rw")) as connection:
+            connection.execute("PRAGMA writable_schema=ON")  # lets SQLite open a file that was cut off
+            if has_our_tables(connection):
+                _read_tables(connection, path.stat().st_size // PAGE, net, findings)
+    except TooLarge:
+        raise
+    except _UNREADABLE as error:
+        findings.structure.append(printable(error))
     return findings
+
+
+def _read_tables(connection: sqlite3.Connection, pages: int, net: nn.Module | None, findings: Findings) -> None:
+    """Whatever can be read of the header and the tasks."""
+    for table in ("model", "spare"):
+        with suppress(*_UNREADABLE):
+            findings.header = findings.header or read_header(connection, table)[0]
+    positions = list(_positions(connection, min(_MOST_TRIED, pages * _RECORDS_PER_PAGE)))
+    if findings.header is None:
+        findings.header = _header_by_a_task(connection, positions, net, findings.structure)
+    if findings.header is not None:
+        with suppress(*_UNREADABLE):
+            findings.reference, _ = read_reference(connection, findings.header)
+        memory = MaskBytes(sum(findings.header.sizes))
+        for position in positions:
+            _read_task(connection, position, findings.header, memory, findings)
 
 
 def _header_by_a_task(
@@ -219,8 +231,10 @@ def _read_task(
         values = _values(connection, position)
         if values is not None:
             record = TaskRecord.of(values)
-            memory.add(record.mask)
+            memory.add(len(record.mask))
             findings.judge(record, header)
+    except TooLarge:
+        raise
     except _UNREADABLE as error:
         with suppress(*_UNREADABLE, TypeError):
             (name,) = connection.execute("SELECT name FROM tasks WHERE position = ?", (position,)).fetchone()

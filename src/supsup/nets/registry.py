@@ -52,9 +52,7 @@ class Architecture:
             if threading.get_ident() == thread:
                 count += 1
                 if count > most:
-                    raise SupSupError(
-                        f"architecture {self.name!r} with {printable(self.arguments)} has no end in sight"
-                    )
+                    raise SupSupError(f"architecture {printable(repr(self.name))} has more than {most:,} parameters")
 
         hook = register_module_parameter_registration_hook(counted)
         try:

@@ -1,0 +1,153 @@
+"""Runs every command that reads a file over every crafted one, under a limit of memory and time.
+
+`python -m tests.attack.judge FOLDER [WORD]` writes what happened to FOLDER/verdicts.json; with a word, for the files
+whose names it begins.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import stat
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import supsup
+from supsup import HopSupSup, SupSup, SupSupError
+from supsup.cli import model as commands
+from supsup.file.repair import repair, verify
+from tests.attack import crafted, planted
+from tests.attack.forging import BYSTANDER, CASES, bystander, facts, hop_model, mask_of, plain_model, residual_model
+
+assert crafted, planted  # which fill CASES
+
+MEMORY, SECONDS = 3 << 30, 20
+
+
+def main(folder: Path, word: str = "") -> None:
+    torch.set_num_threads(1)
+    models: dict[str, Any] = {"plain": plain_model(), "residual": residual_model(), "hop": hop_model()}
+    whole = {kind: facts(model) for kind, model in models.items()}
+    masks = {f"{task}/{mask_of(m, task)}" for m in models.values() if isinstance(m, SupSup) for task in m.tasks}
+    used = (
+        int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        if sys.platform == "linux"
+        else 0
+    )
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
+    verdicts = {}
+    for number, (name, (expect, kind, make)) in enumerate(CASES.items()):
+        if not name.startswith(word):
+            continue
+        place = folder / str(number)
+        place.mkdir()
+        path = place / "model.supsup"
+        make(path)
+        bystander(path).write_bytes(BYSTANDER)
+        start = time.process_time()
+        verdicts[name] = judged(path, expect, kind, whole[kind], masks) | {"seconds": time.process_time() - start}
+    used_at_most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (folder / "verdicts.json").write_text(json.dumps({"verdicts": verdicts, "bytes": used_at_most}))
+
+
+def judged(path: Path, expect: str, kind: str, whole: str, masks: set[str]) -> dict[str, Any]:
+    """What each command did, and what of it is not allowed."""
+    before, wrong = snapshot(path.parent), []
+    out = path.parent / "out"
+
+    def load(**how: Any) -> str:
+        model = HopSupSup.load(path, device="cpu") if kind == "hop" else supsup.load(path, device="cpu", **how)
+        found = facts(model)
+        if isinstance(model, SupSup):
+            model.close()
+        return found
+
+    def rescue() -> str:
+        repair(path, out)
+        rescued = supsup.load(out, device="cpu")
+        for task in rescued.tasks:
+            if f"{task}/{mask_of(rescued, task)}" not in masks and expect not in ("other", "forged"):
+                wrong.append(f"repair gave {task!r} another mask")
+        return "rescued"
+
+    commands_to_run: dict[str, Callable[[], Any]] = {
+        "load": load,
+        "verify": lambda: verify(path).clean,
+        "tasks": lambda: printed(commands.tasks, path),
+        "info": lambda: printed(commands.info, path),
+        "repair": rescue,
+    }
+    done = {name: outcome(run, wrong, name) for name, run in commands_to_run.items()}
+    out.unlink(missing_ok=True)
+    after = snapshot(path.parent)
+    wrong += [f"reading changed {name}" for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    if kind != "hop":
+        done["load in place"] = outcome(lambda: load(in_place=True), wrong, "load in place")
+    other = bystander(path)
+    if not other.exists() or other.read_bytes() != BYSTANDER:
+        wrong.append("another file is gone or changed")
+    loaded = done["load"]
+    if loaded == "refused" and expect == "right":
+        wrong.append("a sound model was refused")
+    if loaded != "refused" and (expect in ("refused", "forged") or (expect != "other" and loaded != whole)):
+        wrong.append("a wrong model was loaded")
+    return {"wrong": wrong, "done": done}
+
+
+def printed(command: Callable[[Path], None], path: Path) -> str:
+    with redirect_stdout(io.StringIO()) as text, redirect_stderr(io.StringIO()):
+        command(path)
+    return f"{len(text.getvalue())} characters"
+
+
+def outcome(run: Callable[[], Any], wrong: list[str], name: str) -> str:
+    """What a command gave, in a word; anything but an answer or an error of ours is wrong."""
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, 10 * SECONDS)
+    try:
+        return str(run())
+    except SupSupError as error:
+        text = str(error)
+        if not text.isprintable() or len(text) > 4000:
+            wrong.append(f"{name} speaks to the terminal: {text[:200]!r}")
+        return "refused"
+    except BaseException as error:
+        where = "".join(traceback.format_tb(error.__traceback__)[-3:])
+        wrong.append(f"{name}: {type(error).__name__}: {str(error)[:200]}\n{where}")
+        return type(error).__name__
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """What lies in a folder, to the byte and the time of the last change."""
+    found = {}
+    for file in folder.iterdir():
+        status = file.lstat()
+        content = b""
+        if stat.S_ISREG(status.st_mode):
+            with file.open("rb") as opened, suppress(MemoryError):
+                content = opened.read(1 << 20)
+        found[file.name] = f"{status.st_mode} {status.st_size} {status.st_mtime_ns} {hash(content)}"
+    return found
+
+
+def too_late(*_: object) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPROF, too_late)  # of computing
+    signal.signal(signal.SIGALRM, too_late)  # of waiting, on a machine that may be busy
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -9,7 +9,7 @@ from torch import Tensor
 from supsup import Prediction, evaluate
 from supsup.data import Stream, Task
 from supsup.errors import SupSupError
-from supsup.grading import Known, order_of_test
+from supsup.grading import Grading, Known, order_of_test
 
 
 class Oracle:
@@ -23,6 +23,7 @@ class Oracle:
                 self.known[image.numpy().tobytes()] = (task.name, place, label)
         self.wrong_at = wrong_at
         self.asked: list[str] = []  # tasks that it was told
+        self.among: set[tuple[str, ...] | None] = set()  # tasks that came into question
 
     def learn(self, data: Task, /) -> str:
         return data.name
@@ -34,6 +35,7 @@ class Oracle:
         return Prediction(labels, list(names), torch.ones(len(x)))
 
     def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str:
+        self.among.add(None if among is None else tuple(among))
         if per == "batch":
             return self.name_of(x[-1])
         return [self.name_of(image) for image in x]
@@ -110,3 +112,32 @@ def test_other_images_decide_for_another_task(stream: Stream) -> None:
     assert not torch.equal(*orders)
     assert torch.equal(orders[0], order_of_test(stream[0]))
     assert torch.equal(orders[0].sort().values, torch.arange(len(stream[0].test)))
+
+
+@pytest.mark.parametrize("protocol", ["paper", "paper-full-batch", "strict"])
+def test_tasks_learned_later_do_not_come_into_question_at_an_earlier_stage(stream: Stream, protocol: Grading) -> None:
+    """Otherwise a curve over the number of tasks learned would show the last one's difficulty everywhere."""
+    oracle = Oracle(stream[:3])
+    evaluate(oracle, stream[:3], "GNu", protocol=protocol, stages=[2])
+    assert oracle.among == {("permutation-0", "permutation-1")}
+
+
+class Unannounced(Oracle):
+    """Has a mask for each of two tasks, but takes one batch in four of the second task for the first."""
+
+    def name_of(self, image: Tensor) -> str:
+        name, place, _ = self.known[image.numpy().tobytes()]
+        return "mask-1" if name == "permutation-1" and place not in self.mistaken else "mask-0"
+
+    mistaken: frozenset[int] = frozenset()
+
+
+@pytest.mark.parametrize("mistaken", [2, 6])
+def test_a_mask_nobody_announced_belongs_to_the_task_it_is_used_for_most(stream: Stream, mistaken: int) -> None:
+    """The share of tasks inferred right under NNs hangs on it; 8 batches of each task, of which some are mistaken."""
+    oracle = Unannounced(stream[:2])
+    oracle.mistaken = frozenset(order_of_test(stream[1])[::128][:mistaken].tolist())
+    grades = evaluate(oracle, stream[:2], "NNs").grades[0]
+    assert grades["permutation-0"].inferred == 1
+    assert grades["permutation-1"].inferred == pytest.approx(1 - 0.128 * mistaken)
+    assert [grade.accuracy for grade in grades.values()] == [1, 1], "with shared labels the label counts"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from supsup import Allocation, Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Stream, Task
+from supsup.inference import infer
 from supsup.training import Job, batched
 from supsup.training.batched import BatchedTrainer
 
@@ -349,3 +350,21 @@ def test_positions_outside_a_part_are_a_mistake(stream: Stream, positions: torch
     with pytest.raises(SupSupError, match="positions must be"):
         model.observe_batches(stream[0].train, positions.long())
     assert model.tasks == []
+
+
+def test_g_leaves_the_outputs_of_the_largest_task_in_question_alone() -> None:
+    """Outputs that some task uses are not superfluous: their gradient would draw answers away from that task."""
+    generator = torch.Generator().manual_seed(0)
+    model = SupSup(nets.FullyConnected((16, 24, 12)), recipe=Recipe(steps=20, batch_size=16), device="cpu")
+    for number, classes in enumerate((2, 3, 9, 2, 3)):
+        x = torch.randn(60, 16, generator=generator)
+        model.learn((x, torch.arange(60) % classes), task=str(number))
+    x, how = torch.randn(200, 16, generator=generator), Inference(objective="G")
+    for members, classes in (([0, 1, 2, 3, 4], 9), ([0, 1, 3, 4], 3), ([0, 3], 2)):
+        found = model.infer_task(x, objective="G", among=[str(number) for number in members])
+
+        def names(most: int, members: list[int] = members) -> list[str]:
+            return [str(i) for i in infer(model.net, model.bank, x[:, None], members, most, how).tolist()]
+
+        assert found == names(classes)
+        assert all(found != names(other) for other in {2, 3, 9} - {classes}), "a test that could fail"

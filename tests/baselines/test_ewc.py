@@ -1,11 +1,13 @@
 """Fisher information by hand is that of one gradient per image."""
 
+import pytest
 import torch
+from torch import nn
 
 from supsup import Recipe, nets
 from supsup.baselines import OnlineEWC
 from supsup.baselines.consolidation import importance
-from supsup.data import Stream
+from supsup.data import Part, Stream, Task
 
 
 def test_by_hand_is_by_autograd(stream: Stream) -> None:
@@ -44,3 +46,28 @@ def test_information_adds_up_and_fades(stream: Stream) -> None:
         model.learn(stream[1])
     second = kept.memory[importance(kept.head)] - first
     assert torch.allclose(fading.memory[importance(kept.head)], 0.25 * first + second, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 4, 300])
+def test_information_is_a_mean_over_images(number: int, stream: Stream) -> None:
+    """λ = 5 was found for a mean: a sum over 60,000 images would hold every weight where it is."""
+    image = stream[0].train.batch(torch.arange(1))[0]
+    part = Part(image.expand(number, *image.shape[1:]).contiguous(), torch.zeros(number, dtype=torch.int64))
+    model = OnlineEWC(nets.FullyConnected((784, 9, 10)), recipe=Recipe(steps=1), device="cpu")
+    task = Task("same", part, part, 10)
+    state = model.begin(task)
+    alone = model.by_autograd(state, image)
+    for name, found in model.importances(task, state).items():
+        assert torch.allclose(found, alone[name], rtol=1e-3, atol=1e-8)
+
+
+def test_information_by_autograd_is_the_same_mean(stream: Stream, convolutional: nn.Module) -> None:
+    """Any module: in pieces of few images, of as many as are asked for."""
+    x, y = stream[0].train.batch(torch.arange(40))
+    part = Part(x, y % 5)
+    model = OnlineEWC(convolutional, images=20, recipe=Recipe(steps=1), device="cpu")
+    task = Task("t", part, part, 5)
+    state = model.begin(task)
+    found = model.importances(task, state)[model.head]
+    model.images = None
+    assert float(model.importances(task, state)[model.head].sum() / found.sum()) == pytest.approx(1, abs=0.5)

@@ -41,3 +41,17 @@ def test_only_weights_are_stored_and_contexts_come_back(
 def test_unknown_contexts() -> None:
     with pytest.raises(SupSupError, match="rotation, complex, binary"):
         PSP(nets.FullyConnected((784, 10)), contexts="none", device="cpu")  # type: ignore[arg-type]
+
+
+def test_every_task_and_layer_has_a_context_of_its_own(stream: Stream) -> None:
+    """One turn for all tasks is no superposition at all: PSP would be the Lower Bound."""
+    model = PSP(nets.FullyConnected((784, 12, 12, 10)), recipe=RECIPE, device="cpu")
+    first, second, again = (model.context_of(stream[i].name) for i in (0, 1, 0))
+    assert first.keys() == {f"context/{name}" for name in model.layers}
+    for name, turn in first.items():
+        assert torch.equal(turn, again[name])
+        assert not torch.allclose(turn, second[name], atol=0.1)
+        assert torch.equal(model.begin(stream[0])[name], turn), "trained through the turn that it is asked through"
+        assert torch.equal(model.state_of(stream[1].name)[name], second[name])
+    one, other = (first[f"context/{name}"] for name in model.layers[1:])
+    assert not torch.allclose(one, other, atol=0.1)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Task
+from supsup.hopfield import experiment as module
 from supsup.hopfield.experiment import Experiment, run
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
@@ -45,3 +46,22 @@ def test_the_summary_and_the_constant_memory(experiment: Experiment) -> None:
     assert line["right masks"] >= line["exactly right"]
     assert len(line["accuracy % by seed"]) == 2
     assert len(set(experiment.memory_bytes)) == 1
+
+
+@pytest.mark.parametrize(("output", "right"), [(1, (True, False)), (3, (False, True)), (9, (False, False))])
+def test_only_the_output_of_the_right_task_and_label_counts(
+    monkeypatch: pytest.MonkeyPatch, output: int, right: tuple[bool, bool]
+) -> None:
+    """Labels are not shared here: an answer in another task's outputs is wrong, even where its label would be right."""
+
+    def always(models: object, x: Tensor, units: object) -> Tensor:
+        return torch.nn.functional.one_hot(torch.full((1, len(x)), output), 10).float()
+
+    split = data.split(data.digits(), 2)
+    model = HopSupSup(nets.HopMLP((784, 64, 64, 10)), 0, recipe=UnitRecipe(batch_size=400), device="cpu")
+    monkeypatch.setattr(module, "outputs_together", always)
+    tasks = [split[0], split[3]]
+    found = run([model], tasks, []).own.accuracy[0].tolist()
+    ones = [float((task.test.labels == 1).float().mean()) for task in tasks]
+    assert found == pytest.approx([share if counts else 0.0 for share, counts in zip(ones, right)])
+    assert all(0.3 < share < 0.7 for share in ones)

@@ -170,3 +170,14 @@ def test_unknown_rules_are_named() -> None:
     assert rule_named("hebb") is hebb
     with pytest.raises(SupSupError, match="hebb, storkey"):
         rule_named("oja")
+
+
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 3), units=st.integers(1, 9))
+def test_the_energy_is_half_the_sum_over_all_pairs(seed: int, count: int, units: int) -> None:
+    """What the energy weighs against the entropy in a recovery: without the ½ the published γ would be another one."""
+    stored = patterns(seed, count, units)
+    psi = memory("storkey", stored)
+    expected = [
+        -0.5 * sum(z[u] * psi[u, v].item() * z[v] for u in range(units) for v in range(units)) for z in stored.tolist()
+    ]
+    assert energy(psi, stored).tolist() == pytest.approx(expected)

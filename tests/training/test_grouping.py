@@ -1,5 +1,9 @@
 """Which jobs go together."""
 
+import torch
+
+from supsup import Recipe, data
+from supsup.training import Job, batched
 from supsup.training.grouping import fitting, groups
 
 
@@ -20,3 +24,21 @@ def test_something_always_fits() -> None:
     assert fitting(0, 50, 10) == 10
     assert fitting(7, 100, 10) == 10
     assert fitting(10, 100, 10) == 7
+
+
+def test_tasks_of_one_source_but_of_unequal_length_are_trained_apart() -> None:
+    """One feed has as many batches for every task: a shorter one would stop late, a longer one too soon."""
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 0, 1, 4, 5])
+    images = torch.rand(10, 1, 4, 4)
+    stream = data.split(data.arrays(images, labels, images, labels), 2)
+    jobs = [Job(task, Recipe(epochs=2, batch_size=2)) for task in stream]
+    assert [job.steps for job in jobs] == [4, 2, 4]
+    together = groups(jobs, batched._alike, lambda job: 1, 10**6, 10)
+    assert [[job.task.name for job in group] for group in together] == [
+        ["classes-0-1"],
+        ["classes-2-3"],
+        ["classes-4-5"],
+    ]
+    assert batched._alike(jobs[0], jobs[2])
+    other = data.split(data.arrays(images.clone(), labels, images, labels), 2)
+    assert not batched._alike(jobs[0], Job(other[0], jobs[0].recipe)), "images of another source"

@@ -65,6 +65,10 @@ def test_jobs_go_together_that_share_images_and_length(stream: Stream) -> None:
     assert alike(first, Job(stream[1], RECIPE))
     assert not alike(first, Job(other[0], RECIPE))
     assert not alike(first, Job(plain, RECIPE))
+    rows = stream[1].train.rows
+    assert rows is not None
+    shorter = replace(stream[1].train, rows=rows[:-4], labels=stream[1].train.labels[:-4])
+    assert not alike(first, Job(replace(stream[1], train=shorter), RECIPE)), "it would be trained for too many steps"
 
 
 def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: Stream) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from supsup.data import Part, Source, fashion_mnist, mnist
+from supsup.data.cifar100 import CIFAR100
+from supsup.data.files import Archive
 from supsup.errors import SupSupError
 
+archives = importlib.import_module("supsup.data.mnist")  # `supsup.data.mnist` is also the function
 DATA = Path(os.environ.get("SUPSUP_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
@@ -28,8 +34,14 @@ def header(*shape: int) -> bytes:
 
 
 @pytest.fixture
-def blank(tmp_path: Path) -> Path:
-    """Unzipped files of the right form, all zeros."""
+def blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Unzipped files of the right form, all zeros, that no checksum is known of."""
+    for name in ("MNIST", "FASHION_MNIST"):
+        monkeypatch.setattr(archives, name, replace(getattr(archives, name), unzipped={}))
+    return zeros(tmp_path)
+
+
+def zeros(tmp_path: Path) -> Path:
     for half, count in (("train", 60_000), ("t10k", 10_000)):
         (tmp_path / f"{half}-images-idx3-ubyte").write_bytes(header(count, 28, 28) + bytes(count * 784))
         (tmp_path / f"{half}-labels-idx1-ubyte").write_bytes(header(count) + bytes(count))
@@ -60,7 +72,6 @@ def test_unzipped_files_are_read(blank: Path, load: Callable[[Path], Source], na
 
 
 def test_unzipped_files_of_another_size_are_refused(blank: Path) -> None:
-    """Unzipped files have no published checksum; their form is all there is to check."""
     (blank / "t10k-labels-idx1-ubyte").write_bytes(header(7) + bytes(7))
     with pytest.raises(SupSupError, match=r"t10k-labels-idx1-ubyte holds \[7\] values, not \[10000\]"):
         mnist(blank)
@@ -70,6 +81,24 @@ def test_labels_beyond_the_classes_are_refused(blank: Path) -> None:
     (blank / "t10k-labels-idx1-ubyte").write_bytes(header(10_000) + b"\x0b" * 10_000)
     with pytest.raises(SupSupError, match="t10k-labels-idx1-ubyte has labels up to 11"):
         mnist(blank)
+
+
+@pytest.mark.parametrize("load", [mnist, fashion_mnist])
+def test_unzipped_files_are_checked_too(tmp_path: Path, load: Callable[[Path], Source]) -> None:
+    """Files of the right form that somebody has changed would be trained on without a word."""
+    with pytest.raises(SupSupError, match="train-images-idx3-ubyte is damaged or another file: its MD5 is a6da0260"):
+        load(zeros(tmp_path))
+
+
+def test_the_real_files_unzipped_are_taken(real: Source, tmp_path: Path) -> None:
+    for path in (DATA / "mnist").glob("*.gz"):
+        (tmp_path / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    assert torch.equal(mnist(tmp_path).test_labels, real.test_labels)
+
+
+@pytest.mark.parametrize("archive", [archives.MNIST, archives.FASHION_MNIST, CIFAR100])
+def test_nothing_is_fetched_in_the_open(archive: Archive) -> None:
+    assert all(mirror.startswith("https://") for mirror in archive.mirrors)
 
 
 def test_mnist_files_are_not_taken_for_fashion_mnist(real: Source) -> None:

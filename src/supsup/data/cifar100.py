@@ -20,6 +20,7 @@ from supsup.data.decode_many import decode_all, needs_pillow
 from supsup.data.files import Archive, cache_folder, content, find, locate
 from supsup.data.source import Source
 from supsup.errors import SupSupError
+from supsup.validation import path as checked_path
 
 TARBALL = "cifar-100-binary.tar.gz"
 CIFAR100 = Archive(
@@ -47,7 +48,10 @@ def cifar100(data_dir: str | os.PathLike[str] | None = None) -> Source:
     may hold train.bin and test.bin, the archive cifar-100-binary.tar.gz, cifar100.npz (train_x, train_y, test_x,
     test_y) or a mosaic NNN-name.webp for each class. Images are kept class by class.
     """
-    halves = _local(data_dir) or _from_archive(locate(CIFAR100))
+    try:
+        halves = _local(data_dir) or _from_archive(locate(CIFAR100))
+    except OSError as error:
+        raise SupSupError(f"the files of CIFAR-100 cannot be read: {error}") from error
     assert halves is not None
     (train_x, train_y), (test_x, test_y) = (_by_class(*halves[half]) for half in ("train", "test"))
     gain = torch.tensor([1 / (255 * std) for std in _STD])
@@ -57,8 +61,8 @@ def cifar100(data_dir: str | os.PathLike[str] | None = None) -> Source:
 
 
 def _local(data_dir: str | os.PathLike[str] | None) -> Halves | None:
-    data = os.environ.get("SUPSUP_DATA") if data_dir is None else data_dir
-    above = [Path(data).expanduser()] if data else []
+    data = os.environ.get("SUPSUP_DATA") if data_dir is None else checked_path(data_dir, "data_dir")
+    above = [checked_path(data, "SUPSUP_DATA")] if data else []
     folders = [folder / CIFAR100.folders[0] for folder in above]
     folders += above if data_dir is not None else [cache_folder(CIFAR100)]
     for folder in folders:

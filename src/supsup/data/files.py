@@ -4,47 +4,58 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.client
 import os
-import tempfile
-import urllib.request
+import secrets
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from supsup import progress
+from supsup.data.download import fetched
 from supsup.errors import SupSupError
+from supsup.validation import path as checked_path
 
-_MEGABYTE = 10**6
+_LEFT_BEHIND = 3600.0  # seconds after which a part of a download is nobody's any more
 
 
 @dataclass(frozen=True)
 class Archive:
     """A data set as it is published: gzipped files with their MD5, and the addresses of folders that hold them.
 
-    folders: names that a local folder of this data set may go by; the first one is used in the cache.
+    folders:  names that a local folder of this data set may go by; the first one is used in the cache.
+    unzipped: MD5 of the same files unzipped, by the name without .gz; where there is none they are not checked.
+    most:     bytes that a file may have.
+    within:   seconds that the download of a file may take.
     """
 
     folders: tuple[str, ...]
     checksums: Mapping[str, str]
     mirrors: tuple[str, ...]
+    unzipped: Mapping[str, str] = field(default_factory=dict)
+    most: int = 200 * 10**6
+    within: float = 1800.0
 
 
-def locate(archive: Archive, data_dir: str | os.PathLike[str] | None = None, timeout: float = 30.0) -> Path:
+def locate(archive: Archive, data_dir: Any = None, timeout: float = 30.0) -> Path:
     """The folder that holds every file of the archive, gzipped or not.
 
     Looks in `data_dir` alone if given; else in $SUPSUP_DATA, then in the cache, and downloads to there what is missing.
     """
-    if data_dir is not None:
-        return _named_folder(archive, Path(data_dir).expanduser())
-    data = os.environ.get("SUPSUP_DATA")
-    cache = cache_folder(archive)
-    local = [Path(data).expanduser() / folder for folder in archive.folders] if data else []
-    for folder in (*local, cache):
-        if not _missing(archive, folder):
-            return folder
-    for name in _missing(archive, cache):
-        _download(archive, name, cache, timeout)
+    try:
+        if data_dir is not None:
+            return _named_folder(archive, checked_path(data_dir, "data_dir"))
+        data = os.environ.get("SUPSUP_DATA")
+        cache = cache_folder(archive)
+        local = [checked_path(data, "SUPSUP_DATA") / folder for folder in archive.folders] if data else []
+        for folder in (*local, cache):
+            if not _missing(archive, folder):
+                return folder
+        for name in _missing(archive, cache):
+            _download(archive, name, cache, timeout)
+    except OSError as error:
+        raise SupSupError(f"the files of {archive.folders[0]} cannot be looked for: {error}") from error
     return cache
 
 
@@ -55,23 +66,30 @@ def find(folder: Path, name: str) -> Path:
 
 
 def content(archive: Archive, path: Path) -> bytes:
-    """The unzipped bytes of a file; a gzipped one must have the published checksum."""
-    stored = path.read_bytes()
-    expected = archive.checksums.get(path.name)
-    if expected is None:
-        return stored
-    if _md5(stored) != expected:
+    """The unzipped bytes of a file, which must have the published checksum."""
+    try:
+        stored = path.read_bytes()
+    except OSError as error:
+        raise SupSupError(f"{path} cannot be read: {error}") from error
+    expected = archive.checksums.get(path.name) or archive.unzipped.get(path.name)
+    if expected is not None and _md5(stored) != expected:
         raise SupSupError(
             f"{path} is damaged or another file: its MD5 is {_md5(stored)}, not {expected}; "
             f"delete it or put a good copy in its place"
         )
-    return gzip.decompress(stored)
+    return gzip.decompress(stored) if path.name in archive.checksums else stored
 
 
 def cache_folder(archive: Archive) -> Path:
     """Where downloads of this archive are kept."""
     caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "supsup" / archive.folders[0]
+    try:
+        return (Path(caches) if caches else Path.home() / ".cache") / "supsup" / archive.folders[0]
+    except RuntimeError as error:
+        raise SupSupError(
+            f"there is no home folder to keep {archive.folders[0]} in ({error}); set SUPSUP_DATA to a folder that has "
+            f"the data, or XDG_CACHE_HOME to one where downloads may be kept"
+        ) from error
 
 
 def _named_folder(archive: Archive, data_dir: Path) -> Path:
@@ -96,12 +114,11 @@ def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None
     for mirror in archive.mirrors:
         url = f"{mirror}/{name}"
         try:
-            with urllib.request.urlopen(url, timeout=timeout) as response:
-                fetched = _fetched(response, name)
-            if _md5(fetched) == archive.checksums[name]:
-                return _write(fetched, folder / name)
-            failures.append(f"{url}: the MD5 is {_md5(fetched)}, not {archive.checksums[name]}")
-        except (OSError, http.client.HTTPException) as error:
+            got = fetched(url, name, most=archive.most, silence=timeout, within=archive.within)
+            if _md5(got) == archive.checksums[name]:
+                return _write(got, folder / name)
+            failures.append(f"{url}: the MD5 is {_md5(got)}, not {archive.checksums[name]}")
+        except (OSError, SupSupError) as error:
             failures.append(f"{url}: {error}")
     reasons = "\n  ".join(failures)
     raise SupSupError(
@@ -110,24 +127,19 @@ def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None
     )
 
 
-def _fetched(response: http.client.HTTPResponse, name: str) -> bytes:
-    """The whole answer, with a progress bar in megabytes where its length is known."""
-    pieces = []
-    megabytes = int(response.headers.get("Content-Length") or 0) // _MEGABYTE
-    with progress.bar(f"downloading {name}", megabytes, "MB", show=None if megabytes else False) as advance:
-        while piece := response.read(_MEGABYTE):
-            pieces.append(piece)
-            advance(len(piece) / _MEGABYTE)
-    return b"".join(pieces)
-
-
 def _write(stored: bytes, path: Path) -> None:
-    """Make the file appear complete or not at all."""
+    """Make the file appear complete or not at all; what a process that was killed has left of it goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        part = Path(folder) / path.name
+    for old in path.parent.glob(f".{path.name}.*.part"):
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > _LEFT_BEHIND:
+                old.unlink()
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
         part.write_bytes(stored)
         os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _md5(stored: bytes) -> str:

@@ -35,7 +35,8 @@ def whole(least: int | None = None, most: int | None = None) -> Check[int]:
 
     def check(value: Any, name: str) -> int:
         try:
-            if isinstance(value, bool | np.bool_) or getattr(value, "shape", ()) != ():
+            truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+            if truth or getattr(value, "shape", ()) != ():
                 raise TypeError
             number = operator.index(value)
         except Exception:  # of an __index__ of the user's own
@@ -130,7 +131,7 @@ def listed(value: Any, name: str, of: str) -> list[Any]:
         if isinstance(value, str | bytes | Mapping):
             raise TypeError
         entries = iter(value)
-    except TypeError:
+    except Exception:  # of an __iter__ of the user's own
         raise wrong(value, name, f"a list of {of}") from None
     found = list(islice(entries, _MOST + 1))
     if len(found) > _MOST:

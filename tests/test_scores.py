@@ -99,9 +99,7 @@ def test_a_tasks_own_random_scores_decide_between_weights_kept_equally_often() -
 def test_the_running_mean_counts_every_task_once() -> None:
     """Transfer from scores, as the released scripts do it, begins at this mean."""
     first, second = torch.rand(2, 3, 4), torch.rand(1, 3, 4)
-    running = RunningMean()
-    running.add({"w": first})
-    running.add({"w": second})
+    running = RunningMean().with_more({"w": first}).with_more({"w": second})
     assert running.count == 3
     assert torch.allclose(running.mean()["w"], torch.cat([first, second]).mean(0))
 

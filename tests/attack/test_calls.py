@@ -235,7 +235,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         warnings.simplefilter("ignore")
         for task in stream[:2]:
             hop.learn(task)
-    rivals = []
+    rivals: list[baselines.Rival] = []
     for kind in RIVALS:
         rivals.append(kind(networks.FullyConnected((16, 8, 6)), recipe=brief, device="cpu"))
         rivals[-1].learn_many(stream[:2])

@@ -31,7 +31,6 @@ README_MARKS = ("<!-- reproduction: made by supsup report from results/ -->", "<
 MAIN_ROWS = (
     ("permuted-lenet", "supsup-H-s100", "250 permutations of MNIST, task inferred"),
     ("permuted-2500", "supsup-H", "2,500 permutations, task inferred"),
-    ("permuted-2500", "nns-H-paper", "2,500 permutations, never announced"),
     ("permuted-2500", "nns-H", "2,500 permutations, never announced, our rule"),
     ("rotated", "supsup-binary-H", "36 rotations by 10°, task inferred"),
     ("cifar100-gg", "supsup-s32", "SplitCIFAR100, task given"),

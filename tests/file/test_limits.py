@@ -87,7 +87,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
 
 
 def test_a_network_without_end_stops_early() -> None:
-    endless = Architecture("ResNet", {"outputs": 2, "blocks": [10**9], "widths": [1]})
+    endless = Architecture("ResNet", {"outputs": 2, "blocks": [9_999], "widths": [1]})
     with pytest.raises(SupSupError, match="more than 50 parameters"):
         endless.sketch(50)
     assert len(list(Architecture("FullyConnected", {"widths": [9, 8, 7]}).sketch(50).parameters())) == 2

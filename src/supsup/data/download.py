@@ -95,7 +95,7 @@ class _Patience(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
 class _TimedResponse(http.client.HTTPResponse):
     def __init__(self, end: float, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_TimedSocket(end, sock, self.fp.detach()))  # type: ignore[attr-defined]
+        self.fp = io.BufferedReader(_TimedSocket(end, sock, self.fp.detach()))
 
 
 class _TimedSocket(io.RawIOBase):
@@ -113,7 +113,7 @@ class _TimedSocket(io.RawIOBase):
         if left <= 0:
             raise TimeoutError("it takes too long")
         self._sock.settimeout(left if self._silence is None else min(left, self._silence))
-        return self._stream.readinto(buffer)  # type: ignore[attr-defined,no-any-return]
+        return self._stream.readinto(buffer)
 
     def close(self) -> None:
         self._stream.close()

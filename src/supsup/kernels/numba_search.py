@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from supsup.kernels.numba_cache import compiled
 from supsup.kernels.numba_threads import thread_count
 
 
@@ -35,7 +36,7 @@ def inner_columns(query: Tensor, block: Tensor, columns: Tensor) -> Tensor:
     return torch.from_numpy(partial.sum(0))
 
 
-@numba.njit(parallel=True, cache=True, fastmath=True)
+@compiled(parallel=True, fastmath=True)
 def _add_at(query, coordinates, block, partial):  # type: ignore[no-untyped-def]
     threads, tasks = partial.shape
     count = len(coordinates)
@@ -50,7 +51,7 @@ def _add_at(query, coordinates, block, partial):  # type: ignore[no-untyped-def]
                 total[task] += value * np.float32((row[task] >> shift) & np.uint8(1))
 
 
-@numba.njit(parallel=True, cache=True, fastmath=True)
+@compiled(parallel=True, fastmath=True)
 def _columns(query, block, columns, partial):  # type: ignore[no-untyped-def]
     """Four weights at a time: the 16 sums they can give are made once and looked up for each column."""
     threads, count = partial.shape
@@ -69,7 +70,7 @@ def _columns(query, block, columns, partial):  # type: ignore[no-untyped-def]
         partial[thread] = total
 
 
-@numba.njit(parallel=True, cache=True)
+@compiled(parallel=True)
 def _add_sums(query, block, partial):  # type: ignore[no-untyped-def]
     """Each thread adds up its share of the bytes."""
     threads, tasks = partial.shape

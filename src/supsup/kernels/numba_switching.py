@@ -6,6 +6,7 @@ import numba
 import numpy as np
 from torch import Tensor
 
+from supsup.kernels.numba_cache import compiled
 from supsup.kernels.numba_threads import thread_count
 
 
@@ -14,7 +15,7 @@ def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
     _fill(packed.numpy(), frozen.numpy(), masked.numpy(), thread_count())
 
 
-@numba.njit(parallel=True, cache=True)
+@compiled(parallel=True)
 def _fill(packed, frozen, masked, threads):  # type: ignore[no-untyped-def]
     zero = np.float32(0)
     for thread in numba.prange(threads):

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from supsup.errors import printable
 
 Advance = Callable[[float], None]
 
@@ -23,10 +26,18 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.1f} {self._unit}/s" if speed else f"– {self._unit}/s")
 
 
+def _watched() -> bool:
+    """Whether somebody looks at stderr; a program may run without one, or have closed it."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError, OSError):
+        return False
+
+
 @contextmanager
 def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Advance]:
     """A function to call with the number of pieces just done; show=None shows the bar on a terminal only."""
-    if not (sys.stderr.isatty() if show is None else show):
+    if not (_watched() if show is None else show):
         yield lambda pieces: None
         return
     columns = (
@@ -37,5 +48,5 @@ def bar(description: str, total: int, unit: str = "tasks", show: bool | None = N
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        job = progress.add_task(description, total=total)
+        job = progress.add_task(escape(printable(description)), total=total)
         yield lambda pieces: progress.advance(job, pieces)

@@ -11,7 +11,7 @@ import decimal
 import hashlib
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -194,7 +194,7 @@ class World:
     stream: Stream
     model: SupSup
     hop: HopSupSup
-    rivals: list[baselines.Rival]
+    rivals: Sequence[baselines.Rival]
     x: Tensor
     y: Tensor
     path: Path

@@ -80,9 +80,9 @@ def test_verify_and_repair(file: Path) -> None:
 
 def test_forget_and_compact(file: Path) -> None:
     before, size = masks(file), file.stat().st_size
-    assert "2 tasks left" in run("forget", file, "permutation-0", "permutation-2").stdout
+    assert "2 tasks left" in run("forget", "--yes", file, "permutation-0", "permutation-2").stdout
     assert file.stat().st_size == size
-    assert run("forget", "--compact", file, "permutation-1").exit_code == 0
+    assert run("forget", "--yes", "--compact", file, "permutation-1").exit_code == 0
     assert file.stat().st_size < size / 3
     assert masks(file) == {"permutation-3": before["permutation-3"]}
 

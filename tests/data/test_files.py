@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -133,3 +134,45 @@ def test_a_cache_that_cannot_be_written_is_reported_the_same_way(tmp_path: Path,
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(SupSupError, match=r"Put images.gz, labels.gz into"):
         locate(replace(ARCHIVE, mirrors=(f"{mirror}/good",)), timeout=2)
+
+
+def test_what_a_killed_download_has_left_goes_with_the_next(tmp_path: Path, mirror: str) -> None:
+    """Parts would pile up in the cache; those of a process that may still be at work stay."""
+    fill(tmp_path / "served" / "good")
+    archive = replace(ARCHIVE, mirrors=(f"{mirror}/good",))
+    cache = cache_folder(archive)
+    cache.mkdir(parents=True)
+    old, new = cache / ".images.gz.0123abcd.part", cache / ".images.gz.4567abcd.part"
+    for part in (old, new):
+        part.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    assert contents(archive) == PLAIN
+    assert sorted(path.name for path in cache.iterdir()) == [new.name, "images.gz", "labels.gz"]
+
+
+def test_a_file_larger_than_it_may_be_is_not_kept(tmp_path: Path, mirror: str) -> None:
+    fill(tmp_path / "served" / "good")
+    archive = replace(ARCHIVE, mirrors=(f"{mirror}/good",), most=5)
+    with pytest.raises(SupSupError, match="more than the 5 that it may have"):
+        locate(archive, timeout=2)
+    assert not cache_folder(archive).exists()
+
+
+def test_unzipped_files_with_a_known_checksum_are_checked(tmp_path: Path) -> None:
+    unzipped = {name.removesuffix(".gz"): plain for name, plain in PLAIN.items()}
+    known = replace(ARCHIVE, unzipped={name: hashlib.md5(plain).hexdigest() for name, plain in unzipped.items()})
+    fill(tmp_path / "data", unzipped)
+    assert contents(known, tmp_path / "data") == PLAIN
+    (tmp_path / "data" / "labels").write_bytes(b"other labels")
+    with pytest.raises(SupSupError, match="labels is damaged or another file"):
+        contents(known, tmp_path / "data")
+
+
+def test_without_a_home_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(SupSupError, match="set SUPSUP_DATA"):
+        locate(ARCHIVE)

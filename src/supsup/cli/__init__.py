@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from typer import Option
 
 import supsup
@@ -15,9 +14,8 @@ from supsup.cli import bench, model
 from supsup.cli.demo import demo
 from supsup.cli.report import report
 from supsup.cli.reproduce import reproduce
+from supsup.cli.talking import complain
 from supsup.errors import SupSupError
-
-_INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,12 +40,11 @@ def version(show: Annotated[bool, Option("--version", help="Print the version an
 
 def main() -> None:
     """Run the command line; what a user can put right is said in one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # neither missing nor replaced
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every character
     try:
         app()
-    except SupSupError as error:
-        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
+    except (SupSupError, OSError) as error:
+        complain(error)
         sys.exit(1)
-    except SystemExit as end:
-        if end.code == _INTERRUPTED:
-            Console(stderr=True).print("interrupted")
-        raise

@@ -29,6 +29,7 @@ from supsup.bench import (
 from supsup.bench.inferring import InferenceMeasurement
 from supsup.bench.measurement import as_record
 from supsup.cli.networks import KNOWN, network_named
+from supsup.cli.talking import interruptible
 from supsup.data import Stream
 from supsup.devices import resolve
 from supsup.inference import Inference
@@ -40,20 +41,22 @@ from supsup.training import SPLIT_CIFAR100, Recipe
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
 
 Net = Annotated[str, Option(help=f"Network: {', '.join(KNOWN)}, or your own as module:function.")]
-Outputs = Annotated[int, Option(help="Outputs of the network.")]
+Outputs = Annotated[int, Option(min=1, help="Outputs of the network.")]
 Counts = Annotated[str, Option(help="Numbers of tasks, separated by commas.")]
-Steps = Annotated[int, Option(help="Training batches of 128 for each task.")]
+Steps = Annotated[int, Option(min=1, help="Training batches of 128 for each task.")]
 Data = Annotated[str, Option("--data", help=f"Data set: {', '.join(data.SOURCES)}.")]
 DataDir = Annotated[Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets.")]
 Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Json = Annotated[Path | None, Option("--json", help="Write the figures to this file, and a plot beside it.")]
 JsonAlone = Annotated[Path | None, Option("--json", help="Write the figures to this file.")]
 
+_INTERRUPTED = "figures are written when all are measured, so nothing was written; start again"
 RECIPES = {"mnist": Recipe(), "split-cifar100": SPLIT_CIFAR100}
 _IMAGES = {"resnet50": (3, 224, 224), "gem_resnet18": (3, 32, 32), "lenet_300_100": (1, 28, 28), "fc_1024": (1, 28, 28)}
 
 
 @app.command()
+@interruptible(_INTERRUPTED)
 def train(
     net: Net = "lenet_300_100",
     outputs: Outputs = 500,
@@ -87,14 +90,15 @@ def train(
 
 
 @app.command()
+@interruptible(_INTERRUPTED)
 def infer(
     net: Net = "lenet_300_100",
     outputs: Outputs = 500,
     tasks: Counts = "250",
     steps: Steps = 30,
-    images: Annotated[int, Option(help="Single images to infer the task of, from all tasks.")] = 1000,
-    batch: Annotated[int, Option(help="Images handed in at once.")] = 1024,
-    coordinates: Annotated[int, Option(help="How many coordinates the short search reads.")] = 4096,
+    images: Annotated[int, Option(min=1, help="Single images to infer the task of, from all tasks.")] = 1000,
+    batch: Annotated[int, Option(min=1, help="Images handed in at once.")] = 1024,
+    coordinates: Annotated[int, Option(min=1, help="How many coordinates the short search reads.")] = 4096,
     data_set: Data = "digits",
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -142,6 +146,7 @@ def infer(
 
 
 @app.command()
+@interruptible(_INTERRUPTED)
 def memory(
     net: Net = "lenet_300_100",
     outputs: Outputs = 500,
@@ -156,6 +161,7 @@ def memory(
 
 
 @app.command()
+@interruptible(_INTERRUPTED)
 def masking(
     net: Annotated[str, Option(help=f"Network: {', '.join(_IMAGES)}.")] = "resnet50",
     outputs: Outputs = 10,
@@ -219,7 +225,7 @@ def _show(
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         record = {"what": title, **context, "rows": rows, "made by": provenance(device)}
-        json_file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        json_file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _short(value: object) -> str:

@@ -11,6 +11,7 @@ from typer import Option
 from supsup import data as sources
 from supsup.cli import hopfield_demo, supsup_demo
 from supsup.cli.supsup_demo import NETS, STREAMS, DemoSettings
+from supsup.cli.talking import agreed, interruptible, on_a_terminal, say, shown
 from supsup.devices import resolve
 from supsup.grading import Grading
 from supsup.inference import Method
@@ -63,11 +64,13 @@ def demo(
         ),
     ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Start again, whatever the model file holds.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="With --fresh: do not ask, even on a terminal.")] = False,
 ) -> None:
     """Learn a stream of tasks on one frozen network, then answer with the task given and with the task unknown.
 
     Prints a closing table and writes a plot (accuracy against tasks learned), a JSON of all figures and the model.
-    A run that was interrupted goes on from the model file when it is started again.
+    A run that was interrupted goes on from the model file when it is started again; --fresh replaces a model file that
+    is there, and asks first on a terminal.
     The default data are 5,000 real MNIST digits that need no download: pip install 'supsup\\[demo]'.
     """
     settings = DemoSettings(
@@ -95,32 +98,35 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     name = name or ("hopfield" if hopfield else "demo")
     file = model or out / f"{name}.supsup"
+    if fresh and file.is_file():
+        agreed(f"Replace the model in {file}?", yes or not on_a_terminal())  # --fresh alone says so in a script
     if hopfield:
-        _hopfield(settings, file, out / f"{name}.json", out / f"{name}.svg")
+        _hopfield(settings, file, out / f"{name}.json", out / f"{name}.svg", fresh)
         return
-    results = supsup_demo.run(settings, file, fresh=fresh)
+    kept = f"tasks that were learned are in {file}; the same command without --fresh goes on from there"
+    with interruptible("nothing is kept of tasks that are not announced; start again" if unannounced else kept):
+        results = supsup_demo.run(settings, file, fresh=fresh)
     title = f"{settings.tasks} tasks ({settings.stream} {settings.data}), {settings.net}"
     plot, figures = out / f"{name}.svg", out / f"{name}.json"
     supsup_demo.write_json(figures, settings, results, resolve(device))
     curves = {result.label: dict(zip(result.evaluation.stages, result.evaluation.curve)) for result in results}
     write(plot, accuracy_plot(title, curves))
-    console = Console()
-    console.print(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
+    Console().print(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
     if settings.unannounced:
         graded = results[0].evaluation
-        console.print(f"{graded.masks} masks were opened for {len(graded.per_task)} tasks.")
+        say(f"{graded.masks} masks were opened for {len(graded.per_task)} tasks.")
     if results[0].from_file:
-        console.print(f"{results[0].from_file} of the tasks were in {file} already and were not learned again.")
-    console.print(f"plot: {plot}   figures: {figures}   model: {file}")
+        say(f"{results[0].from_file} of the tasks were in {shown(file)} already and were not learned again.")
+    say(f"plot: {shown(plot)}   figures: {shown(figures)}   model: {shown(file)}")
 
 
-def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path) -> None:
-    experiment = hopfield_demo.run_and_save(settings, file, figures)
+def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path, fresh: bool) -> None:
+    with interruptible("a memory is written when all tasks are in it, so nothing is kept; start again"):
+        experiment = hopfield_demo.run_and_save(settings, file, figures, fresh=fresh)
     title = f"Hopfield recovery, {settings.data} split by {settings.classes_per_task}"
     traces = (trace.tolist() for trace in experiment.recovered["best-of"].traces)
     write(plot, recovery_plot(title, dict(zip(experiment.tasks, traces))))
-    console = Console()
-    console.print(recovery_table(title, experiment))
+    Console().print(recovery_table(title, experiment))
     size = experiment.memory_bytes[-1]
-    console.print(f"Ψ and μ take {size:,} bytes, after the first task and after the last.")
-    console.print(f"plot: {plot}   figures: {figures}   model: {file}")
+    say(f"Ψ and μ take {size:,} bytes, after the first task and after the last.")
+    say(f"plot: {shown(plot)}   figures: {shown(figures)}   model: {shown(file)}")

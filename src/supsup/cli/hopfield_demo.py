@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 from supsup import data, nets
 from supsup.cli.supsup_demo import DemoSettings
 from supsup.data import Stream
 from supsup.errors import SupSupError
+from supsup.file.modelfile import ModelFile
 from supsup.hopfield.experiment import Experiment, run
+from supsup.hopfield.file import KIND
 from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.units import UnitRecipe
 from supsup.provenance import provenance
@@ -37,10 +40,27 @@ def new_model(settings: DemoSettings, stream: Stream) -> HopSupSup:
     return model
 
 
-def run_and_save(settings: DemoSettings, file: Path, figures: Path) -> Experiment:
-    """Learn, recover, grade; the model and all figures are written to files."""
+def _check_same(model: HopSupSup, file: Path) -> None:
+    """An error unless the file holds what these settings would give."""
+    with ModelFile(file) as there:
+        same = there.header.kind == KIND and there.header.seed == model.seed and there.header.notes == model.notes
+        same = same and there.header.weights == model.net.checksum and there.header.recipe == asdict(model.recipe)
+    if not same:
+        raise SupSupError(
+            f"{file} holds another model, which would be replaced; use another file (--model FILE), "
+            "or start again with --fresh"
+        )
+
+
+def run_and_save(settings: DemoSettings, file: Path, figures: Path, *, fresh: bool = False) -> Experiment:
+    """Learn, recover, grade; the model and all figures are written to files.
+
+    fresh  replace any model in the file; without it only one that these settings give again is replaced
+    """
     stream = split_stream(settings)
     model = new_model(settings, stream)
+    if file.is_file() and not fresh:
+        _check_same(model, file)
     experiment = run([model], stream, PROCEDURES)
     model.save(file)
     record = {
@@ -52,5 +72,5 @@ def run_and_save(settings: DemoSettings, file: Path, figures: Path) -> Experimen
         "bytes of Ψ and μ after each task": experiment.memory_bytes,
         "made by": provenance(model.device),
     }
-    figures.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    figures.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return experiment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -27,12 +27,19 @@ def network_named(name: str, outputs: int) -> nn.Module:
         built: object = getattr(nets, name)(outputs)
     else:
         make = _imported(*name.split(":", 1))
-        takes = inspect.signature(make).parameters
+        takes = _parameters(make)
         open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
         built = make(outputs=outputs) if "outputs" in takes or open_ended else make()
     if not isinstance(built, nn.Module):
         raise SupSupError(f"{name} gave a {type(built).__name__}, not an nn.Module")
     return built
+
+
+def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # what is written in C may have no signature
+        return {}
 
 
 def _imported(path: str, function: str) -> Callable[..., object]:
@@ -41,7 +48,7 @@ def _imported(path: str, function: str) -> Callable[..., object]:
         sys.path.insert(0, here)
     try:
         module = import_module(path)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise SupSupError(f"module {path!r} cannot be imported from {here}: {error}") from error
     make = getattr(module, function, None)
     if not callable(make):

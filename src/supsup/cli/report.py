@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
+from supsup.cli.talking import interruptible, say, shown
 from supsup.errors import SupSupError
 from supsup.paper.entries import ENTRIES
 from supsup.report.grids import headline
@@ -42,17 +42,18 @@ def report(
         raise SupSupError(
             f"there is no folder {results}; run `supsup reproduce` first, or name the folder by --results"
         )
-    summary = summarise(ENTRIES, results)
-    written = [out]
-    write(out, page(summary))
-    if markdown:
-        written += write_markdown(summary, results)
+    with interruptible("pages may be of different runs; start again to write all of them"):
+        summary = summarise(ENTRIES, results)
+        written = [out]
+        write(out, page(summary))
+        if markdown:
+            written += write_markdown(summary, results)
     console = Console()
     console.print(_closing_table(summary))
     console.print(headline(summary), highlight=False)
     for line in summary.damaged:
-        console.print(f"[bold red]not used[/] {escape(str(results))}/{escape(line)}", highlight=False, soft_wrap=True)
-    console.print(f"written: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
+        say(f"[bold red]not used[/] {shown(results)}/{shown(line, 2000)}")
+    say(f"written: {', '.join(map(shown, written))}")
 
 
 def write_markdown(summary: Summary, results: Path) -> list[Path]:

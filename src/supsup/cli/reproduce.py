@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
+from supsup.cli.talking import interruptible, say, shown
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.paper.entries import ENTRIES, GROUPS, entries_named, only_rows
@@ -69,17 +70,14 @@ def reproduce(
     if count_bytes:
         for entry in entries:
             for path in add_bytes(folder, entry.name):
-                console.print(str(path), highlight=False)
+                say(shown(path))
         return
     environment = Environment(resolve(device), data_dir)
-    try:
-        result = run_entries(entries, folder, scale, seeds, environment, lambda line: _say(console, line))
-    except KeyboardInterrupt:
-        _say(console, "What is finished is kept: started again, the same command goes on from there.")
-        raise
+    with interruptible("what is finished is kept; started again, the same command goes on from there"):
+        result = run_entries(entries, folder, scale, seeds, environment, lambda line: say(shown(line, 2000)))
     found = summarise({entry.name: entry for entry in whole}, folder)
     for line in found.damaged:
-        _say(console, line)
+        say(shown(line, 2000))
     asked = {entry.name: {row.name for row in entry.rows} for entry in entries}
     for summary in found.entries:
         rows = tuple(found_row for found_row in summary.rows if found_row.row.name in asked.get(summary.entry.name, ()))
@@ -87,13 +85,6 @@ def reproduce(
             console.print(comparison_table(replace(summary, rows=rows), scale))
     if scale == "quick":
         console.print("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
-    console.print(
-        f"{result.written} rows written to {folder}, {result.skipped} were there, {result.seconds:.0f} s.",
-        highlight=False,
-    )
+    say(f"{result.written} rows written to {shown(folder)}, {result.skipped} were there, {result.seconds:.0f} s.")
     if result.failed:
         raise typer.Exit(1)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

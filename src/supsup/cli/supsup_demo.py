@@ -148,7 +148,7 @@ def write_json(path: Path, settings: DemoSettings, results: list[DemoResult], de
         "lines": {result.label: summary(result) for result in results},
         "made by": provenance(device),
     }
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def summary(result: DemoResult) -> dict[str, object]:

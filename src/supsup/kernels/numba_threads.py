@@ -10,6 +10,8 @@ from typing import Any
 import numba
 import torch
 
+from supsup.kernels.numba_cache import compiled
+
 Loop = Callable[..., None]
 
 
@@ -36,16 +38,16 @@ def shared_out(**options: Any) -> Callable[[Loop], Callable[[int], Loop]]:
     For one thread it is compiled as an ordinary loop, which starts no threads and keeps no other from running.
     """
 
-    def compiled(loop: Loop) -> Callable[[int], Loop]:
-        together: Loop = numba.njit(parallel=True, cache=True, **options)(loop)
-        alone: Loop = numba.njit(nogil=True, cache=True, **options)(_renamed(loop, f"{loop.__name__}_alone"))
+    def decorate(loop: Loop) -> Callable[[int], Loop]:
+        together = compiled(parallel=True, **options)(loop)
+        alone = compiled(nogil=True, **options)(_renamed(loop, f"{loop.__name__}_alone"))
 
         def choose(threads: int) -> Loop:
             return alone if threads == 1 else together
 
         return update_wrapper(choose, loop)
 
-    return compiled
+    return decorate
 
 
 def _renamed(loop: Loop, name: str) -> Loop:

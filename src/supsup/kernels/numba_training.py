@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 from torch import Tensor
 
+from supsup.kernels.numba_cache import compiled
 from supsup.kernels.rule import Rule
 
 _NOTHING = np.zeros(1, dtype=np.float32)
@@ -34,17 +34,17 @@ def update(
     frozen, decay = weight.view(-1).numpy(), np.float32(weight_decay)
     squares = np.float32(second_decay), np.float32(1 - second_decay)
     if optimiser == "rmsprop":
-        _rmsprop(*flat, moments[1], frozen, np.float32(rate), decay, *squares, np.float32(epsilon))  # type: ignore[call-arg]
+        _rmsprop(*flat, moments[1], frozen, np.float32(rate), decay, *squares, np.float32(epsilon))
     elif optimiser == "adam":
         corrected = np.float32(rate / (1 - first_decay**count))
         root = np.float32(math.sqrt(1 - second_decay**count))
         mixed = np.float32(1 - first_decay)
-        _adam(*flat, *moments, frozen, corrected, decay, mixed, *squares, root, np.float32(epsilon))  # type: ignore[call-arg]
+        _adam(*flat, *moments, frozen, corrected, decay, mixed, *squares, root, np.float32(epsilon))
     else:
-        _sgd(*flat, moments[0], frozen, np.float32(rate), decay, np.float32(momentum), first is not None)  # type: ignore[call-arg]
+        _sgd(*flat, moments[0], frozen, np.float32(rate), decay, np.float32(momentum), first is not None)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _rmsprop(gradient, scores, masked, second, weight, rate, decay, old, new, epsilon):  # type: ignore[no-untyped-def]
     for t in range(scores.shape[0]):
         for i in range(weight.size):
@@ -56,7 +56,7 @@ def _rmsprop(gradient, scores, masked, second, weight, rate, decay, old, new, ep
             masked[t, i] = weight[i] if s >= 0 else np.float32(0)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _adam(gradient, scores, masked, first, second, weight, rate, decay, mixed, old, new, root, epsilon):  # type: ignore[no-untyped-def]
     for t in range(scores.shape[0]):
         for i in range(weight.size):
@@ -70,7 +70,7 @@ def _adam(gradient, scores, masked, first, second, weight, rate, decay, mixed, o
             masked[t, i] = weight[i] if s >= 0 else np.float32(0)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _sgd(gradient, scores, masked, first, weight, rate, decay, momentum, keeps):  # type: ignore[no-untyped-def]
     for t in range(scores.shape[0]):
         for i in range(weight.size):

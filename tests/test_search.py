@@ -194,3 +194,21 @@ def test_few_coordinates_give_the_best_of_the_best_few(seed: int, k: int, count:
         assert answer in exact
         if len(members) <= 4 or ranked.values[3] - ranked.values[4] > 1e-4:
             assert exact[answer] >= max(exact[index] for index in best) - 1e-4
+
+
+def test_what_a_search_reads_is_counted_in_bytes() -> None:
+    """`supsup bench infer` sets it beside what the memory could deliver: weights of 15, 24 and 1 bits, 10 masks."""
+    bank = filled(10, torch.Generator().manual_seed(0))
+    assert [search.bytes_read(bank, names) for names in (["a"], ["b"], ["c"], ["a", "b", "c"])] == [20, 30, 10, 60]
+    assert search.bytes_read(bank, ["a"], coordinates=7) == 10 * 7 + 4 * 6, "one for each, then a few masks whole"
+    assert search.bytes_read(filled(2, torch.Generator()), ["a"], coordinates=7) == 2 * 7 + 2 * 6
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_a_query_made_from_its_factors_by_a_kernel_is_that_of_all_its_images(images: int) -> None:
+    """The kernel knows one image only; with more, a search on a GPU would decide by the first."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    _, factors = queries(3, images, torch.Generator().manual_seed(0))
+    found, expected = search.narrowed(factors["a"], 16), search.flattened(factors["a"], 16)
+    assert found.shape == expected.shape == (3, 16)
+    assert torch.allclose(found.float(), expected, rtol=0.02, atol=0.02)

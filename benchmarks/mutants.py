@@ -1,0 +1,353 @@
+"""Small wrong changes to the core, one at a time, and whether the tests that mirror the module notice.
+
+    python benchmarks/mutants.py --count 300 --seed 0 --jobs 2 --json results/mutants.json
+    python benchmarks/mutants.py --modules scores bank --count 20
+
+A mutant flips a comparison, an operator, `and` and `or`, `min` and `max`, True and False, doubles or shifts a number,
+takes away a `not`, or leaves out a statement. It is written into a temporary copy of src, and the tests run on that
+copy. The file is written after each mutant, and what it holds is not tried again while module and tests are as they
+were, so a campaign can be interrupted. Survivors are printed in the end. benchmarks/mutants.toml has the modules with
+their tests, and explains survivors that change no answer. A mutant takes as long as its tests: 10 to 60 seconds on one
+core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import hashlib
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supsup import progress
+from supsup.provenance import provenance
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+MODULES: dict[str, list[str]] = TABLE["tests"]
+WHY: dict[str, dict[str, str]] = TABLE.get("why", {})  # by module: a piece of the line, and why it changes no answer
+_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitXor,
+}  # fmt: skip
+_OTHERS = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "amin": "amax", "amax": "amin"}
+_LONGEST = 3600.0  # seconds that the tests of one module may take
+_MEANING = {0: "survived", 1: "caught", 2: "caught", 3: "caught"}  # what pytest's exit status says of a mutant
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the bytes start … stop of a module become `after`."""
+
+    module: str
+    line: int
+    start: int
+    stop: int
+    before: str
+    after: str
+
+    def applied(self, source: bytes) -> bytes:
+        return source[: self.start] + self.after.encode() + source[self.stop :]
+
+
+class Finder(ast.NodeVisitor):
+    """Every mutant of a module, in the order of its source.
+
+    Left alone: types, decorators, messages (f-strings, what is raised) and assertions, which only help a type checker.
+    """
+
+    def __init__(self, module: str, source: bytes) -> None:
+        self.module, self.source, self.found = module, source, list[Mutant]()
+        self._starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def add(self, node: ast.expr | ast.stmt, after: str) -> None:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = self._starts[node.lineno - 1] + node.col_offset
+        stop = self._starts[node.end_lineno - 1] + node.end_col_offset
+        self.found.append(Mutant(self.module, node.lineno, start, stop, self.source[start:stop].decode(), after))
+
+    def add_changed(self, node: ast.expr, **fields: Any) -> None:
+        changed = copy.copy(node)
+        for name, value in fields.items():
+            setattr(changed, name, value)
+        self.add(node, f"({ast.unparse(changed)})")
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for default in (*node.args.defaults, *(value for value in node.args.kw_defaults if value is not None)):
+            self.visit(default)
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def leave_alone(self, node: ast.AST) -> None:
+        """Its parts are not changed either."""
+
+    visit_JoinedStr = visit_Raise = visit_Assert = visit_Import = visit_ImportFrom = visit_MatchValue = leave_alone
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if not (isinstance(node.value, ast.Name) and node.value.id[0].isupper() and not node.value.id.isupper()):
+            self.generic_visit(node)  # a name such as Literal or TypeVar begins a type
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        for i, operator in enumerate(node.ops):
+            other = _COMPARED[type(operator)]()
+            self.add_changed(node, ops=[*node.ops[:i], other, *node.ops[i + 1 :]])
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        joins = any(isinstance(side, ast.List | ast.Tuple | ast.JoinedStr) for side in (node.left, node.right))
+        if type(node.op) in _CALCULATED and not joins:  # lists have one operator only: any test would notice
+            self.add_changed(node, op=_CALCULATED[type(node.op)]())
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self.add_changed(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Not | ast.USub | ast.Invert):
+            self.add(node, f"({ast.unparse(node.operand)})")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, bool):
+            self.add(node, str(not node.value))
+        elif isinstance(node.value, int | float):
+            more = node.value + 1 if isinstance(node.value, int) else 2 * node.value or 1.0
+            self.add(node, repr(more))
+            if node.value:
+                self.add(node, "0" if abs(node.value) == 1 else f"({node.value!r} * 2)")
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if node.id in _OTHERS:
+            self.add(node, _OTHERS[node.id])
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if node.attr in _OTHERS:
+            self.add_changed(node, attr=_OTHERS[node.attr])
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.add(node, "pass")
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if all(isinstance(target, ast.Subscript) for target in node.targets):
+            self.add(node, "pass")
+        self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call):
+            self.add(node, "pass")
+        self.generic_visit(node)
+
+
+def mutants_of(module: str, source: bytes) -> list[Mutant]:
+    """All mutants of a module."""
+    finder = Finder(module, source)
+    finder.visit(ast.parse(source))
+    return sorted(set(finder.found), key=lambda one: (one.start, one.stop, one.after))
+
+
+class Workshop:
+    """A copy of src in which one module at a time is another, and tests that run on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.src = folder / "src"
+        shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
+        self.environment = os.environ | {
+            "PYTHONPATH": str(self.src),
+            "PYTHONDONTWRITEBYTECODE": "1",  # bytecode is told from its source by size and second: too little here
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
+        }
+        self.environment.setdefault("OMP_NUM_THREADS", "1")
+
+    def outcome(self, mutant: Mutant, limit: float) -> tuple[str, str]:
+        """What became of a mutant, and the first test that failed."""
+        path = self.src / "supsup" / f"{mutant.module}.py"
+        source, times = path.read_bytes(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+        path.write_bytes(mutant.applied(source))
+        try:
+            return self.tested(tests_of(mutant.module), limit)
+        finally:
+            path.write_bytes(source)
+            os.utime(path, ns=times)  # what numba has compiled stays valid
+
+    def tested(self, tests: Sequence[Path], limit: float) -> tuple[str, str]:
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}"]
+        command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        ) as child:  # fmt: skip
+            try:
+                said, _ = child.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+                return "timed out", ""
+        if child.returncode > 3:
+            raise SystemExit(f"pytest could not run {[test.name for test in tests]}:\n{said[-2000:]}")
+        failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        by = failed[0].partition(" ")[2].partition(" - ")[0] if failed else ""
+        return _MEANING.get(child.returncode, "caught"), by.rpartition("tests/")[2]
+
+
+def tests_of(module: str) -> list[Path]:
+    return [ROOT / "tests" / f"{name}.py" for name in MODULES[module]]
+
+
+def digest_of(module: str) -> str:
+    """Of a module and its tests: another one where anything was changed."""
+    paths = [ROOT / "src" / "supsup" / f"{module}.py", *tests_of(module)]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:12]
+
+
+def record_of(mutant: Mutant, digest: str) -> dict[str, Any]:
+    """A mutant as the file has it, without what became of it."""
+    source = (ROOT / "src" / "supsup" / f"{mutant.module}.py").read_text(encoding="utf-8")
+    return asdict(mutant) | {"source": source.splitlines()[mutant.line - 1].strip(), "digest": digest}
+
+
+def main() -> None:
+    options = parse()
+    sources = {name: (ROOT / "src" / "supsup" / f"{name}.py").read_bytes() for name in options.modules}
+    everything = [mutant for name, source in sources.items() for mutant in mutants_of(name, source)]
+    chosen = everything
+    if options.count is not None and options.count < len(everything):
+        chosen = random.Random(options.seed).sample(everything, options.count)
+    digests = {name: digest_of(name) for name in options.modules}
+    before = json.loads(options.json.read_text(encoding="utf-8"))["mutants"] if options.json.exists() else []
+    known = {_key(record): record for record in before}
+    keys = {mutant: _key(record_of(mutant, digests[mutant.module])) for mutant in chosen}
+    done = [known[key] for key in keys.values() if key in known]
+    waiting = [mutant for mutant, key in keys.items() if key not in known]
+    print(f"{len(everything)} mutants of {len(sources)} modules; {len(chosen)} chosen, {len(done)} known", flush=True)
+    asked = {"modules": options.modules, "seed": options.seed, "possible": len(everything)}
+    with progress.bar("mutants", len(waiting), "mutants") as advance:
+        for record in tried(waiting, digests, options.jobs):
+            done.append(record)
+            write(options.json, asked, done)
+            advance(1)
+    write(options.json, asked, done)
+    for record in done:
+        if record["outcome"] == "survived":
+            place, change = f"{record['module']}.py:{record['line']}", f"{record['before']} → {record['after']}"
+            print(f"survived: {place}: {change}  {why(record)}")
+    print(json.dumps(summary(done)))
+
+
+def tried(mutants: Sequence[Mutant], digests: dict[str, str], jobs: int) -> Iterator[dict[str, Any]]:
+    """The record of each mutant, in order."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        shops = queue.SimpleQueue[Workshop]()
+        for number in range(jobs):
+            shops.put(Workshop(Path(folder) / str(number)))
+
+        def run(module: str, mutant: Mutant | None, limit: float) -> tuple[str, str, float]:
+            shop, begin = shops.get(), time.perf_counter()
+            try:
+                found = shop.tested(tests_of(module), limit) if mutant is None else shop.outcome(mutant, limit)
+            finally:
+                shops.put(shop)
+            return *found, time.perf_counter() - begin
+
+        def limit_of(module: str) -> float:
+            outcome, by, seconds = run(module, None, _LONGEST)
+            if outcome != "survived":
+                raise SystemExit(f"the tests of {module} fail as it is: {by}")
+            return 30 + 5 * seconds
+
+        modules = list(dict.fromkeys(mutant.module for mutant in mutants))
+        limits = dict(zip(modules, pool.map(limit_of, modules)))
+
+        def trial(mutant: Mutant) -> dict[str, Any]:
+            outcome, by, seconds = run(mutant.module, mutant, limits[mutant.module])
+            record = record_of(mutant, digests[mutant.module])
+            return record | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
+
+        try:
+            yield from pool.map(trial, mutants)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def why(record: dict[str, Any]) -> str:
+    """Why a survivor changes no answer, where somebody has read it."""
+    return next((text for piece, text in WHY.get(record["module"], {}).items() if piece in record["source"]), "")
+
+
+def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How many were tried and noticed; one that never ends is noticed too. Explained survivors are not taken out."""
+    outcomes = Counter(record["outcome"] for record in records)
+    survived = [record for record in records if record["outcome"] == "survived"]
+    noticed = len(records) - len(survived)
+    share = {"noticed %": round(100 * noticed / len(records), 1)} if records else {}
+    return {"tried": len(records), **outcomes, "explained": sum(bool(why(record)) for record in survived)} | share
+
+
+def write(path: Path, asked: dict[str, Any], records: Sequence[dict[str, Any]]) -> None:
+    """The file, whole or as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ordered = sorted(records, key=lambda record: (record["module"], record["start"], record["after"]))
+    explained = [record | ({"why": why(record)} if why(record) else {}) for record in ordered]
+    modules = {name: [one for one in ordered if one["module"] == name] for name in asked["modules"]}
+    content = asked | {
+        "summary": summary(ordered),
+        "by module": {name: summary(found) for name, found in modules.items() if found},
+        "mutants": explained,
+        "made by": provenance(torch.device("cpu")),
+    }
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _key(record: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(record[name] for name in ("module", "digest", "start", "stop", "after"))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modules", nargs="+", choices=list(MODULES), default=list(MODULES), metavar="MODULE")
+    parser.add_argument("--count", type=int, default=None, help="so many, drawn at random; all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--json", type=Path, default=Path("results/mutants.json"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The campaign of wrong changes: a kind that is never made, or made somewhere else, would flatter the tests."""
+
+import ast
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "mutants.py"))
+
+
+def programs(source: str) -> set[str]:
+    """All mutants of a piece of source, as programs."""
+    found = SCRIPT["mutants_of"]("piece", source.encode())
+    return {ast.unparse(ast.parse(mutant.applied(source.encode()))) for mutant in found}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a < b", {"a <= b"}),
+        ("a == b != c", {"a != b != c", "a == b == c"}),
+        ("a is None", {"a is not None"}),
+        ("a + b", {"a - b"}),
+        ("a @ b", set()),
+        ("x = a and b", {"x = a or b"}),
+        ("x = not a", {"x = a"}),
+        ("x = -a", {"x = a"}),
+        ("x = 3", {"x = 4", "x = 3 * 2"}),
+        ("x = 1e-4", {"x = 0.0002", "x = 0.0001 * 2"}),
+        ("x = True", {"x = False"}),
+        ("x = min(a, b)", {"x = max(a, b)"}),
+        ("x = a.argmax(b)", {"x = a.argmin(b)"}),
+        ("x += a", {"pass"}),
+        ("x[a] = b", {"pass"}),
+        ("a(b)", {"pass"}),
+        ("x = [a] * b", set()),
+    ],
+)
+def test_every_kind_of_change_is_made(source: str, expected: set[str]) -> None:
+    assert programs(source) == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x: int | None = None) -> Literal[3]: ...",
+        "@given(max_examples=3)\nclass A: ...",
+        "raise ValueError(f'{a + 1}')",
+        "assert a is not None",
+        "x: Callable[[int], 'A'] = b",
+        '"""3 < 4"""',
+    ],
+)
+def test_types_messages_and_decorators_are_left_alone(source: str) -> None:
+    """They decide no answer: a survivor there would say nothing about the tests."""
+    assert programs(source) == set()
+
+
+def test_changes_are_made_where_they_belong() -> None:
+    """Positions are of bytes: letters such as α before a change must not move it."""
+    source = "x = 'α' + y  # µ\nz = (a <\n     b)\n"
+    assert programs(source) == {"x = 'α' - y\nz = a < b", "x = 'α' + y\nz = a <= b"}
+
+
+def test_every_module_of_the_table_has_its_tests() -> None:
+    for module in SCRIPT["MODULES"]:
+        source = SCRIPT["ROOT"] / "src" / "supsup" / f"{module}.py"
+        assert SCRIPT["mutants_of"](module, source.read_bytes())
+        assert all(test.exists() for test in SCRIPT["tests_of"](module)), module
+    for module, lines in SCRIPT["WHY"].items():
+        source = SCRIPT["ROOT"] / "src" / "supsup" / f"{module}.py"
+        assert [piece for piece in lines if piece not in source.read_text()] == [], "an explanation of a line that went"
+
+
+def test_the_summary_takes_nothing_out() -> None:
+    """A score without the survivors that were explained would rise with every explanation."""
+    records: list[dict[str, Any]] = [
+        {"module": "m", "source": "a", "outcome": outcome} for outcome in ("caught", "caught", "survived", "timed out")
+    ]
+    assert SCRIPT["summary"](records) == {
+        "tried": 4, "caught": 2, "survived": 1, "timed out": 1, "explained": 0, "noticed %": 75.0,
+    }  # fmt: skip

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test results clean
+.PHONY: demo test audit results clean
 
 demo: $(STAMP)
 	$(BIN)/supsup demo
@@ -14,10 +14,20 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pytest -q
 
-$(STAMP): pyproject.toml constraints.txt
+# Every file is held to the hashes in the lock files (.ci/lock.py writes them). torch.lock knows several builds of torch;
+# `pip check` finds that the registry's build for Linux asks for CUDA, and only then cuda.lock is installed.
+HASHED := $(BIN)/pip install --quiet --require-hashes --no-deps
+$(STAMP): pyproject.toml requirements.lock torch.lock cuda.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(HASHED) --requirement requirements.lock --requirement torch.lock
+	$(BIN)/pip check > /dev/null || $(HASHED) --requirement cuda.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/pip check
 	touch $@
+
+# Are there known vulnerabilities in what is locked? Asks a public database; says so where that cannot be reached.
+audit:
+	$(PYTHON) .ci/audit.py
 
 # The figures of the core on the real MNIST (SUPSUP_DATA names the folder that holds mnist/), about 10 minutes on 2 cores.
 results: $(STAMP)

@@ -20,6 +20,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NAMES = ("requirements.lock", "torch.lock", "cuda.lock")
 TOOLS = "pip-tools==7.6.2"
 OPTIONS = ["--quiet", "--generate-hashes", "--strip-extras", "--extra=dev", "--all-build-deps", "--allow-unsafe"]
 BARE = ["--no-emit-index-url", "--no-emit-find-links", "--no-emit-options", "--no-header", "--no-annotate"]
@@ -27,21 +28,24 @@ HEADER = "# Made by .ci/lock.py; do not edit. pip install --require-hashes --no-
 
 
 def main(wheels: list[str]) -> None:
-    """Resolve, then divide what was found among the three files."""
-    names = ("requirements.lock", "torch.lock", "cuda.lock")
+    """Resolve everything together, from the public registry."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(Path(folder) / "venv", with_pip=True)
         programs = Path(folder) / "venv" / "bin"
         subprocess.run([programs / "pip", "install", "--quiet", TOOLS], check=True)
         whole = Path(folder) / "all.lock"
-        whole.write_text("".join((ROOT / name).read_text() for name in names if (ROOT / name).exists()))
+        whole.write_text("".join((ROOT / name).read_text() for name in NAMES if (ROOT / name).exists()))
         # The registry alone: a build of torch from elsewhere would be locked in place of the registry's.
         public = os.environ | {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
         command = [programs / "pip-compile", *OPTIONS, *BARE, f"--output-file={whole}", "pyproject.toml"]
         subprocess.run(command, check=True, cwd=ROOT, env=public)
-        packages = re.findall(r"^\S+==.*(?:\n    --hash=.*)+\n", whole.read_text(), flags=re.MULTILINE)
-    divided: dict[str, list[str]] = {name: [] for name in names}
-    for package in packages:
+        divide(whole.read_text(), wheels)
+
+
+def divide(resolved: str, wheels: list[str]) -> None:
+    """Write each package to its file."""
+    divided: dict[str, list[str]] = {name: [] for name in NAMES}
+    for package in re.findall(r"^\S+==.*(?:\n    --hash=.*)+\n", resolved, flags=re.MULTILINE):
         name = package.partition("==")[0]
         if name == "torch":
             found = (hashlib.sha256(Path(wheel).read_bytes()).hexdigest() for wheel in wheels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,18 +27,18 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.1f} {self._unit}/s" if speed else f"– {self._unit}/s")
 
 
-def _watched() -> bool:
-    """Whether somebody looks at stderr; a program may run without one, or have closed it."""
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError, OSError):
+def _shows(show: bool | None) -> bool:
+    """Whether there is a bar: by default where somebody looks at stderr. A program may have none, or have closed it."""
+    stream: TextIO | None = sys.stderr
+    if stream is None or getattr(stream, "closed", False):
         return False
+    return stream.isatty() if show is None else show
 
 
 @contextmanager
 def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Advance]:
     """A function to call with the number of pieces just done; show=None shows the bar on a terminal only."""
-    if not (_watched() if show is None else show):
+    if not _shows(show):
         yield lambda pieces: None
         return
     columns = (

@@ -18,6 +18,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from supsup.bank import Bank
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.errors import Damaged, SupSupError
 from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask
@@ -88,7 +89,7 @@ def network_of(header: Header) -> nn.Module:
     if header.architecture is None:
         raise SupSupError("the model was built from a module of your own; give it: load(path, net=your_module)")
     architecture = Architecture(**header.architecture)
-    with torch.device("meta"):  # shapes before memory: a header may claim anything
+    with uninterrupted(), torch.device("meta"):  # shapes before memory: a header may claim anything
         sketch = architecture.build()
     _check_shapes({name: list(p.shape) for name, p in sketch.named_parameters() if name in header.shapes}, header)
     return architecture.build()

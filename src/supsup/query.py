@@ -19,6 +19,7 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from supsup import objectives
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.frozen import ATTENTION, FrozenNet
 from supsup.nets import FullyConnected, HopMLP, ResNet
 from supsup.nets.resnet import BasicBlock, Bottleneck
@@ -118,7 +119,7 @@ def several(
     if way == "never" or (way != "always" and ATTENTION.held):  # inside a pass that relies on the setting
         return None
     if way == "always":
-        with suppress(RuntimeError, UserWarning):
+        with suppress(RuntimeError, UserWarning), uninterrupted():  # torch would stay at a level of its own
             return compute()
         return None
     with ATTENTION.writing(), warnings.catch_warnings():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
@@ -73,6 +74,9 @@ class ModelState:
     @file.setter
     def file(self, file: ModelFile | None) -> None:
         self._file, self._process = file, os.getpid()
+        if file is not None:  # who was interrupted before the model was in a variable cannot close it
+            self._closing = weakref.finalize(self, _let_go, file, self._process)
+            self._closing.atexit = False
 
     @classmethod
     def load(
@@ -81,16 +85,19 @@ class ModelState:
         """The model in a file; with `in_place` it goes on living there."""
         file = None
         try:
-            file = ModelFile(path, write=in_place)
+            with uninterrupted():
+                file = ModelFile(path, write=in_place)
             state = cls.from_file(file, net, device)
-            if in_place:
-                state.file = file
-            else:
-                file.close()
+            with uninterrupted():
+                if in_place:
+                    state.file = file
+                else:
+                    file.close()
             return state
         except BaseException:
-            if file is not None:
-                file.close()
+            with uninterrupted():
+                if file is not None:
+                    file.close()
             raise
 
     @classmethod
@@ -210,10 +217,8 @@ class ModelState:
         if file is not None:
             with uninterrupted():
                 self._file = None
-                if self.is_foreign:
-                    _LEFT_TO_THE_PARENT.append(file)
-                else:
-                    file.close()
+                self._closing.detach()
+                _let_go(file, self._process)
 
     @property
     def is_foreign(self) -> bool:
@@ -228,6 +233,15 @@ class ModelState:
                 "write to it; close() the model here to go on without the file, or save it to another one"
             )
         return self._file
+
+
+def _let_go(file: ModelFile, process: int) -> None:
+    """Close a file in the process that opened it, and nowhere else."""
+    if process == os.getpid():
+        with uninterrupted():
+            file.close()
+    else:
+        _LEFT_TO_THE_PARENT.append(file)
 
 
 def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:

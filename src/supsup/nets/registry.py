@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.errors import SupSupError, printable
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
@@ -56,7 +57,7 @@ class Architecture:
 
         hook = register_module_parameter_registration_hook(counted)
         try:
-            with torch.device("meta"):
+            with uninterrupted(), torch.device("meta"):  # an interrupt must not leave torch on "meta"
                 return self.build()
         finally:
             hook.remove()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as every_module
 
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.nets.registry import architecture_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -25,7 +26,7 @@ def as_built(module: nn.Module) -> bool:
     architecture = architecture_of(module)
     if architecture is None:
         return False
-    with torch.device("meta"):
+    with uninterrupted(), torch.device("meta"):  # torch would stay with this device
         fresh = architecture.build()
     present, expected = dict(module.named_modules()), dict(fresh.named_modules())
     return list(present) == list(expected) and all(_alike(present[path], expected[path]) for path in expected)

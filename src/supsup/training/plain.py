@@ -49,11 +49,12 @@ class PlainTraining:
     def _step(self, x: Tensor, y: Tensor) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.done, self.steps)
-        with self.trainee.training() as module:
+        with self.trainee.training() as module, torch.enable_grad():
             loss = cross_entropy(self.trainee.run(self.state, x, module), y)
-        penalty = self.trainee.penalty(self.state)
+            penalty = self.trainee.penalty(self.state)
+            total = loss if penalty is None else loss + penalty
         self.optimiser.zero_grad()
-        (loss if penalty is None else loss + penalty).backward()
+        total.backward()
         self.trainee.before_update(self.state)
         self.optimiser.step()
         self.trainee.after_update(self.state)

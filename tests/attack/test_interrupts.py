@@ -1,0 +1,399 @@
+"""Ctrl-C at any line inside one running program: names and masks belong together, in memory and in the file.
+
+The signal is sent when a line of the package begins, at each of them or at many by chance, and by a timer.
+"""
+
+import dis
+import random
+import shutil
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import supsup
+from supsup import Allocation, HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
+from supsup.concurrency.interrupts import uninterrupted
+from supsup.data import Task
+from supsup.file.repair import verify
+from supsup.hopfield.learner import MemoryFull
+
+SOURCE = str(Path(supsup.__file__).parent)
+TASKS = 9
+CHANCE = random.Random(0)
+
+
+def task(number: int) -> Task:
+    chance = torch.Generator().manual_seed(number)
+    part = data.Part(torch.randn(12, 16, generator=chance), torch.arange(12) % 4)
+    return Task(f"task-{number}", part, part, 4)
+
+
+def fresh(net: nn.Module | None = None, **settings: Any) -> SupSup:
+    return SupSup(
+        net or nets.FullyConnected((16, 8, 4)), recipe=Recipe(steps=1, batch_size=4, **settings), device="cpu"
+    )
+
+
+@pytest.fixture(scope="module")
+def masks() -> dict[str, bytes]:
+    """What each task's mask is: a function of its name and images."""
+    model = fresh()
+    model.learn_many([task(number) for number in range(TASKS + 3)])
+    return found(model)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "m.supsup"
+    model = fresh()
+    model.learn_many([task(number) for number in range(TASKS)])
+    model.save(path)
+    return path
+
+
+def found(model: SupSup) -> dict[str, bytes]:
+    return {name: model.bank.packed(i).numpy().tobytes() for i, name in enumerate(model.tasks)}
+
+
+def is_right(model: SupSup, masks: dict[str, bytes]) -> None:
+    """Every task has its own mask, and what is derived from the masks is that of these masks."""
+    bank = model.bank
+    assert len(bank) == len(model.tasks) == len(model.state.tasks)
+    assert found(model) == {name: masks[name] for name in model.tasks}
+    if len(bank):
+        rows = [torch.cat([bits.flatten() for bits in model.mask(name).values()]) for name in model.tasks]
+        total = torch.stack(rows).sum(0)
+        mean = torch.cat([share.flatten() for share in bank.mean().values()])
+        assert torch.equal(mean, total / len(bank))
+        model.predict(torch.ones(2, 16))
+    free = []
+
+    def change_nothing() -> None:
+        with model.state.changing, model._observer.lock, model.state.lock.writing():
+            free.append(True)
+
+    thread = threading.Thread(target=change_nothing, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert free == [True], "a lock was kept"
+
+
+class Interrupter:
+    """Sends SIGINT when the given line, counted over all lines of the package that are run, begins."""
+
+    def __init__(self, line: int | None) -> None:
+        self.line, self.lines = line, 0
+
+    def __enter__(self) -> "Interrupter":
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(SOURCE) and not name.endswith("contextlib.py"):
+            return None
+        if event == "line" and not leaves_a_with(frame):
+            self.lines += 1
+            if self.lines == self.line:
+                signal.raise_signal(signal.SIGINT)
+        return self.trace
+
+
+def leaves_a_with(frame: FrameType) -> bool:
+    """Whether a `with` is about to call __exit__: the interpreter handles no signal there, as it would for a tracer."""
+    code, start = frame.f_code.co_code, frame.f_lasti
+    return [dis.opname[code[at]] for at in range(start, min(start + 6, len(code)), 2)] == ["LOAD_CONST"] * 3
+
+
+def interrupt_everywhere(call: Callable[[], Any], tries: int) -> Iterator[bool]:
+    """Make the call again and again, interrupted at another line each time; gives whether it was cut short."""
+    with Interrupter(None) as first:
+        call()
+    yield False
+    lines = range(1, first.lines + 1)
+    for line in lines if len(lines) <= tries else sorted(CHANCE.sample(lines, tries)):
+        cut = False
+        try:
+            with Interrupter(line):
+                call()
+        except KeyboardInterrupt:
+            cut = True
+        yield cut
+
+
+def test_forgetting_in_memory(masks: dict[str, bytes]) -> None:
+    original = fresh()
+    original.learn_many([task(number) for number in range(TASKS)])
+    present: list[SupSup] = []
+
+    def call() -> None:
+        present[:] = [original.to("cpu")]
+        present[0].forget("task-3")
+
+    left = set()
+    for _ in interrupt_everywhere(call, 80):
+        model = present[0]
+        is_right(model, masks)
+        left.add(len(model.tasks))
+        if "task-3" in model.tasks:
+            model.forget("task-3")
+        is_right(model, masks)
+        model.learn(task(3))
+        is_right(model, masks)
+    assert left == {TASKS, TASKS - 1}, "interrupts came before and after"
+
+
+@pytest.mark.parametrize("what", ["forget", "learn", "learn_many", "save"])
+def test_a_model_that_lives_in_a_file(what: str, saved: Path, masks: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "m.supsup"
+    shutil.copy(saved, path)
+    model = supsup.load(path, in_place=True, device="cpu")
+    calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "forget": (lambda: model.forget("task-4"), lambda: model.learn(task(4))),
+        "learn": (lambda: model.learn(task(TASKS)), lambda: model.forget(f"task-{TASKS}")),
+        "learn_many": (
+            lambda: model.learn_many([task(TASKS + 1), task(TASKS + 2)]),
+            lambda: forget_later(model),
+        ),
+        "save": (lambda: model.save(tmp_path / "other.supsup"), lambda: None),
+    }
+    call, undo = calls[what]
+    before = model.tasks
+    for number, _ in enumerate(interrupt_everywhere(call, 25)):
+        is_right(model, masks)
+        assert model.state.file is not None
+        assert set(model.state.file.names) | {t.name for t in model.state.tasks.unsaved()} == set(model.tasks)
+        if number % 4 == 0:
+            assert verify(path).clean
+            is_right(supsup.load(path, device="cpu"), masks)
+        if model.tasks == before:
+            call()
+        undo()
+        before = model.tasks
+        is_right(model, masks)
+    model.close()
+    assert verify(path).clean
+    is_right(supsup.load(path, device="cpu"), masks)
+
+
+def forget_later(model: SupSup) -> None:
+    for name in model.tasks:
+        if int(name[5:]) > TASKS:
+            model.forget(name)
+
+
+def test_opening_a_file_in_place(saved: Path, masks: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "m.supsup"
+    shutil.copy(saved, path)
+
+    def call() -> None:
+        with supsup.load(path, in_place=True, device="cpu") as model:
+            model.notes["seen"] = True
+
+    for _ in interrupt_everywhere(call, 25):
+        with supsup.load(path, in_place=True, device="cpu") as again:
+            is_right(again, masks)
+    assert verify(path).clean
+
+
+def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    chance = torch.Generator().manual_seed(number // 6)
+    return torch.randn(6, 16, generator=chance), torch.arange(6) % 4
+
+
+@pytest.mark.parametrize("kind", ["by hand", "plain"])
+def test_observing(kind: str) -> None:
+    """The mask in training, those put aside and their names stay together."""
+    module = nets.FullyConnected((16, 8, 4)) if kind == "by hand" else nn.Sequential(nn.Linear(16, 4), nn.Tanh())
+    model = SupSup(module, recipe=Recipe(batch_size=6), allocation=Allocation(every=2, budget=6), device="cpu")
+    done = [0]
+
+    def call() -> None:
+        for _ in range(6):
+            model.observe(*batch(done[0]))
+            done[0] += 1
+        if done[0] % 5 == 0 and len(model.tasks) > 2:
+            model.forget(model.tasks[0])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the budget is in use
+        for _ in interrupt_everywhere(call, 40):
+            observer, names, observed = model._observer, model.tasks, model._observer.name
+            assert set(observer.half_trained) <= set(names)
+            assert observer.name is None or (observer.name in names and observer.name not in observer.half_trained)
+            written = {name: model.mask(name) for name in names}
+            if observer.name is not None:
+                expected = observer.trainer.mask()
+                assert all(torch.equal(bits, expected[weight]) for weight, bits in written[observer.name].items())
+            model.observe(*batch(done[0]))
+            for name in set(model.tasks) - {model._observer.name, observed}:
+                assert all(torch.equal(bits, written[name][weight]) for weight, bits in model.mask(name).items())
+            model.predict(torch.ones(2, 16))
+
+
+def test_transferred_scores_stay_with_the_tasks(masks: dict[str, bytes]) -> None:
+    """The mean of earlier scores counts the tasks that are there, or no further one could be learned."""
+    model = fresh(transfer="scores")
+    number = [0]
+
+    def call() -> None:
+        number[0] += 1
+        model.learn(task(number[0]))
+
+    for _ in interrupt_everywhere(call, 40):
+        assert model._learning._earlier_scores.count == len(model.tasks)
+    call()
+
+
+def test_a_memory_of_constant_size() -> None:
+    model = HopSupSup(nets.HopMLP((16, 24, 24, 4000)), recipe=UnitRecipe(batch_size=6), device="cpu")
+    number = [0]
+
+    def call() -> None:
+        number[0] += 1
+        model.learn(task(number[0]))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MemoryFull)
+        for _ in interrupt_everywhere(call, 40):
+            count = len(model.tasks)
+            for mean in model.mean:
+                whole = (mean * count + count) / 2  # how many of the masks had each unit
+                assert torch.allclose(whole, whole.round(), atol=1e-3)
+            assert all((psi == psi.T).all() for psi in model.psi)
+
+
+def test_by_a_timer(saved: Path, masks: dict[str, bytes], tmp_path: Path) -> None:
+    """As signals really come: in the middle of whatever is computed, and at any byte code."""
+    path = tmp_path / "m.supsup"
+    shutil.copy(saved, path)
+    model = supsup.load(path, in_place=True, device="cpu")
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    cut = 0
+    try:
+        for turn in range(100):
+            number = turn % TASKS
+            signal.setitimer(signal.ITIMER_REAL, CHANCE.uniform(1e-5, 0.02))
+            try:
+                if f"task-{number}" in model.tasks:
+                    model.forget(f"task-{number}")
+                else:
+                    model.learn(task(number))
+            except KeyboardInterrupt:
+                cut += 1
+            with suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            is_right(model, masks)
+            if turn % 20 == 0:
+                assert verify(path).clean
+                assert found(supsup.load(path, device="cpu")) == found(model)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert cut > 10
+
+
+def test_memory_that_runs_out_while_a_change_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh()
+    model.learn_many([task(number) for number in range(TASKS)])
+    masks, version = found(model), model.bank.version
+    for name in ("cat", "zeros"):
+        with monkeypatch.context() as patch:
+
+            def fail(*_: Any, **__: Any) -> None:
+                raise MemoryError
+
+            patch.setattr(f"supsup.bank.torch.{name}", fail)
+            calls: list[Callable[[], None]] = [
+                lambda: model.state.remove("task-1"),
+                lambda: model.state.add({"new": 4}, model.bank.packed(0)[:, None], {}, (16,)),
+            ]
+            for call in calls:
+                try:
+                    call()
+                except MemoryError:
+                    assert (found(model), model.bank.version) == (masks, version)
+                else:
+                    assert name == "zeros", "a change that needs no memory of this kind"
+                    masks, version = found(model), model.bank.version
+    is_right(model, masks)
+
+
+def test_handlers_come_back_exactly_and_every_signal_is_delivered() -> None:
+    seen: list[int] = []
+
+    def own(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise RuntimeError("of the program's own handler")
+
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    earlier = signal.signal(signal.SIGTERM, own)
+    try:
+        done: list[str] = []
+
+        def work() -> None:
+            with uninterrupted():
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGINT)
+                with uninterrupted():
+                    done.append("inside")
+                assert seen == []
+                done.append("to the end")
+
+        with pytest.raises((RuntimeError, KeyboardInterrupt)):
+            work()
+        assert (done, seen) == (["inside", "to the end"], [signal.SIGTERM])
+        assert signal.getsignal(signal.SIGTERM) is own
+        with pytest.raises(KeyError), uninterrupted():
+            raise KeyError
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert before == {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+def test_other_threads_are_left_alone() -> None:
+    """They get no signals; trying to change handlers there would be an error."""
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+def test_an_error_of_the_file_changes_nothing_in_memory(
+    saved: Path, masks: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.supsup"
+    shutil.copy(saved, path)
+    with supsup.load(path, in_place=True, device="cpu") as model:
+        assert model.state.file is not None
+
+        def fail(*_: Any) -> None:
+            raise SupSupError("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model.state.file, "remove", fail)
+            with pytest.raises(SupSupError, match="full"):
+                model.forget("task-2")
+        is_right(model, masks)
+        assert "task-2" in model.tasks
+        model.forget("task-2")
+    assert verify(path).clean

@@ -123,7 +123,7 @@ if child == 0:
             model.state.commit()
             os._exit(3)
         except supsup.SupSupError as error:
-            assert "before it forked" in str(error), error
+            assert "forked" in str(error), error
         model.state.close()
         os._exit(0)
     except BaseException as error:

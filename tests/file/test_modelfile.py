@@ -206,11 +206,11 @@ class TestWhatIsSavedCanBeLoaded:
             [0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 1, 2, 3, 4, 5], [1, 1],
         ]  # fmt: skip
 
-    @pytest.mark.parametrize("classes", [True, 2.5, "x", 0, -1, None, 2**40, np.int64(3)])
+    @pytest.mark.parametrize("classes", [True, 2.5, "x", 0, -1, None, 2**40])
     def test_classes(self, classes: Any, stream: Stream) -> None:
         model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu")
         for learn in (model.learn, lambda task: model.learn_many([task])):
-            with pytest.raises(SupSupError, match="classes; give a whole number"):
+            with pytest.raises(SupSupError, match=r"classes.*give a whole number"):
                 learn(replace(stream[0], classes=classes))
         assert model.tasks == []
 

@@ -209,5 +209,5 @@ class Task:
 
 def check_positions(positions: Tensor) -> None:
     """An error unless these can be positions of images in a part."""
-    if given(positions, Tensor, "positions").dtype != torch.int64 or positions.ndim != 1:
-        raise SupSupError(f"positions must be int64, one dimension; got {positions.dtype} {list(positions.shape)}")
+    if given(positions, Tensor, "positions").dtype not in (torch.int64, torch.int32) or positions.ndim != 1:
+        raise SupSupError(f"positions must be whole numbers [n]; got {positions.dtype} {list(positions.shape)}")

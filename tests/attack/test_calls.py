@@ -452,7 +452,7 @@ def data_calls(w: World) -> dict[str, Calls]:
         "Part.batch": Calls(
             part.batch,
             {"positions": y},
-            {"positions": [None, *no_index], "device": [v for v in DEVICE if v is not None]},
+            {"positions": [None, *no_index[:-4], *no_index[-3:]], "device": [v for v in DEVICE if v is not None]},
         ),
         "Part.batches": Calls(
             part.batches, {"size": 2}, {"size": POSITIVE, "device": [v for v in DEVICE if v is not None]}

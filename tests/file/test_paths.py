@@ -1,6 +1,7 @@
 """Paths that nobody should give, and links that lead where one does not want to write."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,27 @@ def test_what_is_no_ordinary_file(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(SupSupError, match="not an ordinary file"):
             existing(path)
+
+
+def test_what_may_not_be_read(tmp_path: Path, model: SupSup) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        model.save(path)
+        journal = path.with_name("model-journal")
+        for closed, mode in ((path, 0o000), (journal, 0o000)):
+            journal.write_bytes(b"x")
+            os.chmod(folder, 0o755)
+            path.chmod(0o644)
+            closed.chmod(mode)
+            os.seteuid(65534)
+            try:
+                for attempt in (lambda: supsup.load(path), lambda: verify(path)):
+                    with pytest.raises(SupSupError, match="permissions"):
+                        attempt()
+            finally:
+                os.seteuid(0)
 
 
 def test_ones_own_link_is_followed_and_anothers_is_not(tmp_path: Path, model: SupSup) -> None:

@@ -44,7 +44,8 @@ def card_of(extras: bytes) -> dict[str, Any] | None:
 
 def holds_tensors(extras: bytes) -> bool:
     """Whether there is more than a card."""
-    return any(name != _METADATA for name in _parts(extras)[0])
+    follows = len(extras) > _LENGTH + int.from_bytes(extras[:_LENGTH], "little")
+    return follows or any(name != _METADATA for name in _parts(extras)[0])
 
 
 def _parts(extras: bytes) -> tuple[dict[str, Any], bytes]:

@@ -259,25 +259,25 @@ def write_header(connection: sqlite3.Connection, header: Header, checksums: Iter
         )
     for table in ("model", "spare"):
         connection.execute(f"REPLACE INTO {table} VALUES (1, ?, ?, ?)", (text, digest, _header_sum(text, digest)))
+        if _header_row(connection, table) != (text, digest):
+            raise Damaged("what was written cannot be read again")
 
 
 def read_header(connection: sqlite3.Connection, table: str = "model") -> tuple[Header, bytes]:
     """The header, and the digest that the tasks' checksums must have."""
+    text, digest = _header_row(connection, table)
+    return Header.from_json(text), digest
+
+
+def _header_row(connection: sqlite3.Connection, table: str) -> tuple[str, bytes]:
+    """The header's text and the digest, as they were written."""
     rows = connection.execute(f"SELECT header, tasks, checksum FROM {table}").fetchmany(2)
     if len(rows) != 1 or [type(value) for value in rows[0]] != [str, bytes, bytes]:
         raise Damaged("the file is damaged (it has no header)")
     text, digest, checksum = rows[0]
     if _header_sum(text, digest) != checksum:
         raise Damaged("the file is damaged (the checksum of its header differs)")
-    return Header.from_json(text), digest
-
-
-def check_header(connection: sqlite3.Connection, header: Header) -> bytes:
-    """An error unless a file that was just written gives this header again, in both places; returns the digest."""
-    first, second = read_header(connection), read_header(connection, "spare")
-    if first != second or first[0] != header:
-        raise Damaged("what was written cannot be read again")
-    return first[1]
+    return text, digest
 
 
 def read_index(connection: sqlite3.Connection, header: Header, digest: bytes) -> dict[str, tuple[int, bytes]]:

@@ -19,7 +19,6 @@ from supsup.file.format import (
     TaskRecord,
     check_complete,
     check_format,
-    check_header,
     create,
     read_header,
     read_index,
@@ -243,7 +242,6 @@ class ModelFile:
                 raise SupSupError("another process has changed it; load it again before you go on")
             yield
             write_header(self._connection, header, (checksum for _, checksum in index.values()))
-            check_header(self._connection, header)
             self._index = None
         self._index, self.header = index, header
 
@@ -312,7 +310,7 @@ def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes
         connection.close()
     with closing(connect(path, "ro")) as connection, transaction(connection):  # what was written can be read again
         check_format(connection)
-        read_index(connection, header, check_header(connection, header))
+        read_index(connection, *read_header(connection))
 
 
 def _check_replaceable(target: Path) -> None:

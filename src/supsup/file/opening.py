@@ -83,7 +83,7 @@ class Opened:
         copy = Path(self._folder.name) / "model"
         try:
             journal.copy_settled(self._held, path, copy)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             self._disconnect()
             raise
         except OSError as error:

@@ -59,6 +59,11 @@ def explained(path: Path) -> Iterator[None]:
         raise type(error)(f"{path}: {printable(error, _LONGEST)}") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message may quote the damaged bytes
         raise _translated(error, path) from error
+    except OSError as error:
+        shown = error.strerror or error
+        raise SupSupError(
+            f"{path}: cannot be opened ({shown}); look at the permissions of it and its folder"
+        ) from error
     except MemoryError as error:
         raise SupSupError(f"{path}: asks for more memory than there is") from error
 

@@ -24,6 +24,7 @@ import supsup
 from supsup import Allocation, HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Task
+from supsup.file.lock import WriterLock
 from supsup.file.repair import verify
 from supsup.hopfield.learner import MemoryFull
 
@@ -193,6 +194,21 @@ def forget_later(model: SupSup) -> None:
     for name in model.tasks:
         if int(name[5:]) > TASKS:
             model.forget(name)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_the_lock_of_a_file(tmp_path: Path) -> None:
+    """At every line: nobody is left with a lock that no one can let go of."""
+
+    def call() -> None:
+        WriterLock(tmp_path / "m.supsup").release()
+
+    cuts = 0
+    for cut in interrupt_everywhere(call, 1000):
+        cuts += cut
+        WriterLock(tmp_path / "m.supsup").release()
+        assert list(tmp_path.iterdir()) == []
+    assert cuts > 20
 
 
 def test_opening_a_file_in_place(saved: Path, masks: dict[str, bytes], tmp_path: Path) -> None:

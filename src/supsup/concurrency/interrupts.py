@@ -70,9 +70,13 @@ class _Deferral:
             except BaseException as error:  # a handler that is back in place has been called: go on with the others
                 raised = error
         self.active = False
-        self._deliver(list(self._noted.items()))
-        if raised is not None:
-            raise raised
+        noted, self._noted = self._noted, {}
+        try:
+            self._deliver(list(noted.items()))
+            if raised is not None:
+                raise raised
+        finally:
+            del raised, noted  # what refers to frames would keep alive all they hold, such as a lock
 
     def _deliver(self, noted: Sequence[tuple[int, FrameType | None]]) -> None:
         if noted:

@@ -6,12 +6,14 @@ file is still the one at its path; if not, the lock means nothing, and the next 
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+from supsup.concurrency.interrupts import uninterrupted
 from supsup.errors import SupSupError
 from supsup.file.paths import beside
 
@@ -37,29 +39,34 @@ else:
 
 
 class WriterLock:
-    """Held by the one model that writes to a file; a forked child neither holds it nor can let go of it."""
+    """Held by the one model that writes to a file; a forked child neither holds it nor can let go of it.
+
+    An interrupt may come before its owner has it in hand. It is then let go of with the last reference to it, as any
+    open file is: `io` does that, and no signal comes between.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = beside(path, "-writer")
         self._process = os.getpid()
-        for _ in range(_TRIES):
-            self._handle = _open(self._file, path)
-            try:
-                _lock(self._handle)
-                if self._still_there():
-                    return
-            except (BlockingIOError, PermissionError) as error:
-                os.close(self._handle)
-                raise SupSupError(
-                    f"{path} is being written by another process or model; close it there first, "
-                    "or load it without in_place=True to read only"
-                ) from error
-            except OSError as error:
-                os.close(self._handle)
-                raise SupSupError(
-                    f"{path} cannot be locked ({error}); save to a file system that has locks, such as a local disk"
-                ) from error
-            os.close(self._handle)
+        with uninterrupted():
+            for _ in range(_TRIES):
+                self._open = _open(self._file, path)
+                try:
+                    _lock(self._open.fileno())
+                    if self._still_there():
+                        return
+                except (BlockingIOError, PermissionError) as error:
+                    self._open.close()
+                    raise SupSupError(
+                        f"{path} is being written by another process or model; close it there first, "
+                        "or load it without in_place=True to read only"
+                    ) from error
+                except OSError as error:
+                    self._open.close()
+                    raise SupSupError(
+                        f"{path} cannot be locked ({error}); save to a file system that has locks, such as a local disk"
+                    ) from error
+                self._open.close()
         raise SupSupError(f"{path} is being written by many at once; try again later")
 
     @property
@@ -68,21 +75,23 @@ class WriterLock:
         return os.getpid() == self._process
 
     def release(self) -> None:
-        if self.is_mine:
-            with suppress(OSError):
-                if self._still_there() and os.fstat(self._handle).st_size == 0:  # what is not empty is not ours
-                    self._file.unlink()
-            with suppress(OSError):
-                _unlock(self._handle)  # a forked child may have the handle open for long
-        os.close(self._handle)
+        """Let go; a second time does nothing."""
+        with uninterrupted():
+            if self.is_mine and not self._open.closed:
+                with suppress(OSError):
+                    if self._still_there() and os.fstat(self._open.fileno()).st_size == 0:  # else it is not ours
+                        self._file.unlink()
+                with suppress(OSError):
+                    _unlock(self._open.fileno())  # a forked child may have the handle open for long
+            self._open.close()
 
     def _still_there(self) -> bool:
         with suppress(FileNotFoundError):
-            return os.path.samestat(os.fstat(self._handle), os.lstat(self._file))
+            return os.path.samestat(os.fstat(self._open.fileno()), os.lstat(self._file))
         return False
 
 
-def _open(file: Path, path: Path) -> int:
+def _open(file: Path, path: Path) -> io.FileIO:
     try:
         try:
             handle = os.open(file, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
@@ -96,4 +105,4 @@ def _open(file: Path, path: Path) -> int:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise SupSupError(f"{path} cannot be written: {file.name} beside it is not an ordinary file; remove it")
-    return handle
+    return io.FileIO(handle)

@@ -55,12 +55,13 @@ class Architecture:
                 if count > most:
                     raise SupSupError(f"architecture {printable(repr(self.name))} has more than {most:,} parameters")
 
-        hook = register_module_parameter_registration_hook(counted)
-        try:
-            with uninterrupted(), torch.device("meta"):  # an interrupt must not leave torch on "meta"
-                return self.build()
-        finally:
-            hook.remove()
+        with uninterrupted():  # an interrupt must not leave torch on "meta" nor with this hook
+            hook = register_module_parameter_registration_hook(counted)
+            try:
+                with torch.device("meta"):
+                    return self.build()
+            finally:
+                hook.remove()
 
 
 def architecture(build: Builder) -> Builder:

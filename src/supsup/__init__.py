@@ -1,5 +1,11 @@
 """One frozen random network, one binary mask per task, and no one needs to say which task an input belongs to."""
 
+import os as _os
+import sys as _sys
+
+if "torch" not in _sys.modules:  # read once, with torch: threads that wait give way, or a busy machine comes to a halt
+    _os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from supsup import data as data
 from supsup import nets as nets
 from supsup.allocation import Allocation as Allocation

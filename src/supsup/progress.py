@@ -1,8 +1,9 @@
-"""A progress bar for long work: how far, how fast, how long still. Silent where nobody is looking."""
+"""How far long work is, how fast, how long still: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -27,19 +28,44 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.1f} {self._unit}/s" if speed else f"– {self._unit}/s")
 
 
-def _shows(show: bool | None) -> bool:
-    """Whether there is a bar: by default where somebody looks at stderr. A program may have none, or have closed it."""
+class Lines:
+    """In place of a bar, where stderr is a file or a pipe: a line when `EVERY` seconds have passed since the last."""
+
+    EVERY = 10.0
+
+    def __init__(self, description: str, total: int, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._description, self._total, self._unit, self._clock = printable(description), total, unit, clock
+        self._done, self._begin = 0.0, clock()
+        self._last = self._begin
+
+    def __call__(self, pieces: float) -> None:
+        self._done += pieces
+        now = self._clock()
+        if now - self._last >= self.EVERY and _stderr() is not None:
+            self._last = now
+            rate = self._done / (now - self._begin)
+            left = f", {(self._total - self._done) / rate:,.0f} s left" if rate else ""
+            print(f"{self._description}: {self._done:,.4g} of {self._total:,} {self._unit}{left}", file=sys.stderr)
+
+
+def _stderr() -> TextIO | None:
+    """Where to say it; a program may have no stderr, or have closed it."""
     stream: TextIO | None = sys.stderr
-    if stream is None or getattr(stream, "closed", False):
-        return False
-    return stream.isatty() if show is None else show
+    return None if stream is None or getattr(stream, "closed", False) else stream
 
 
 @contextmanager
 def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Advance]:
-    """A function to call with the number of pieces just done; show=None shows the bar on a terminal only."""
-    if not _shows(show):
+    """A function to call with the number of pieces just done.
+
+    show  True for a bar, False for silence; by default a bar on a terminal and lines elsewhere
+    """
+    stream = _stderr()
+    if stream is None or show is False:
         yield lambda pieces: None
+        return
+    if show is None and not stream.isatty():
+        yield Lines(description, total, unit)
         return
     columns = (
         TextColumn("{task.description}"),

@@ -1,5 +1,6 @@
 """How good a learner is on a stream, now and at earlier stages."""
 
+import json
 import math
 from collections.abc import Callable
 
@@ -38,6 +39,34 @@ def test_forgetting_shows_where_it_happens(stream: Stream) -> None:
     assert graded.fresh["permutation-0"].accuracy > graded.per_task["permutation-0"] + 0.1
 
 
+def test_the_matrix_and_both_transfers(stream: Stream) -> None:
+    model = SupSup(nets.lenet_300_100(outputs=50), recipe=Recipe(steps=40), device="cpu")
+    graded = follow(model, stream[:3], "GNs", ahead=True)
+    assert [[math.isnan(cell) for cell in row] for row in graded.matrix] == [
+        [False, True, True],
+        [False, False, True],
+        [False, False, False],
+    ]
+    assert graded.matrix[2] == list(graded.per_task.values())
+    assert list(graded.ahead) == ["permutation-1", "permutation-2"]
+    assert 0 < graded.forward_transfer < 0.4, "a permutation never seen before is hardly better than chance"
+    changes = [graded.matrix[2][i] - graded.matrix[i][i] for i in (0, 1)]
+    assert graded.backward_transfer == pytest.approx(sum(changes) / 2)
+
+
+def test_figures_go_to_other_programs(learned: SupSup, stream: Stream) -> None:
+    graded = evaluate(learned, stream, "Class-IL", stages=[1, 4])
+    read = json.loads(graded.to_json())
+    assert read["scenario"] == "GNu"
+    assert read["average_accuracy"] == graded.average_accuracy
+    assert read["forward_transfer"] is None, "not measured"
+    assert read["grades"][1]["permutation-3"]["accuracy"] == graded.per_task["permutation-3"]
+    lines = graded.to_csv().splitlines()
+    assert lines[0] == "stage,task,accuracy,task_accuracy"
+    assert len(lines) == 1 + 1 + 4
+    assert lines[-1].startswith(f"4,permutation-3,{graded.per_task['permutation-3']}")
+
+
 def test_forgetting_that_was_not_measured_is_not_a_number(stream: Stream) -> None:
     model = LowerBound(nets.FullyConnected((784, 10)), heads="single", recipe=Recipe(steps=1), device="cpu")
     for task in stream[:2]:
@@ -68,6 +97,7 @@ def test_wrong_questions(learned: SupSup, stream: Stream) -> None:
         (lambda: evaluate(learned, stream[4:]), "knows no task"),
         (lambda: evaluate(learned, stream, stages=[5]), "stages"),
         (lambda: follow(learned, []), "no tasks"),
+        (lambda: follow(learned, stream, "GNu", ahead=True), "tasks share"),
     ]
     for call, message in cases:
         with pytest.raises(SupSupError, match=message):

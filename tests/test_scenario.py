@@ -3,7 +3,7 @@
 import pytest
 
 from supsup import SupSupError
-from supsup.scenario import SCENARIOS, scenario_named
+from supsup.scenario import SCENARIOS, GNs, GNu, scenario_named
 
 
 def test_the_letters_mean_what_the_paper_says() -> None:
@@ -16,3 +16,9 @@ def test_the_letters_mean_what_the_paper_says() -> None:
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
     with pytest.raises(SupSupError, match=r"GG.*GNs.*GNu.*NNs"):
         scenario_named("NNu")
+
+
+def test_names_that_other_papers_use() -> None:
+    assert [scenario_named(name) for name in ("Task-IL", "Domain-IL", "Class-IL")] == [SCENARIOS["GG"], GNs, GNu]
+    with pytest.raises(SupSupError, match=r"GNu \(Class-IL\)"):
+        scenario_named("class-il")

@@ -5,9 +5,12 @@ What counts as right, under which scenario and protocol, is in grading.py.
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from supsup import progress
 from supsup.data import Stream, Task
@@ -21,14 +24,22 @@ from supsup.validation import given, listed, whole
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Grades of every task known at every stage; `fresh` are those of each task when it was the newest."""
+    """Grades of every task known at every stage.
+
+    stages  how many of the tasks had been learned
+    grades  one mapping for each stage
+    fresh   the grade of each task when it was the newest
+    masks   how many masks or models the learner holds
+    ahead   the grade of each task but the first just before it was learned (`follow(…, ahead=True)`)
+    """
 
     scenario: str
     protocol: str
-    stages: list[int]  # how many of the tasks had been learned
-    grades: list[dict[str, Grade]]  # one mapping for each stage
+    stages: list[int]
+    grades: list[dict[str, Grade]]
     fresh: dict[str, Grade]
-    masks: int  # how many masks or models the learner holds
+    masks: int
+    ahead: dict[str, Grade] = field(default_factory=dict)
 
     @property
     def per_task(self) -> dict[str, float]:
@@ -39,6 +50,12 @@ class Evaluation:
     def curve(self) -> list[float]:
         """Average accuracy at each stage."""
         return [_mean(grade.accuracy for grade in stage.values()) for stage in self.grades]
+
+    @property
+    def matrix(self) -> list[list[float]]:
+        """The accuracy matrix: a row for each stage, a column for each task in order; NaN for tasks to come."""
+        names = list(self.grades[-1])
+        return [[stage[name].accuracy if name in stage else math.nan for name in names] for stage in self.grades]
 
     @property
     def average_accuracy(self) -> float:
@@ -63,6 +80,30 @@ class Evaluation:
     def forgetting(self) -> float:
         """How much accuracy the earlier tasks have lost since each was learned; NaN if that is not known."""
         return -self.backward_transfer if self.backward_transfer else 0.0
+
+    @property
+    def forward_transfer(self) -> float:
+        """Mean accuracy of tasks just before each was learned; NaN without `follow(…, ahead=True)`.
+
+        What chance gives is not taken off: for ten classes 0.1 means no transfer.
+        """
+        return _mean(grade.accuracy for grade in self.ahead.values()) if self.ahead else math.nan
+
+    def to_json(self) -> str:
+        """Everything, and the figures that follow from it; numbers that are not known are null."""
+        summary = ("average_accuracy", "task_accuracy", "backward_transfer", "forward_transfer", "forgetting")
+        figures = {name: getattr(self, name) for name in summary}
+        known = {name: None if math.isnan(value) else value for name, value in figures.items()}
+        return json.dumps(known | asdict(self), indent=1, allow_nan=False)
+
+    def to_csv(self) -> str:
+        """A line for each stage and task: how many tasks were known, the task, its accuracy, and how often found."""
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(("stage", "task", "accuracy", "task_accuracy"))
+        for stage, grades in zip(self.stages, self.grades):
+            lines.writerows((stage, name, grade.accuracy, grade.inferred) for name, grade in grades.items())
+        return text.getvalue()
 
 
 def evaluate(
@@ -128,12 +169,16 @@ def follow(
     protocol: Grading = "paper",
     batch_size: int = 128,
     stages: Sequence[int] | None = None,
+    ahead: bool = False,
     show_progress: bool | None = None,
     description: str = "learning",
 ) -> Evaluation:
-    """Let a learner learn the stream and grade it after each of the stages (every task by default)."""
+    """Let a learner learn the stream and grade it after each of the stages (every task by default).
+
+    ahead  also grade each task just before it is learned, for `forward_transfer`; labels must be shared (GNs, NNs)
+    """
     stream = tasks_of(stream)
-    way = following(model, stream, scenario, protocol=protocol, batch_size=batch_size, stages=stages)
+    way = following(model, stream, scenario, protocol=protocol, batch_size=batch_size, stages=stages, ahead=ahead)
     with progress.bar(description, len(stream), show=show_progress) as advance:
         while True:
             try:
@@ -152,6 +197,7 @@ def following(
     batch_size: int = 128,
     stages: Sequence[int] | None = None,
     seen: int = 0,
+    ahead: bool = False,
 ) -> Generator[int, None, Evaluation]:
     """`follow` in small pieces, so that several learners can take turns.
 
@@ -165,10 +211,18 @@ def following(
     stream = tasks_of(stream)
     if not len(stream):
         raise SupSupError("the stream has no tasks; make it with tasks=1 or more")
+    if ahead and not setting.shared_labels:
+        raise SupSupError(
+            f"before a task is learned only labels that tasks share can be right; {setting.name} has none"
+        )
     ends = list(range(1, len(stream) + 1)) if stages is None else _stages(stages, len(stream))
     graded: list[dict[str, Grade]] = []
     fresh: dict[str, Grade] = {}
+    before: dict[str, Grade] = {}
     for count, task in enumerate(stream, 1):
+        if ahead and count > max(seen, 1):
+            known.right.clear()
+            before |= grader.grades([task], None)
         if count > seen and setting.given_in_training:
             model.learn(task)
         elif count > seen:
@@ -180,7 +234,7 @@ def following(
             fresh[task.name] = graded[-1][task.name]
         if count > seen:
             yield 1
-    return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks))
+    return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks), before)
 
 
 def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:

@@ -25,13 +25,16 @@ GNu = Scenario("GNu", True, False, False, "the task is given in training, not at
 NNs = Scenario("NNs", False, False, True, "the task is never given; the label alone counts")
 
 SCENARIOS = {scenario.name: scenario for scenario in (GG, GNs, GNu, NNs)}
+USUAL_NAMES = {"Task-IL": GG, "Domain-IL": GNs, "Class-IL": GNu}  # in most other papers
 
 
 def scenario_named(scenario: str | Scenario) -> Scenario:
-    """A scenario from its name."""
+    """A scenario from its name, the paper's or the usual one."""
     if isinstance(scenario, Scenario):
         return scenario
-    if not isinstance(scenario, str) or scenario not in SCENARIOS:
-        known = "; ".join(f"{s.name}: {s.meaning}" for s in SCENARIOS.values())
+    named = SCENARIOS | USUAL_NAMES
+    if not isinstance(scenario, str) or scenario not in named:
+        usual = {scenario.name: f" ({name})" for name, scenario in USUAL_NAMES.items()}
+        known = "; ".join(f"{s.name}{usual.get(s.name, '')}: {s.meaning}" for s in SCENARIOS.values())
         raise SupSupError(f"unknown scenario {shown(scenario)}; known: {known}")
-    return SCENARIOS[scenario]
+    return named[scenario]

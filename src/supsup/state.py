@@ -139,7 +139,7 @@ class ModelState:
                 inference, allocation = Inference(**header.inference), Allocation(**header.allocation)
                 settings = Settings(recipe, inference, allocation, dict(header.notes))
                 module = net if net is not None else convert.network_of(header)
-                frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained)
+                frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained, header.shapes)
             convert.check_weights(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = convert.image_shape_of(header)
@@ -152,7 +152,7 @@ class ModelState:
 
     def to(self, device: torch.device) -> ModelState:
         """A copy on a device that lives in no file."""
-        net = FrozenNet(self.net.module, self.net.seed, device, self.net.pretrained)
+        net = FrozenNet(self.net.module, self.net.seed, device, self.net.pretrained, self.net.weights)
         other = ModelState(net, replace(self.settings, notes=copy.deepcopy(self.settings.notes)), self.created)
         other.bank, other.tasks, other.image_shape = self.bank.to(device), self.tasks.copy(), self.image_shape
         return other

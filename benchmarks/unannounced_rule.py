@@ -75,7 +75,7 @@ def told_apart(model: SupSup, stream: Stream, k: int) -> dict[str, Any]:
 
 def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float, float]:
     """A mask after so many batches, beside the first k."""
-    bank, trainer = model.bank.subset(range(k)), step_trainer(model.net, model.recipe)
+    bank, trainer = model.bank.subset(range(k)), step_trainer(model.net, model.observed_recipe)
     trainer.start(initial_scores(model.seed, task.name, model.net.shapes, model.device))
     trainer.run(task.train, order(model, task)[:batches])
     bank.add(trainer.mask())
@@ -84,7 +84,7 @@ def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float
 
 def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any]]:
     """A mask goes on with tasks that are not its own; what other new tasks then make of it."""
-    bank, trainer, rows = model.bank, step_trainer(model.net, model.recipe), []
+    bank, trainer, rows = model.bank, step_trainer(model.net, model.observed_recipe), []
     trainer.start(scores_of(bank.mask(index)))
     watched = stream[-NEW:][-WATCHED:]
     for tasks in range(1, SHARED + 2):

@@ -57,7 +57,6 @@ def tied(one: nn.Linear, other: nn.Linear | nn.Embedding) -> nn.Module:
     [
         (nn.Sequential(nn.ReLU()), "nothing to mask"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)), "layer '1' averages its statistics"),
-        (nn.ModuleDict({"a": nn.Linear(4, 4), "memory": nn.LSTM(4, 4)}), r"layer 'memory' \(LSTM\)"),
         (
             nn.Sequential(nn.Linear(4, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
             "weight '1.weight' is co",
@@ -67,7 +66,6 @@ def tied(one: nn.Linear, other: nn.Linear | nn.Embedding) -> nn.Module:
         (nn.Sequential(nn.LazyLinear(4)), r"layer '0' \(LazyLinear\) has no shape yet"),
         (nn.Sequential(nn.Linear(4, 4), nn.LazyBatchNorm1d()), r"layer '1' \(LazyBatchNorm1d\) has no shape yet"),
         (nn.Sequential(nn.Linear(4, 4, device="meta")), r"layer '0' \(Linear\) is on 'meta'"),
-        (nn.ModuleDict({"up": nn.ConvTranspose2d(4, 4, 3)}), r"layer 'up' \(ConvTranspose2d\)"),
     ],
 )
 def test_what_cannot_be_masked_is_named(net: nn.Module, message: str) -> None:

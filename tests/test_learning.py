@@ -51,13 +51,15 @@ def test_a_stream_has_images_of_one_shape(stream: Stream) -> None:
 def test_with_transfer_scores_start_from_the_mean_of_all_masks(stream: Stream) -> None:
     """Around 0 for masks that a threshold at 0 makes, else weights that were never kept would be kept at once."""
     plain = Recipe("adam", 1e-2, 4, 16, transfer="masks")
-    for recipe, centred in ((plain, True), (model(0.2, "masks").recipe, False)):
+    for recipe, centred in ((plain, True), (model(0.2, "masks").observed_recipe, False)):
         learner = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
         learning = Learning(learner.state)
         own = initial_scores(learner.seed, "next", learner.net.shapes)
-        assert all(torch.equal(learning.first_scores("next")[name], scores) for name, scores in own.items())
+        assert all(torch.equal(learning.first_scores("next", recipe)[name], scores) for name, scores in own.items())
         learner.learn_many(stream[:2])
         masks = [learner.mask(task) for task in learner.tasks]
         mean = {name: (masks[0][name].float() + masks[1][name].float()) / 2 for name in own}
         expected = transferred(mean, own, centred)
-        assert all(torch.equal(learning.first_scores("next")[name], scores) for name, scores in expected.items())
+        assert all(
+            torch.equal(learning.first_scores("next", recipe)[name], scores) for name, scores in expected.items()
+        )

@@ -79,7 +79,7 @@ def test_settings_changed_later_are_those_that_are_written(tmp_path: Path) -> No
         model.recipe = Recipe(steps=7)
         model.notes["why"] = "to see"
     again = supsup.load(path, device="cpu")
-    assert (again.recipe.steps, again.notes) == (7, {"why": "to see"})
+    assert (again.recipe, again.notes) == (Recipe(steps=7), {"why": "to see"})
     assert again.created == model.created
 
 

@@ -22,6 +22,7 @@ from supsup.learner import SupSup as SupSup
 from supsup.learner import load as load
 from supsup.protocol import Prediction as Prediction
 from supsup.scenario import Scenario as Scenario
+from supsup.training import Fitting as Fitting
 from supsup.training import Recipe as Recipe
 
 __version__ = "0.1.0"

@@ -241,7 +241,7 @@ def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:
     """The task's batches, without a word about where they come from, from decision to decision."""
     if not isinstance(model, Observes):
         raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs); use GG, GNs or GNu")
-    recipe = model.recipe
+    recipe = model.observed_recipe
     drawn = recipe.steps * recipe.batch_size
     order = many_positions(model.seed, [task.name], len(task.train), drawn, model.device)[0]
     return model.observing(task.train, order.view(recipe.steps, recipe.batch_size))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 
@@ -18,46 +17,55 @@ from torch.nn.parameter import is_lazy
 
 from supsup import philox
 from supsup.concurrency.forks import one_thread_when_forked
-from supsup.concurrency.locks import ReadersWriter
+from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.errors import SupSupError
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.known import known_throughout
+from supsup.nets.masked import RECURRENT, Masked, masked_weights
 from supsup.nets.resnet import plain_blocks
 from supsup.validation import flag, given, whole
 
-_MASKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NOT_MASKABLE = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, nn.modules.conv._ConvTransposeNd)
 _PIXELS = 1 << 24  # in one forward pass
 _STATISTICS = ("running_mean", "running_var")
 # Which kernel computes attention is a setting of the whole process: who relies on it reads, who changes it writes.
 ATTENTION = ReadersWriter()
+_CUDNN = new_lock()  # held by who switches cuDNN off for a while
 _NOTHING = nullcontext()
-_SEPARATE = re.compile(r"\b[qkv]_proj_$")  # of attention whose keys or values have sizes of their own: one bias for all
 
 
 class FrozenNet:
     """A module with frozen weights, run with other weights put in place of the maskable ones.
 
-    `weights` maps the full name of each linear, convolutional or attention weight to its frozen tensor, in the module's
-    own order. Every weight is +c or −c with c = sqrt(2 / fan_in), and its bias is 0; other parameters (affine
-    normalisation, embeddings) stay as they were built. With `pretrained` all of them stay as they are.
+    `weights` maps the full name of each weight that is masked (`nets/masked.py`) to its frozen tensor, in the module's
+    own order. Every weight is +c or −c with c = sqrt(2 / inputs), and its bias is 0; other parameters (affine
+    normalisation, class tokens) stay as they were built. With `pretrained` all of them stay as they are.
     `statistics` are the running means and variances of normalisation layers as every task finds them; each task has
     its own afterwards. The module given is copied, never changed; the copy is in float32.
+
+    masked  names of the weights that are masked, for files from when fewer kinds of layers were (None: all that can be)
     """
 
-    def __init__(self, net: nn.Module, seed: int, device: torch.device, pretrained: bool = False) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        seed: int,
+        device: torch.device,
+        pretrained: bool = False,
+        masked: Collection[str] | None = None,
+    ) -> None:
         if isinstance(net, nn.DataParallel | DistributedDataParallel):
             net = net.module
         one_thread_when_forked()
         _check_values(given(net, nn.Module, "net"))
-        names = _maskable_weights(net)
+        weights = [each for name, each in masked_weights(net).items() if masked is None or name in masked]
+        names = [each.name for each in weights]
         self.module = copy.deepcopy(net).requires_grad_(False).float()
         self.seed = whole()(seed, "seed")
         self.device = device
         self.pretrained = flag(pretrained, "pretrained")
         if not pretrained:
-            _freeze(self.module, names, self.seed)
+            _freeze(self.module, weights, self.seed)
         tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())
         self._other_buffers = [name for name in buffers if name not in set(tracked)]
         self.checksum = _checksum(
@@ -92,8 +100,15 @@ class FrozenNet:
         return self._copies.borrowed()
 
     def attending(self) -> AbstractContextManager[object]:
-        """While it lasts, nobody changes how attention is computed."""
-        return _NOTHING if self.is_known else ATTENTION.reading()
+        """While it lasts, nobody changes how attention is computed, and recurrent layers are not cuDNN's."""
+        if self.is_known:
+            return _NOTHING
+        return _plain_recurrence() if self._recurs else ATTENTION.reading()
+
+    @cached_property
+    def _recurs(self) -> bool:
+        """Whether cuDNN would compute recurrent layers: it moves their weights, and has no gradient of answers."""
+        return self.device.type == "cuda" and any(isinstance(part, RECURRENT) for part in self.module.modules())
 
     def run(self, x: Tensor, weights: Mapping[str, Tensor], module: nn.Module | None = None) -> Tensor:
         """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given.
@@ -155,14 +170,27 @@ class FrozenNet:
         return weights | {name: masks[name] for name in self.statistics if name in masks}
 
 
-def _freeze(module: nn.Module, names: list[str], seed: int) -> None:
+@contextmanager
+def _plain_recurrence() -> Iterator[None]:
+    """While it lasts, cuDNN is not used: a setting of the whole process, so one thread at a time."""
+    with ATTENTION.reading(), _CUDNN:
+        before = torch.backends.cudnn.enabled
+        torch.backends.cudnn.enabled = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.enabled = before
+
+
+def _freeze(module: nn.Module, weights: Sequence[Masked], seed: int) -> None:
     """Weights to ±c from the seed, their biases to 0."""
     parameters = dict(module.named_parameters())
-    for name in names:
-        parameters[name].copy_(signed_constant(seed, name, parameters[name].shape))
-        stem = _SEPARATE.sub("in_proj_", name.removesuffix("weight"))
-        if f"{stem}bias" in parameters:
-            parameters[f"{stem}bias"].zero_()
+    for name, inputs, bias, padding in weights:
+        parameters[name].copy_(signed_constant(seed, name, parameters[name].shape, inputs))
+        if bias is not None:
+            parameters[bias].zero_()
+        if padding is not None:
+            parameters[name][padding] = 0
 
 
 def _tracked(module: nn.Module) -> list[str]:
@@ -188,46 +216,15 @@ def _check_values(module: nn.Module) -> None:
                 raise SupSupError(f"layer {path!r} ({type(child).__name__}) is on 'meta' and has no values; build it")
 
 
-def signed_constant(seed: int, name: str, shape: torch.Size) -> Tensor:
-    """Frozen weights: ±sqrt(2 / fan_in), the signs from the seed and the weight's name."""
-    constant = math.sqrt(2.0 / fan_in(shape))
+def signed_constant(seed: int, name: str, shape: torch.Size, inputs: int) -> Tensor:
+    """Frozen weights: ±sqrt(2 / inputs), the signs from the seed and the weight's name."""
+    constant = math.sqrt(2.0 / inputs)
     return philox.signs(seed, f"weights/{name}", shape.numel()).view(shape) * constant
 
 
 def fan_in(shape: torch.Size) -> int:
     """How many inputs feed one output of a linear or convolutional weight."""
     return shape[1:].numel()
-
-
-def _maskable_weights(module: nn.Module) -> list[str]:
-    names: list[str] = []
-    owners: dict[int, list[str]] = {}  # the names of each parameter
-    for path, child in module.named_modules():
-        if isinstance(child, _NOT_MASKABLE):
-            what = f"layer {path!r}" if path else "the network"
-            raise SupSupError(
-                f"{what} ({type(child).__name__}) has weights that cannot be masked; build it from linear or "
-                "convolutional layers"
-            )
-        found = [name for name, _ in child.named_parameters(recurse=False)]
-        for name in found:
-            owners.setdefault(id(getattr(child, name)), []).append(f"{path}.{name}".removeprefix("."))
-        if isinstance(child, _MASKABLE):
-            names.append(f"{path}.weight")
-        elif isinstance(child, nn.MultiheadAttention):
-            names += [f"{path}.{name}" for name in found if name.endswith("proj_weight")]
-    names = [name.removeprefix(".") for name in names]
-    if not names:
-        raise SupSupError("nothing to mask: the network has no linear or convolutional layer")
-    shared = {name: [other for other in together if other != name] for together in owners.values() for name in together}
-    for name in names:
-        if name not in shared:
-            raise SupSupError(
-                f"weight {name!r} is computed from other parameters (weight_norm, …) and cannot be masked"
-            )
-        if shared[name]:
-            raise SupSupError(f"weight {name!r} is shared with {shared[name][0]!r} and cannot be masked")
-    return names
 
 
 def _checksum(parameters: Mapping[str, Tensor]) -> str:

@@ -28,9 +28,9 @@ from supsup.kernels.graphs import WAITING
 from supsup.learning import Learning, train_together
 from supsup.observing import Observer
 from supsup.protocol import Prediction
-from supsup.state import ModelState, Settings
+from supsup.state import ModelState, Setting, Settings
 from supsup.tasks import Extras
-from supsup.training import Recipe
+from supsup.training import Fitting, Recipe
 from supsup.validation import choice, given, plain_tensor
 
 _PARTS = ("state", "net", "bank", "device", "_learning", "_observer")  # of every model
@@ -41,7 +41,7 @@ class SupSup:
 
     net         any module with linear or convolutional layers; copied, its weights replaced by ±c from `seed`
     pretrained  keep the module's weights, biases and statistics as they are
-    recipe      how a mask is trained
+    recipe      how a mask is trained; by default it is chosen for each task (`Fitting`)
     inference   how a task is inferred when nobody says it
     allocation  when `observe` opens a new mask
 
@@ -54,19 +54,23 @@ class SupSup:
     half-trained stays behind.
     """
 
+    recipe = Setting[Recipe | Fitting](Recipe, Fitting)
+    inference = Setting[Inference](Inference)
+    allocation = Setting[Allocation](Allocation)
+
     def __init__(
         self,
         net: nn.Module,
         seed: int = 0,
         *,
         pretrained: bool = False,
-        recipe: Recipe | None = None,
+        recipe: Recipe | Fitting | None = None,
         inference: Inference | None = None,
         allocation: Allocation | None = None,
         device: str | torch.device = "auto",
     ) -> None:
         settings = Settings(
-            checks.setting(recipe, Recipe, "recipe"),
+            Fitting() if recipe is None else given(recipe, Recipe, "recipe", Fitting),
             checks.setting(inference, Inference, "inference"),
             checks.setting(allocation, Allocation, "allocation"),
         )
@@ -91,32 +95,15 @@ class SupSup:
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
 
-    @property
-    def recipe(self) -> Recipe:
-        """How a mask is trained."""
-        return self.state.settings.recipe
-
-    @recipe.setter
-    def recipe(self, recipe: Recipe) -> None:
-        self.state.settings.recipe = given(recipe, Recipe, "recipe")
+    def recipe_of(self, task: str) -> Recipe | Fitting:
+        """The recipe that was chosen for a task; the model's where nothing was chosen."""
+        chosen: Any = self.state.tasks[task].recipe
+        return self.recipe if chosen is None else Recipe(**chosen)
 
     @property
-    def inference(self) -> Inference:
-        """How a task is inferred when nobody says it."""
-        return self.state.settings.inference
-
-    @inference.setter
-    def inference(self, inference: Inference) -> None:
-        self.state.settings.inference = given(inference, Inference, "inference")
-
-    @property
-    def allocation(self) -> Allocation:
-        """When `observe` opens a new mask."""
-        return self.state.settings.allocation
-
-    @allocation.setter
-    def allocation(self, allocation: Allocation) -> None:
-        self.state.settings.allocation = given(allocation, Allocation, "allocation")
+    def observed_recipe(self) -> Recipe:
+        """How `observe` trains: the model's recipe, or the paper's for MNIST where it chooses one for each task."""
+        return self.state.settings.stepwise
 
     @property
     def notes(self) -> dict[str, Any]:

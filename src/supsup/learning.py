@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 
 import torch
@@ -14,7 +14,7 @@ from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.state import ModelState
-from supsup.training import Job, Trained, train_masks
+from supsup.training import Fitting, Job, Recipe, Trained, fit_masks, train_masks
 
 
 class Learning:
@@ -28,40 +28,51 @@ class Learning:
         self, tasks: Sequence[Task], *, precision: torch.dtype | None = None, show_progress: bool | None = None
     ) -> None:
         """Train a mask for each task; with transfer one after the other, else many at once."""
+        with (
+            progress.bar("learning", len(tasks), show=show_progress) as advance,
+            closing(self._trained(tasks, precision, advance)) as groups,
+        ):
+            for trained, recipes in groups:
+                self.add(trained, recipes)
+
+    def _trained(
+        self, tasks: Sequence[Task], precision: torch.dtype | None, advance: progress.Advance
+    ) -> Generator[tuple[Trained, list[Recipe] | None], None, None]:
+        """Tasks as they are finished, with the recipes chosen for them; all are added before more are asked for."""
         net, recipe = self.state.net, self.state.settings.recipe
-        groups = [tasks] if recipe.transfer == "none" else [[task] for task in tasks]
-        with progress.bar("learning", len(tasks), show=show_progress) as advance:
-            for group in groups:
-                jobs = [self.job(task) for task in group]
-                with closing(train_masks(net, jobs, precision, advance)) as groups_trained:
-                    for trained in groups_trained:
-                        self.add(trained)
+        if isinstance(recipe, Fitting):
+            yield from fit_masks(net, tasks, recipe, precision, advance)
+            return
+        for group in [tasks] if recipe.transfer == "none" else [[task] for task in tasks]:
+            with closing(train_masks(net, [self.job(task, recipe) for task in group], precision, advance)) as groups:
+                for trained in groups:
+                    yield trained, None
 
-    def job(self, task: Task) -> Job:
+    def job(self, task: Task, recipe: Recipe) -> Job:
         """A task to train: its scores start at random, or from what was learned before."""
-        recipe = self.state.settings.recipe
-        return Job(task, recipe, None if recipe.transfer == "none" else self.first_scores(task.name))
+        first = None if recipe.transfer == "none" else self.first_scores(task.name, recipe)
+        return Job(task, recipe, first, keep_scores=recipe.transfer == "scores")
 
-    def add(self, trained: Trained) -> None:
-        """Tasks that were trained, with their masks; committed at once."""
-        scores = self._earlier_scores
-        if self.state.settings.recipe.transfer == "scores":
+    def add(self, trained: Trained, recipes: Sequence[Recipe] | None = None) -> None:
+        """Tasks that were trained, with their masks and the recipes chosen for them; committed at once."""
+        scores, recipe = self._earlier_scores, self.state.settings.recipe
+        if isinstance(recipe, Recipe) and recipe.transfer == "scores":
             assert trained.scores is not None
             scores = scores.with_more(trained.scores)
-        classes = {task.name: task.classes for task in trained.tasks}
+        classes, shape = {task.name: task.classes for task in trained.tasks}, trained.tasks[0].train.shape
         with uninterrupted():
-            self.state.add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
+            self.state.add(classes, trained.packed, trained.statistics, shape, recipes)
             self._earlier_scores = scores
             self.state.commit()
 
-    def first_scores(self, task: str) -> dict[str, Tensor]:
+    def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:
         """Where a task's scores start, given all that was learned before."""
-        net, bank, recipe = self.state.net, self.state.bank, self.state.settings.recipe
-        scores = initial_scores(net.seed, task, net.shapes, net.device)
+        net, bank, bound = self.state.net, self.state.bank, recipe.score_bound
+        scores = initial_scores(net.seed, task, net.shapes, net.device, bound)
         if not len(bank) or recipe.transfer == "none":
             return scores
         if recipe.transfer == "masks":
-            return transferred(bank.mean(), scores, centred=recipe.selection == "threshold")
+            return transferred(bank.mean(), scores, centred=recipe.selection == "threshold", bound=bound)
         if self._earlier_scores.count != len(bank):
             raise SupSupError(
                 'transfer="scores" needs the scores of all earlier tasks, which are not saved with a model; '
@@ -75,7 +86,10 @@ def train_together(models: Sequence[Learning], task: Task, advance: progress.Adv
     with ExitStack() as held:
         for model in sorted(models, key=id):
             held.enter_context(model.state.changing)
-        jobs = [model.job(task) for model in models]
+        recipes = [model.state.settings.recipe for model in models]
+        if any(isinstance(recipe, Fitting) for recipe in recipes):
+            raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
+        jobs = [model.job(task, recipe) for model, recipe in zip(models, recipes) if isinstance(recipe, Recipe)]
         waiting = iter(models)
         with closing(train_masks(models[0].state.net, jobs, advance=advance)) as groups:
             for trained in groups:

@@ -43,7 +43,7 @@ class Observer:
     @property
     def trainer(self) -> StepTrainer:
         if self._trainer is None:
-            self._trainer = step_trainer(self.state.net, self.state.settings.recipe)
+            self._trainer = step_trainer(self.state.net, self.state.settings.stepwise)
         return self._trainer
 
     def step(self, images: Tensor, labels: Tensor) -> str | None:
@@ -156,15 +156,16 @@ class Observer:
             self.trainer.resume(kept)
         else:
             bank, index = self.state.bank, self.state.tasks.index(name)
-            self.trainer.start(scores_of(bank.mask(index)), bank.statistics(index))
+            bound = self.state.settings.stepwise.score_bound
+            self.trainer.start(scores_of(bank.mask(index), bound), bank.statistics(index))
         with uninterrupted():
             self.half_trained.pop(name, None)
             self.name = name
 
     def _open(self, images: Tensor) -> None:
-        state = self.state
+        state, bound = self.state, self.state.settings.stepwise.score_bound
         name = next(name for name in map("observed-{}".format, count()) if name not in state.tasks)
-        self.trainer.start(initial_scores(state.net.seed, name, state.net.shapes, state.net.device))
+        self.trainer.start(initial_scores(state.net.seed, name, state.net.shapes, state.net.device, bound))
         packed = state.bank.pack(self.trainer.mask())[:, None]
         with uninterrupted():
             state.add({name: 0}, packed, {}, tuple(images.shape[1:]))

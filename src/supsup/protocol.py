@@ -72,7 +72,7 @@ class Observes(Protocol):
     """Learns without being told the task."""
 
     @property
-    def recipe(self) -> Recipe:
+    def observed_recipe(self) -> Recipe:
         """Says how many batches of what size."""
 
     @property

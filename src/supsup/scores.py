@@ -16,13 +16,19 @@ _TIE = 0.01  # how large a task's own random scores are beside the mean of earli
 
 
 def initial_scores(
-    seed: int, task: str, shapes: Mapping[str, torch.Size], device: torch.device | str = "cpu"
+    seed: int,
+    task: str,
+    shapes: Mapping[str, torch.Size],
+    device: torch.device | str = "cpu",
+    bound: float | None = None,
 ) -> dict[str, Tensor]:
-    """Where a task's scores start: U(−1/√fan_in, 1/√fan_in), a function of seed, task and weight name alone."""
-    return {
-        name: philox.uniform(seed, [score_label(task, name)], shape.numel(), score_bound(shape), device).view(shape)
-        for name, shape in shapes.items()
-    }
+    """Where a task's scores start: U(−b, b) with b = `score_bound`, a function of seed, task and weight name alone."""
+
+    def drawn(name: str, shape: torch.Size) -> Tensor:
+        label = score_label(task, name)
+        return philox.uniform(seed, [label], shape.numel(), score_bound(shape, bound), device).view(shape)
+
+    return {name: drawn(name, shape) for name, shape in shapes.items()}
 
 
 def score_label(task: str, weight: str) -> str:
@@ -30,17 +36,19 @@ def score_label(task: str, weight: str) -> str:
     return f"scores/{task}/{weight}"
 
 
-def score_bound(shape: torch.Size) -> float:
-    """Kaiming uniform with a = √5."""
-    return 1.0 / math.sqrt(fan_in(shape))
+def score_bound(shape: torch.Size, bound: float | None = None) -> float:
+    """How large scores are at first: as given, or 1/√fan_in (Kaiming uniform with a = √5)."""
+    return 1.0 / math.sqrt(fan_in(shape)) if bound is None else bound
 
 
-def scores_of(mask: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def scores_of(mask: Mapping[str, Tensor], bound: float | None = None) -> dict[str, Tensor]:
     """Scores that give this mask, all of the same size: half the bound of random ones."""
-    return {name: (bits.float() - 0.5) * score_bound(bits.shape) for name, bits in mask.items()}
+    return {name: (bits.float() - 0.5) * score_bound(bits.shape, bound) for name, bits in mask.items()}
 
 
-def transferred(mean: Mapping[str, Tensor], own: Mapping[str, Tensor], centred: bool) -> dict[str, Tensor]:
+def transferred(
+    mean: Mapping[str, Tensor], own: Mapping[str, Tensor], centred: bool, bound: float | None = None
+) -> dict[str, Tensor]:
     """Scores from the mean of earlier masks, scaled to the bound of random scores.
 
     A hundredth of the task's own random scores decides between weights that were kept equally often; without it all
@@ -50,7 +58,7 @@ def transferred(mean: Mapping[str, Tensor], own: Mapping[str, Tensor], centred: 
     out = {}
     for name, random in own.items():
         share = 2 * mean[name] - 1 if centred else mean[name]
-        out[name] = score_bound(random.shape) * share + _TIE * random
+        out[name] = score_bound(random.shape, bound) * share + _TIE * random
     return out
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,11 @@ from supsup.frozen import FrozenNet
 from supsup.inference import Inference
 from supsup.switching import SwitchedNets
 from supsup.tasks import LearnedTask, TaskTable, check_classes, check_name, now
-from supsup.training.recipe import Recipe
+from supsup.training.fitting import Fitting
+from supsup.training.recipe import MNIST, Recipe
+from supsup.validation import given
 
+T = TypeVar("T")
 _ONE_AT_A_TIME = new_lock()  # models that learn on a GPU: graphs are captured and torch is watched for all threads
 _LEFT_TO_THE_PARENT: list[ModelFile] = []  # SQLite must not even close, in a forked process, what another opened
 
@@ -40,10 +43,33 @@ _LEFT_TO_THE_PARENT: list[ModelFile] = []  # SQLite must not even close, in a fo
 class Settings:
     """What a user may change about a model at any time; the next commit writes it."""
 
-    recipe: Recipe
+    recipe: Recipe | Fitting
     inference: Inference
     allocation: Allocation
     notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def stepwise(self) -> Recipe:
+        """What `observe` trains with, which knows no task before it is there: the paper's where none is given."""
+        return self.recipe if isinstance(self.recipe, Recipe) else MNIST
+
+
+class Setting(Generic[T]):
+    """A field of a model's settings as an attribute of the model, checked when it is set."""
+
+    def __init__(self, *kinds: type[Any]) -> None:
+        self._kinds = kinds
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, model: Any, owner: type | None = None) -> T:
+        value: T = getattr(model.state.settings, self._name)
+        return value
+
+    def __set__(self, model: Any, value: T) -> None:
+        first, *others = self._kinds
+        setattr(model.state.settings, self._name, given(value, first, self._name, *others))
 
 
 class ModelState:
@@ -108,21 +134,25 @@ class ModelState:
             if header.kind != "SupSup":
                 raise SupSupError(f"holds a {header.kind} model: open it with supsup.{header.kind}.load(path)")
             with convert.settings_of_a_file():
-                recipe, inference = Recipe(**header.recipe), Inference(**header.inference)
-                settings = Settings(recipe, inference, Allocation(**header.allocation), dict(header.notes))
+                fitting = "rounds" in header.recipe
+                recipe = Fitting(**header.recipe) if fitting else Recipe(**header.recipe)
+                inference, allocation = Inference(**header.inference), Allocation(**header.allocation)
+                settings = Settings(recipe, inference, allocation, dict(header.notes))
                 module = net if net is not None else convert.network_of(header)
-                frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained)
+                frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained, header.shapes)
             convert.check_weights(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = convert.image_shape_of(header)
         for block in convert.blocks(file, frozen):
+            with explained(file.path), convert.settings_of_a_file():
+                _check_recipes(block.tasks)
             state.bank.add_packed(block.packed, block.statistics)
             state.tasks.adding(block.tasks, saved=True)()
         return state
 
     def to(self, device: torch.device) -> ModelState:
         """A copy on a device that lives in no file."""
-        net = FrozenNet(self.net.module, self.net.seed, device, self.net.pretrained)
+        net = FrozenNet(self.net.module, self.net.seed, device, self.net.pretrained, self.net.weights)
         other = ModelState(net, replace(self.settings, notes=copy.deepcopy(self.settings.notes)), self.created)
         other.bank, other.tasks, other.image_shape = self.bank.to(device), self.tasks.copy(), self.image_shape
         return other
@@ -156,13 +186,21 @@ class ModelState:
         packed: Tensor,
         statistics: Mapping[str, Tensor],
         image_shape: tuple[int, ...],
+        recipes: Sequence[Recipe] | None = None,
     ) -> None:
-        """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …]."""
+        """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …].
+
+        recipes  what was chosen for each, where that is not the model's own
+        """
         for name, count in classes.items():
             check_name(name)
             check_classes(name, count, least=0)  # a task that is observed has none at first
         learned_at = now()
-        tasks = self.tasks.adding(LearnedTask(name, count, learned_at) for name, count in classes.items())
+        chosen = [None] * len(classes) if recipes is None else [asdict(recipe) for recipe in recipes]
+        tasks = self.tasks.adding(
+            LearnedTask(name, count, learned_at, recipe=recipe)
+            for (name, count), recipe in zip(classes.items(), chosen)
+        )
         masks = self.bank.adding(packed, statistics)
         with self.lock.writing():
             masks()
@@ -242,6 +280,14 @@ def _let_go(file: ModelFile, process: int) -> None:
             file.close()
     else:
         _LEFT_TO_THE_PARENT.append(file)
+
+
+def _check_recipes(tasks: Sequence[LearnedTask]) -> None:
+    """An error unless what was chosen for tasks are recipes of ours."""
+    for task in tasks:
+        chosen: Any = task.recipe
+        if chosen is not None:
+            Recipe(**chosen)
 
 
 def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:

@@ -30,12 +30,14 @@ class LearnedTask:
 
     learned_at  UTC, as `now` writes it
     extras      tensors that the user keeps with the task
+    recipe      fields of the recipe that was chosen for the task; None where it is the model's
     """
 
     name: str
     classes: int
     learned_at: str
     extras: dict[str, Tensor] = field(default_factory=dict)
+    recipe: dict[str, str | int | float | None] | None = None
 
 
 class TaskTable:

@@ -16,7 +16,7 @@ from supsup.evaluate import follow
 from supsup.frozen import FrozenNet
 from supsup.learner import SupSup
 from supsup.scores import initial_scores
-from supsup.training import Job, MaskTraining, Recipe
+from supsup.training import MNIST, Job, MaskTraining, Recipe
 from supsup.training.executor import executor_for
 
 
@@ -185,7 +185,7 @@ def _counted(net: FrozenNet, stream: Stream, batch_size: int) -> tuple[dict[str,
 
     layers = {name: net.module.get_submodule(name.rpartition(".")[0]) for name in net.shapes}
     hooks = [layer.register_forward_pre_hook(count(name)) for name, layer in layers.items()]
-    training = MaskTraining(net, initial_scores(net.seed, "counted", net.shapes, net.device), Recipe())
+    training = MaskTraining(net, initial_scores(net.seed, "counted", net.shapes, net.device), MNIST)
     try:
         with FlopCounterMode(display=False) as counter:
             training.step(x, y)

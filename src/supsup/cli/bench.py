@@ -36,7 +36,7 @@ from supsup.inference import Inference
 from supsup.learner import load
 from supsup.provenance import provenance
 from supsup.report import time_plot, write
-from supsup.training import SPLIT_CIFAR100, Recipe
+from supsup.training import MNIST, SPLIT_CIFAR100, Recipe
 
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ Json = Annotated[Path | None, Option("--json", help="Write the figures to this f
 JsonAlone = Annotated[Path | None, Option("--json", help="Write the figures to this file.")]
 
 _INTERRUPTED = "figures are written when all are measured, so nothing was written; start again"
-RECIPES = {"mnist": Recipe(), "split-cifar100": SPLIT_CIFAR100}
+RECIPES = {"mnist": MNIST, "split-cifar100": SPLIT_CIFAR100}
 _IMAGES = {"resnet50": (3, 224, 224), "gem_resnet18": (3, 32, 32), "lenet_300_100": (1, 28, 28), "fc_1024": (1, 28, 28)}
 
 
@@ -127,7 +127,7 @@ def infer(
     }
     if model_file is not None:
         model = load(model_file, device=place)
-        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.recipe.steps
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.observed_recipe.steps
         if model.tasks != [task.name for task in stream]:
             raise typer.BadParameter(f"{model_file} does not hold the tasks permutation-0, permutation-1, … in order")
         x, names = single_images(stream, images)

@@ -5,6 +5,7 @@ What a file says may come from anybody: it reaches the terminal through `shown` 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -19,10 +20,12 @@ import supsup.file.repair
 from supsup.cli.talking import Yes, agreed, interruptible, say, shown
 from supsup.errors import SupSupError
 from supsup.file import codec
+from supsup.file.convert import recipe_of
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND, read
 
 File = Annotated[Path, Argument(help="A model file.")]
+_SHOWN = ("optimiser", "learning_rate", "steps", "batch_size")  # of a recipe that was chosen for a task
 _MOST_OF_A_LINE = 2000  # characters
 
 
@@ -67,9 +70,13 @@ def info(file: File) -> None:
 def _lines(model: ModelFile) -> dict[str, str]:
     """What the masks of a SupSup model take."""
     header, coded, extras, bound, paper = model.header, 0, 0, 0.0, 0.0
+    chosen: Counter[str] = Counter()
     for row in model.records():
         packed = row.decoded(header, model.reference).packed
         coded, extras = coded + len(row.mask), extras + len(row.extras)
+        recipe = recipe_of(row)
+        if recipe is not None:
+            chosen[" ".join(f"{key} {value}" for key, value in recipe.items() if key in _SHOWN)] += 1
         bound += codec.entropy_bytes(packed, header.sizes)
         paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
     masks = {
@@ -79,6 +86,8 @@ def _lines(model: ModelFile) -> dict[str, str]:
         "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
         "extras": f"{extras:,} bytes",
     }
+    if chosen:
+        masks["chosen recipes"] = "; ".join(f"{text} ({tasks:,} ×)" for text, tasks in chosen.most_common())
     return _about(model, masks)
 
 

@@ -116,7 +116,7 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
     if settings.compare:
         begin = time.perf_counter()
         rival = LowerBound(
-            _net(settings, stream), settings.seed, heads="single", recipe=model.recipe, device=settings.device
+            _net(settings, stream), settings.seed, heads="single", recipe=model.observed_recipe, device=settings.device
         )
         forgot = follow(rival, stream, "GNs", stages=stages, description="ordinary network")
         results.append(DemoResult("ordinary network", forgot, time.perf_counter() - begin))

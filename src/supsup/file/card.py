@@ -26,8 +26,14 @@ def card(
 
 def with_card(extras: bytes, text: str) -> bytes:
     """Safetensors bytes (or none) with the card in their metadata, in place of an older one."""
+    return with_entry(extras, _KEY, text)
+
+
+def with_entry(extras: bytes, key: str, text: str) -> bytes:
+    """Safetensors bytes (or none) with a text in their metadata, in place of an older one of that key."""
     header, tensors = _parts(extras)
-    header = {_METADATA: {_KEY: text}} | {name: value for name, value in header.items() if name != _METADATA}
+    metadata = header.pop(_METADATA, {})
+    header = {_METADATA: (metadata if isinstance(metadata, dict) else {}) | {key: text}} | header
     content = json.dumps(header, separators=(",", ":")).encode()
     content += b" " * (-len(content) % _ALIGNED)
     return len(content).to_bytes(_LENGTH, "little") + content + tensors
@@ -35,8 +41,13 @@ def with_card(extras: bytes, text: str) -> bytes:
 
 def card_of(extras: bytes) -> dict[str, Any] | None:
     """The card among a task's extras, None where there is none: in files of earlier versions."""
+    return entry_of(extras, _KEY)
+
+
+def entry_of(extras: bytes, key: str) -> dict[str, Any] | None:
+    """A mapping in the metadata of a task's extras, None where there is none."""
     try:
-        found = json.loads(_parts(extras)[0][_METADATA][_KEY])
+        found = json.loads(_parts(extras)[0][_METADATA][key])
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from supsup.bank import Bank
 from supsup.errors import Damaged, SupSupError, printable
 from supsup.file import limits
-from supsup.file.card import holds_tensors
+from supsup.file.card import entry_of, holds_tensors, with_entry
 from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask, TaskRecord
 from supsup.file.modelfile import ModelFile
@@ -31,6 +31,7 @@ from supsup.frozen import FrozenNet
 from supsup.nets.registry import Architecture, architecture_of
 from supsup.tasks import STATISTICS, LearnedTask, TaskTable, check_extras
 
+RECIPE = "recipe"  # in the metadata of a task's extras
 _BLOCK = 256  # tasks that are read together
 
 
@@ -206,6 +207,14 @@ def extras_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
     return from_bytes(task.extras, f"task {printable(repr(task.name))} has extras that") if tensors else {}
 
 
+def recipe_of(task: TaskRecord | PackedTask) -> dict[str, Any] | None:
+    """The fields of the recipe that was chosen for a task, None where it is the model's."""
+    recipe = entry_of(task.extras, RECIPE)
+    if recipe is not None:
+        limits.check_settings(recipe, "recipe")
+    return recipe
+
+
 def impossible(name: str, statistics: Tensor) -> Tensor:
     """Which numbers no normalisation layer keeps: they are finite, and variances are not negative."""
     return ~statistics.isfinite() if name.endswith("mean") else ~(statistics.isfinite() & (statistics >= 0))
@@ -221,6 +230,8 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
         )
     tensors = task.extras | statistics
     extras = to_bytes(tensors) if tensors else b""
+    if task.recipe is not None:
+        extras = with_entry(extras, RECIPE, json.dumps(task.recipe, allow_nan=False))
     return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
 
 
@@ -231,8 +242,9 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
         with explained(file.path):
             tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
+            recipe = recipe_of(task)
         extras = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, extras))
+        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, recipe))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):

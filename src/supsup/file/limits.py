@@ -26,7 +26,7 @@ _EXPANSION = 64  # bytes of masks that each stored byte may account for
 _MOST_SIDES, _LONGEST_SIDE = 16, 1 << 40  # of one shape
 _CHECKED_IMAGES = 8  # of a shape that the file gives, made to check what is exported
 _RANGES: dict[str, dict[str, int]] = {  # the most that a setting in a file may be
-    "recipe": {"steps": 10**9, "epochs": 10**6, "batch_size": 1 << 20},
+    "recipe": {"steps": 10**9, "epochs": 10**6, "batch_size": 1 << 20, "rounds": 1000},
     "inference": {"steps": 10_000, "coordinates": 1 << 40},
     "allocation": {"every": 10**9, "floor": 1000, "budget": 10**9},
     "recovery": {"starts": 1000, "batch_size": 1 << 20, "least_steps": 10_000},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supsup.baselines.initial import Filling
+from supsup.training import MNIST as MNIST
 from supsup.training import Recipe
 
-MNIST = Recipe()
 BATCHE = Recipe("adam", 1e-2, weight_decay=1e-4)
 BATCHE_FILLING: Filling = "kaiming_normal"
 CONSOLIDATION = Recipe("adam", 1e-4)

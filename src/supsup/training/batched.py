@@ -155,10 +155,6 @@ class BatchedTrainer:
             for (name, (rows, columns)), layer in zip(self.net.shapes.items(), self.layers)
         }
 
-    def scores_if_asked(self) -> dict[str, Tensor] | None:
-        """The scores where the recipe hands them on to later tasks; they are as large as all the rest."""
-        return self.scores() if self.recipe.transfer == "scores" else None
-
 
 class BatchedOnGPU:
     """Thousands of tasks of a fully connected network at once, as one CUDA graph for each step."""
@@ -190,7 +186,7 @@ class BatchedOnGPU:
                 if count % _REPORTED == 0 or count == steps:
                     torch.cuda.synchronize()
                     advance(len(group) * ((count - 1) % _REPORTED + 1) / steps)
-            trained = Trained(tasks, pack_columns(trainer.masks()), {}, trainer.scores_if_asked())
+            trained = Trained(tasks, pack_columns(trainer.masks()), {}, _asked(trainer, group[0]))
             del trainer, feed, step
             yield trained
 
@@ -215,7 +211,7 @@ class BatchedOnCPU:
         stop = threading.Event()
 
         def train(job: Job) -> Trained:
-            task, recipe, _ = job
+            task, recipe = job.task, job.recipe
             if not hasattr(of_thread, "trainer"):
                 of_thread.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
             trainer: BatchedTrainer = of_thread.trainer
@@ -227,7 +223,7 @@ class BatchedOnCPU:
                     break
                 trainer.load(x, y)
                 trainer.step()
-            return Trained([task], pack_columns(trainer.masks()), {}, trainer.scores_if_asked())
+            return Trained([task], pack_columns(trainer.masks()), {}, _asked(trainer, job))
 
         with ThreadsOfOne(threads) as pool:
             try:
@@ -262,7 +258,8 @@ def start_jobs(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
                 yield torch.stack(given)
             else:
                 labels = [score_label(job.task.name, weight) for job in some]
-                yield philox.uniform(net.seed, labels, shape.numel(), score_bound(shape), net.device).view(-1, *shape)
+                bound = score_bound(shape, some[0].recipe.score_bound)
+                yield philox.uniform(net.seed, labels, shape.numel(), bound, net.device).view(-1, *shape)
 
     trainer.start(scores)
 
@@ -272,9 +269,18 @@ def by_hand(net: FrozenNet, recipe: Recipe) -> bool:
     return net.is_fully_connected and recipe.selection == "threshold"
 
 
+def _asked(trainer: BatchedTrainer, job: Job) -> dict[str, Tensor] | None:
+    """The scores where somebody will ask for them; they are as large as all the rest."""
+    return trainer.scores() if job.keep_scores else None
+
+
 def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:
-    """Whether a step by hand is all that these jobs ask for: one recipe, and scores given for all or none."""
-    same = all(job.recipe == jobs[0].recipe and (job.scores is None) == (jobs[0].scores is None) for job in jobs)
+    """Whether a step by hand is all that these jobs ask for: one recipe, and scores given and kept for all or none."""
+
+    def kind(job: Job) -> tuple[Recipe, bool, bool]:
+        return job.recipe, job.scores is None, job.keep_scores
+
+    same = all(kind(job) == kind(jobs[0]) for job in jobs)
     return same and by_hand(net, jobs[0].recipe)
 
 

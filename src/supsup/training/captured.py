@@ -20,7 +20,6 @@ from supsup.data import Part, Task
 from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import WAITING
 from supsup.progress import Advance
-from supsup.scores import initial_scores
 from supsup.training.draws import DRAWING, seeded
 from supsup.training.feed import Feed, fits
 from supsup.training.grouping import fitting, free_memory
@@ -288,8 +287,7 @@ def _mask_lane(net: FrozenNet, job: Job, precision: torch.dtype | None) -> Lane:
 
 
 def _first_state(net: FrozenNet, job: Job) -> State:
-    scores = job.scores or initial_scores(net.seed, job.task.name, net.shapes, net.device)
-    return MaskTrainee(net, job.recipe).begin(scores)
+    return MaskTrainee(net, job.recipe).begin(job.first_scores(net))
 
 
 def _laid_out(value: Tensor) -> Tensor:

@@ -9,20 +9,32 @@ from typing import NamedTuple
 from torch import Tensor
 
 from supsup.data import Task
+from supsup.frozen import FrozenNet
+from supsup.scores import initial_scores
 from supsup.training.recipe import Recipe
 
 
 class Job(NamedTuple):
-    """A mask to train: a task, how, and where its scores start (None: at random, from seed and name)."""
+    """A mask to train: a task, how, and where its scores start (None: at random, from seed and name).
+
+    keep_scores  whether somebody will ask for the scores as they end
+    """
 
     task: Task
     recipe: Recipe
     scores: Mapping[str, Tensor] | None = None
+    keep_scores: bool = False
 
     @property
     def steps(self) -> int:
         """How many batches it takes."""
         return self.recipe.steps_for(len(self.task.train))
+
+    def first_scores(self, net: FrozenNet) -> Mapping[str, Tensor]:
+        """Where its scores start on a network."""
+        if self.scores is not None:
+            return self.scores
+        return initial_scores(net.seed, self.task.name, net.shapes, net.device, self.recipe.score_bound)
 
 
 class Trained(NamedTuple):

@@ -112,8 +112,9 @@ def train_mask(
 
     scores  where they start (`initial_scores` by default)
     """
-    start = initial_scores(net.seed, task, net.shapes, net.device) if scores is None else scores
-    training = MaskTraining(net, start, recipe, recipe.steps_for(len(part)))
+    if scores is None:
+        scores = initial_scores(net.seed, task, net.shapes, net.device, recipe.score_bound)
+    training = MaskTraining(net, scores, recipe, recipe.steps_for(len(part)))
     training.draws = Draws(net.seed, task, net.device)
     training.run(task, part, after_step=after_step)
     return training
@@ -130,13 +131,13 @@ class Plain:
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
-        for task, recipe, scores in jobs:
-            share = 1 / recipe.steps_for(len(task.train))
+        for job in jobs:
+            task, share = job.task, 1 / job.steps
 
             def after_step(share: float = share) -> None:
                 advance(share)
 
-            training = train_mask(net, task.name, task.train, recipe, after_step, scores)
+            training = train_mask(net, task.name, task.train, job.recipe, after_step, job.scores)
             packed = pack_columns({name: bits[None] for name, bits in training.mask().items()})
             statistics, ended = (
                 {name: value.detach()[None] for name, value in found.items()}

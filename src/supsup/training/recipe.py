@@ -1,6 +1,7 @@
 """How a mask is trained: optimiser, length, learning rate, and how scores become a mask.
 
-The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two.
+The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two. A model that is given
+none chooses a recipe for each task: `training/fitting.py`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Recipe:
     first_decay    the share of the mean gradient that stays at each step: Adam's β₁
     second_decay   the share of the mean squared gradient that stays: Adam's β₂ (0.999 if None), RMSprop's α (0.99)
     epsilon        what Adam and RMSprop add to the root they divide by
+    score_bound    scores start between −score_bound and score_bound; None: ±1/√fan_in of each layer, as in the paper
     schedule       "constant", or "cosine" from `learning_rate` down to 0
     warm_up        the share of the steps in which the rate first rises from 0
     selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
@@ -57,6 +59,7 @@ class Recipe:
     first_decay: float = 0.9
     second_decay: float | None = None
     epsilon: float = 1e-8
+    score_bound: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -77,6 +80,7 @@ class Recipe:
             first_decay=real(0, below=1),
             second_decay=optional(real(0, below=1)),
             epsilon=real(above=0),
+            score_bound=optional(real(above=0)),
         )
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
@@ -125,6 +129,7 @@ class Recipe:
         return torch.optim.SGD(parameters, lr=rate, momentum=self.momentum, weight_decay=decay)
 
 
+MNIST = Recipe()
 SPLIT_CIFAR100 = Recipe(
     "adam", 1e-3, epochs=250, weight_decay=1e-4, schedule="cosine", selection="edge-popup", budget=8
 )

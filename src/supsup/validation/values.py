@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -144,11 +144,11 @@ def names(value: Any, name: str) -> list[str]:
     return [text(entry, f"{name}[{i}]") for i, entry in enumerate(listed(value, name, "names of tasks"))]
 
 
-def given(value: Any, kind: type[T], name: str) -> T:
-    """A value of a class, or an error that says which class it should be of."""
-    if not isinstance(value, kind):
-        raise wrong(value, name, f"a {kind.__name__}")
-    return value
+def given(value: Any, kind: type[T], name: str, *others: type[Any]) -> T:
+    """A value of a class (or of one of several), or an error that says which class it should be of."""
+    if not isinstance(value, (kind, *others)):
+        raise wrong(value, name, " or ".join(f"a {each.__name__}" for each in (kind, *others)))
+    return cast(T, value)
 
 
 def shown(value: Any) -> str:

@@ -24,7 +24,7 @@ def plain_way(model: SupSup, stream: Stream, environment: Environment) -> dict[s
     """Seconds for all masks of a stream."""
     if model.seed:
         return {}
-    task, recipe = stream[0], model.recipe
+    task, recipe = stream[0], model.observed_recipe
 
     def train(steps: int) -> None:
         train_mask(model.net, task.name, task.train, replace(recipe, epochs=None, steps=steps))

@@ -30,7 +30,7 @@ def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environme
     with progress.bar("the first task", len(models)) as advance:
         learn_together(models, stream[0], advance)
     for model in models:
-        model.recipe = replace(later, budget=model.recipe.budget, transfer=training.transfer)
+        model.recipe = replace(later, budget=model.observed_recipe.budget, transfer=training.transfer)
     _learn_the_others(models, stream[1:])
     seconds = {"learning": environment.clock() - begin}
     begin = environment.clock()
@@ -44,7 +44,7 @@ def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environme
 
 
 def _learn_the_others(models: list[SupSup], stream: Stream) -> None:
-    if models[0].recipe.transfer == "none":
+    if models[0].observed_recipe.transfer == "none":
         for model in models:
             model.learn_many(stream)
         return

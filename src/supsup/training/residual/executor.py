@@ -7,14 +7,12 @@ from collections.abc import Generator, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from supsup.bank import pack_columns
 from supsup.data import Part
 from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import repeated
 from supsup.progress import Advance
-from supsup.scores import initial_scores
 from supsup.training.feed import Feed, fits
 from supsup.training.grouping import free_memory, groups
 from supsup.training.job import Job, Trained, same_but_for_budget
@@ -79,7 +77,7 @@ def train_together(
     )
     feed = feed_of(net, jobs)
     step = repeated(partial(trainer.step_from, feed))
-    scores = [_first_scores(net, job) for job in jobs]
+    scores = [job.first_scores(net) for job in jobs]
     trainer.start({name: torch.stack([own[name] for own in scores]) for name in net.shapes})
     for count in range(1, steps + 1):
         step()
@@ -104,9 +102,3 @@ def bytes_per_task(net: FrozenNet, job: Job) -> int:
     weights = sum(shape.numel() for shape in net.shapes.values())
     values = sum(pixels * width * widths[0] // max(width, widths[0]) for width in widths)
     return 10 * values + 48 * weights + 12 * job.steps * job.recipe.batch_size
-
-
-def _first_scores(net: FrozenNet, job: Job) -> dict[str, Tensor]:
-    if job.scores is not None:
-        return dict(job.scores)
-    return initial_scores(net.seed, job.task.name, net.shapes, net.device)

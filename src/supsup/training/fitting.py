@@ -1,0 +1,207 @@
+"""A recipe for each task where nobody gives one: from the number of its images, and from images that are held back.
+
+A mask depends on the signs of scores alone, so their size is free: all start within ±1, and one learning rate suits
+every layer, however many inputs it has. How long a task is trained, its own images decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from supsup import philox
+from supsup.data import Part, Task
+from supsup.frozen import FrozenNet
+from supsup.progress import Advance
+from supsup.scores import hard_mask
+from supsup.training.executor import train_masks
+from supsup.training.grouping import free_memory
+from supsup.training.job import Job, Trained
+from supsup.training.recipe import Recipe
+from supsup.validation import check_fields, real, whole
+
+_RATE = 0.1  # of Adam, beside scores that start within ±1
+_EPOCHS = 10  # in a round, where that is neither too few steps nor too many
+_SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
+_SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
+_FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
+_TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a GPU
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How a recipe is chosen for each task.
+
+    A round is a cosine of Adam's rate from its highest down to 0, and begins where the last one ended. Rounds follow
+    each other while images held back are answered better than before; the best mask is kept.
+
+    rounds     how many there are at most
+    held_back  the share of a task's images, of every class, that judges and is not trained on; of few images none is,
+               and then those that are trained on judge
+    """
+
+    rounds: int = 4
+    held_back: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1))
+
+
+def round_for(images: int) -> Recipe:
+    """One round for a task of so many images; sizes are steps apart, so that tasks about as large go together."""
+    batch_size = _SMALLEST
+    while 2 * batch_size <= min(_LARGEST, images / _BATCHES):
+        batch_size *= 2
+    wanted = _EPOCHS * images / batch_size
+    steps = max(_SHORTEST, min(_LONGEST, _STEPS * round(wanted / _STEPS)))
+    return Recipe("adam", _RATE, steps, batch_size, schedule="cosine", score_bound=1.0)
+
+
+def fit_masks(
+    net: FrozenNet,
+    tasks: Sequence[Task],
+    fitting: Fitting,
+    precision: torch.dtype | None = None,
+    advance: Advance = lambda _: None,
+) -> Generator[tuple[Trained, list[Recipe]], None, None]:
+    """Tasks in order, in groups as they are finished, with the best mask of each; and the recipes that they came from.
+
+    A mask depends on its own task and the seed, not on the tasks that it is trained with.
+    """
+    halves = _Halves(net.seed, fitting.held_back)
+    at_once = _tasks_at_once(net)
+    for start in range(0, len(tasks), at_once):
+        fits = [_Fit(task, *halves.of(task.train)) for task in tasks[start : start + at_once]]
+        _run_rounds(net, fits, fitting.rounds, precision, advance)
+        yield _together(fits), [replace(fit.recipe, steps=fit.best_round * fit.recipe.steps) for fit in fits]
+
+
+@dataclass
+class _Fit:
+    """One task on its way through the rounds.
+
+    learned, judge  the images that are trained on, and those that say how good a mask is
+    scores          where the last round ended, while there may be another one
+    right           images of `judge` that the best mask answers, which came from the round `best_round`
+    """
+
+    task: Task
+    learned: Part
+    judge: Part
+    rounds: int = 0
+    right: int = -1
+    best_round: int = 0
+    best: Trained | None = None
+    scores: dict[str, Tensor] | None = None
+    going_on: bool = True
+    recipe: Recipe = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recipe = round_for(len(self.learned))
+
+    def job(self) -> Job:
+        """The next round; from the second on images come in another order."""
+        name = self.task.name if not self.rounds else f"{self.task.name}/round {self.rounds + 1}"
+        return Job(replace(self.task, name=name, train=self.learned), self.recipe, self.scores, keep_scores=True)
+
+    def take(self, net: FrozenNet, trained: Trained) -> None:
+        """A round that was trained."""
+        assert trained.scores is not None
+        self.scores = {name: value[0] for name, value in trained.scores.items()}
+        self.rounds += 1
+        right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
+        self.going_on = self.right < right < len(self.judge)
+        if right > self.right:
+            self.right, self.best_round, self.best = right, self.rounds, trained._replace(scores=None)
+
+    def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
+        """How many images of `judge` the last round's mask answers."""
+        assert self.scores is not None
+        mask = {name: hard_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
+        weights, right = net.masked(mask | statistics), 0
+        with torch.no_grad():
+            for x, y in self.judge.batches(_MOST_HELD, net.device):
+                outputs = net.run_many(x, weights)[:, : self.task.classes]
+                right += int((outputs.argmax(1) == y).sum())
+        return right
+
+
+class _Halves:
+    """The images of a part that are trained on and those that judge; parts with the same labels share the choice."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        self._seed, self._share = seed, share
+        self._known: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+
+    def of(self, part: Part) -> tuple[Part, Part]:
+        key = (id(part.rows), id(part.labels))
+        if key not in self._known:
+            held = self._held_back(part)
+            self._known[key] = (*_some(part, held.logical_not()), *_some(part, held), part.labels)  # ids stay taken
+        rows, labels, judge_rows, judge_labels, _ = self._known[key]
+        if len(judge_labels) < _FEWEST_HELD:
+            few = torch.arange(len(part)) < _MOST_HELD
+            judge_rows, judge_labels = _some(part, few)
+            return part, replace(part, rows=judge_rows, labels=judge_labels)
+        return replace(part, rows=rows, labels=labels), replace(part, rows=judge_rows, labels=judge_labels)
+
+    def _held_back(self, part: Part) -> Tensor:
+        """Which images judge: the same share of each class, drawn from the seed."""
+        order = philox.permutations(self._seed, ["held back"], len(part))[0]
+        labels = part.labels.cpu()[order]
+        by_class = labels.argsort(stable=True)
+        counts = labels.bincount()
+        first = counts.cumsum(0) - counts
+        rank = torch.empty_like(labels)
+        rank[by_class] = torch.arange(len(labels)) - first[labels[by_class]]
+        share = min(self._share, _MOST_HELD / len(part))
+        held = torch.zeros(len(part), dtype=torch.bool)
+        held[order] = rank < (share * counts)[labels].floor()
+        return held
+
+
+def _some(part: Part, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and labels of the images of a part that are chosen."""
+    positions = chosen.nonzero().flatten()
+    device = part.images.device if part.in_memory else torch.device("cpu")
+    rows = positions.to(device) if part.rows is None else part.rows[positions.to(part.rows.device)]
+    return rows, part.labels[positions.to(part.labels.device)]
+
+
+def _run_rounds(
+    net: FrozenNet, fits: Sequence[_Fit], rounds: int, precision: torch.dtype | None, advance: Advance
+) -> None:
+    """All rounds of some tasks, each round of all that go on and are alike in one go."""
+    for _ in range(rounds):
+        for recipe in dict.fromkeys(fit.recipe for fit in fits if fit.going_on):
+            alike = [fit for fit in fits if fit.going_on and fit.recipe == recipe]
+            jobs = [fit.job() for fit in alike]
+            with closing(train_masks(net, jobs, precision, lambda done: advance(done / rounds))) as groups:
+                finished = (one for group in groups for one in group.split())
+                for one, fit in zip(finished, alike, strict=True):
+                    fit.take(net, one)
+                    if not fit.going_on:
+                        fit.scores = None
+                        advance(1 - fit.rounds / rounds)
+
+
+def _together(fits: Sequence[_Fit]) -> Trained:
+    """The best masks of all these tasks."""
+    best = [fit.best for fit in fits if fit.best is not None]
+    return Trained(
+        [fit.task for fit in fits],
+        torch.cat([each.packed for each in best], 1),
+        {name: torch.cat([each.statistics[name] for each in best]) for name in best[0].statistics},
+    )
+
+
+def _tasks_at_once(net: FrozenNet) -> int:
+    """How many tasks go through the rounds together: an interruption loses those, and their scores take memory."""
+    if net.device.type == "cpu":
+        return torch.get_num_threads()
+    bytes_each = 4 * sum(shape.numel() for shape in net.shapes.values())
+    return max(1, min(_TOGETHER, min(_HELD_SCORES, free_memory(net.device) // 8) // bytes_each))

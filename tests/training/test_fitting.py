@@ -1,0 +1,198 @@
+"""The recipe that a task is given where nobody gives one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import supsup
+from supsup import Fitting, Recipe, SupSup, SupSupError, nets
+from supsup.data import Part, Stream, Task
+from supsup.frozen import FrozenNet
+from supsup.learner import learn_together
+from supsup.training import MNIST, Job, fitting, train_masks
+
+CPU = torch.device("cpu")
+
+
+def small_network() -> nn.Module:
+    """Few inputs in each layer, so that the paper's scores start far from 0; normalisation and biases."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
+
+
+def separated(seed: int, classes: int, images: int) -> tuple[Tensor, Tensor]:
+    """One pattern for each class, and noise on it."""
+    chance = torch.Generator().manual_seed(seed)
+    patterns = torch.randn(classes, 1, 8, 8, generator=chance)
+    labels = torch.arange(images) % classes
+    return patterns[labels] + 0.4 * torch.randn(images, 1, 8, 8, generator=chance), labels
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_small_network_of_somebody_else_learns_without_a_recipe(seed: int) -> None:
+    """With the paper's recipe for MNIST tasks of five classes ended at three quarters of what is right."""
+    torch.manual_seed(seed)
+    model = SupSup(small_network(), seed, device="cpu")
+    for number, classes in enumerate((3, 5, 4)):
+        x, y = separated(10 * seed + number, classes, 1600)
+        name = model.learn((x[:1200], y[:1200]), task=f"{classes} classes")
+        right = (model.predict(x[1200:], task=name).labels == y[1200:]).float().mean()
+        assert right >= 0.95
+
+
+def test_a_mask_does_not_depend_on_what_is_learned_with_it(stream: Stream, split: Stream) -> None:
+    """One by one or all at once, whatever the tasks' sizes: else resuming and regrouping would change answers."""
+    for net, tasks in (
+        (nets.FullyConnected((784, 20, 10)), [split[0], stream[0], split[1]]),
+        (small_network(), [_small(0, 3), _small(1, 2)]),
+    ):
+        together, alone = SupSup(net, device="cpu"), SupSup(net, device="cpu")
+        together.learn_many(tasks)
+        for task in reversed(tasks):
+            alone.learn(task)
+        for task in tasks:
+            one, other = together.subnetwork(task.name), alone.subnetwork(task.name)
+            assert all(torch.equal(one[name], other[name]) for name in one)
+            assert together.recipe_of(task.name) == alone.recipe_of(task.name)
+
+
+def _small(seed: int, classes: int, images: int = 300) -> Task:
+    part = Part(*separated(seed, classes, images))
+    return Task(f"small-{seed}", part, part, classes)
+
+
+def test_the_best_round_is_kept_with_its_own_statistics() -> None:
+    """A later round that answers fewer of the judging images must not replace it, nor its means and variances."""
+    task = _small(3, 5, 400)
+    _, judge = fitting._Halves(0, 0.1).of(task.train)
+    x, y = judge.tensors()
+    rights = []
+    for rounds in (1, 3):
+        model = SupSup(small_network(), recipe=Fitting(rounds=rounds), device="cpu")
+        model.learn(task)
+        rights.append(int((model.predict(x, task=task.name).labels == y).sum()))
+    assert rights == sorted(rights)
+    assert model.recipe_of(task.name) in [replace(fitting.round_for(360), steps=steps) for steps in (200, 400, 600)]
+
+
+def test_rounds_end_as_soon_as_nothing_is_wrong_or_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the mask of the best one is that which is kept, not of the last."""
+    monkeypatch.setattr(fitting, "_SHORTEST", 10)
+    monkeypatch.setattr(fitting, "_EPOCHS", 1)
+    net, task = FrozenNet(small_network(), 0, CPU), _small(0, 3)
+    _, judge = fitting._Halves(0, 0.1).of(task.train)
+    for answers, best, asked in (
+        ([5, 9, 9, 30], 2, 3),
+        ([5, 4, 9, 9], 1, 2),
+        ([len(judge)], 1, 1),
+        ([1, 2, 3, 4], 4, 4),
+    ):
+        given = iter(answers)
+        monkeypatch.setattr(fitting._Fit, "_right", lambda *_, given=given: next(given))
+        trained: list[list[Job]] = []
+
+        def watched(net: FrozenNet, jobs: list[Job], *rest: object, trained: list[list[Job]] = trained) -> object:
+            trained.append(jobs)
+            return train_masks(net, jobs)
+
+        monkeypatch.setattr(fitting, "train_masks", watched)
+        ((kept, (recipe,)),) = fitting.fit_masks(net, [task], Fitting())
+        assert recipe.steps == best * fitting.round_for(270).steps
+        assert (len(trained), kept.tasks[0]) == (asked, task)
+        assert len({jobs[0].task.name for jobs in trained}) == asked, "batches come in another order in each round"
+
+
+def test_images_that_judge_are_a_share_of_every_class_and_not_trained_on() -> None:
+    labels = torch.cat([torch.zeros(200), torch.ones(100), torch.full((9,), 2)]).long()
+    images = torch.arange(len(labels)).float()[:, None]
+    rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    for part in (Part(images, labels), Part(images, labels[rows], rows=rows)):
+        learned, judge = fitting._Halves(0, 0.1).of(part)
+        assert judge.labels.bincount(minlength=3).tolist() == [20, 10, 0]
+        numbers = torch.cat([learned.tensors()[0], judge.tensors()[0]]).flatten().long()
+        assert sorted(numbers.tolist()) == list(range(len(labels)))
+        for half in (learned, judge):
+            assert torch.equal(labels[half.tensors()[0].flatten().long()], half.labels)
+    many = Part(torch.zeros(60000, 1), torch.arange(60000) % 10)
+    assert len(fitting._Halves(0, 0.1).of(many)[1]) == 500
+    few = Part(torch.zeros(40, 1), torch.arange(40) % 4)
+    assert [len(half) for half in fitting._Halves(0, 0.1).of(few)] == [40, 40], "too few to do without any"
+    assert [len(half) for half in fitting._Halves(0, 0.0).of(many)] == [60000, 500]
+
+
+def test_tasks_of_a_stream_share_what_is_held_back(stream: Stream) -> None:
+    """On a GPU thousands of tasks with the same rows and labels are fed in one go."""
+    halves = fitting._Halves(0, 0.1)
+    (one, _), (other, _) = halves.of(stream[0].train), halves.of(stream[1].train)
+    assert one.rows is other.rows
+    assert one.labels is other.labels
+    assert one.images is other.images
+
+
+def test_small_data_get_small_batches_and_few_steps() -> None:
+    sizes = {n: (fitting.round_for(n).batch_size, fitting.round_for(n).steps) for n in (1, 40, 1080, 60000)}
+    assert sizes == {1: (16, 100), 40: (16, 100), 1080: (64, 150), 60000: (128, 500)}
+    model = SupSup(small_network(), device="cpu")
+    x, y = separated(0, 3, 1)
+    assert model.learn((x, y), task="one image") == "one image"
+
+
+def test_what_was_chosen_is_told_and_saved(tmp_path: Path) -> None:
+    model = SupSup(small_network(), device="cpu")
+    model.learn(_small(0, 3))
+    chosen = model.recipe_of("small-0")
+    assert isinstance(chosen, Recipe)
+    model.recipe = Recipe(steps=3)
+    model.learn(_small(1, 3))
+    assert model.recipe_of("small-1") == Recipe(steps=3)
+    model.recipe = Fitting(rounds=2)
+    model.save(tmp_path / "m")
+    again = supsup.load(tmp_path / "m", small_network(), device="cpu")
+    assert (again.recipe, again.recipe_of("small-0"), again.recipe_of("small-1")) == (
+        Fitting(rounds=2),
+        chosen,
+        Fitting(rounds=2),
+    )
+
+
+def test_a_chosen_recipe_that_is_none_is_refused(tmp_path: Path) -> None:
+    """A file may say anything; what it says is looked at before the model answers."""
+    model = SupSup(small_network(), device="cpu")
+    model.learn(_small(0, 3))
+    for number, wrong in enumerate(({"steps": -1}, {"unknown": 1}, {"steps": 10**12}, {"optimiser": ["a", {}]})):
+        model.state.tasks["small-0"].recipe = wrong  # type: ignore[assignment]
+        model.save(tmp_path / f"{number}")
+        with pytest.raises(SupSupError):
+            supsup.load(tmp_path / f"{number}", small_network(), device="cpu")
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"rounds": 2.5}, {"held_back": 1.0}, {"held_back": -0.1}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SupSupError, match="Fitting"):
+        Fitting(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_needs_a_recipe_says_so(stream: Stream) -> None:
+    """Tasks that nobody announces have no size: they are trained as in the paper."""
+    model = SupSup(nets.FullyConnected((784, 20, 10)), device="cpu")
+    assert (model.recipe, model.observed_recipe) == (Fitting(), MNIST)
+    model.recipe = Recipe(steps=7)
+    assert model.observed_recipe == Recipe(steps=7)
+    with pytest.raises(SupSupError, match="a Recipe or a Fitting"):
+        model.recipe = None  # type: ignore[assignment]
+    models = [SupSup(nets.FullyConnected((784, 20, 10)), device="cpu") for _ in range(2)]
+    with pytest.raises(SupSupError, match="need a recipe each"):
+        learn_together(models, stream[0])

@@ -114,8 +114,13 @@ class Interrupter:
 
 
 def leaves_a_with(frame: FrameType) -> bool:
-    """Whether a `with` is about to call __exit__: the interpreter handles no signal there, as it would for a tracer."""
+    """Whether a `with` is about to call __exit__: the interpreter handles no signal there, as it would for a tracer.
+
+    Instructions that call nothing may come before: of `pass`, and one that keeps what is returned.
+    """
     code, start = frame.f_code.co_code, frame.f_lasti
+    while dis.opname[code[start]] in ("NOP", "SWAP"):
+        start += 2
     return [dis.opname[code[at]] for at in range(start, min(start + 6, len(code)), 2)] == ["LOAD_CONST"] * 3
 
 

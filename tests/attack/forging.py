@@ -93,7 +93,11 @@ def facts(model: SupSup | HopSupSup) -> str:
 
 def mask_of(model: SupSup, task: str) -> str:
     """A digest of one task's bits."""
-    return hashlib.blake2b(model.bank.packed(model.tasks.index(task)).numpy().tobytes(), digest_size=8).hexdigest()
+    return digest_of(model.bank.packed(model.tasks.index(task)).numpy().tobytes())
+
+
+def digest_of(packed: bytes) -> str:
+    return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
 
 def forged(path: Path, change: Callable[[sqlite3.Connection], Any], kind: str = "plain") -> None:

@@ -20,6 +20,7 @@ _BLOCK = 256  # tasks in a block of those that are added one by one
 _BLOCKS = 4  # blocks at most; then they are joined, since every search pays for each of them
 _FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that few columns are unused
 _UNPACKED = 1 << 24  # how many bits may be unpacked at once
+_TALLIED = 1 << 22  # how many bytes of masks may be added up at once
 _MOVED = 1 << 26  # how many bytes may be copied at once when masks move up
 _SUPERPOSITIONS = 16  # how many are cached
 # Eight bytes of 0 or 1, read as one number (lowest first), times this have byte i's bit at 56 + i: no two products of
@@ -329,8 +330,33 @@ def _move_up(block: Tensor, index: int, following: Tensor | None, buffer: Tensor
 
 def _tally(total: Tensor, columns: Tensor, sign: int) -> None:
     """Add the masks in these columns to a sum of masks, or take them away."""
-    for rows, bits in _pieces(columns):
-        total[rows].add_(bits.sum(1, dtype=torch.int32), alpha=sign)
+    step = max(1, _TALLIED // max(1, columns.shape[1]))
+    for start in range(0, columns.shape[0], step):
+        piece = columns[start : start + step]
+        rows = slice(8 * start, 8 * (start + len(piece)))
+        for power, digit in enumerate(_binary_digits(piece)):
+            total[rows].add_(_unpack(digit).flatten().view(torch.uint8), alpha=sign << power)
+
+
+def _binary_digits(packed: Tensor) -> Iterator[Tensor]:
+    """How many of the masks [bytes, tasks] have each bit, as packed binary digits [bytes, 1], the lowest first.
+
+    Adders work on whole bytes: three columns of a digit become one of it and one of the next, two a last one.
+    """
+    while packed.shape[1]:
+        carried = []
+        while (count := packed.shape[1]) > 1:
+            third = max(1, count // 3)
+            a, b, rest = packed[:, :third], packed[:, third : 2 * third], packed[:, 2 * third :]
+            either, both = a ^ b, a & b
+            if count == 2:
+                packed, carry = either, both
+            else:
+                c, rest = rest[:, :third], rest[:, third:]
+                packed, carry = torch.cat([either ^ c, rest], 1), both | (either & c)
+            carried.append(carry)
+        yield packed
+        packed = torch.cat(carried, 1) if carried else packed[:, :0]
 
 
 def _pieces(block: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -93,7 +93,11 @@ def facts(model: SupSup | HopSupSup) -> str:
 
 def mask_of(model: SupSup, task: str) -> str:
     """A digest of one task's bits."""
-    return hashlib.blake2b(model.bank.packed(model.tasks.index(task)).numpy().tobytes(), digest_size=8).hexdigest()
+    return digest_of(model.bank.packed(model.tasks.index(task)).numpy().tobytes())
+
+
+def digest_of(packed: bytes) -> str:
+    return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
 
 def forged(path: Path, change: Callable[[sqlite3.Connection], Any], kind: str = "plain") -> None:
@@ -172,13 +176,23 @@ def safetensors(header: Any, data: bytes = b"", length: int | None = None) -> by
 
 def crashed(path: Path, kind: str = "plain") -> None:
     """A file and the journal of a commit to it that was broken off when part of it was written."""
-    path.write_bytes(sound(kind))
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for line in ("PRAGMA cache_size=2", "BEGIN IMMEDIATE", "UPDATE tasks SET mask = zeroblob(9000)"):
-            connection.execute(line)
-        left = path.read_bytes(), path.with_name(path.name + "-journal").read_bytes()
-        connection.execute("ROLLBACK")
-    path.write_bytes(left[0])
-    path.with_name(path.name + "-journal").write_bytes(left[1])
+    content, journal = _crash(kind)
+    path.write_bytes(content)
+    path.with_name(path.name + "-journal").write_bytes(journal)
+
+
+@cache
+def _crash(kind: str) -> tuple[bytes, bytes]:
+    """A file and its journal in the middle of a commit."""
+    large = "UPDATE state SET tensors" if kind == "hop" else "UPDATE tasks SET mask"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m"
+        path.write_bytes(sound(kind))
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            for line in ("PRAGMA cache_size=2", "BEGIN IMMEDIATE", f"{large} = zeroblob(9000)"):
+                connection.execute(line)
+            left = path.read_bytes(), path.with_name("m-journal").read_bytes()
+            connection.execute("ROLLBACK")
     assert left[0] != sound(kind)
     assert left[1].startswith(bytes.fromhex("d9d505f920a163d7"))
+    return left

@@ -3,14 +3,11 @@
 The signal is sent when a line of the package begins, at each of them or at many by chance, and by a timer.
 """
 
-import dis
-import random
 import shutil
 import signal
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -21,28 +18,12 @@ import torch
 from torch import nn
 
 import supsup
-from supsup import Allocation, HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
+from supsup import Allocation, HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, nets
 from supsup.concurrency.interrupts import uninterrupted
-from supsup.data import Task
 from supsup.file.lock import WriterLock
 from supsup.file.repair import verify
 from supsup.hopfield.learner import MemoryFull
-
-SOURCE = str(Path(supsup.__file__).parent)
-TASKS = 9
-CHANCE = random.Random(0)
-
-
-def task(number: int) -> Task:
-    chance = torch.Generator().manual_seed(number)
-    part = data.Part(torch.randn(12, 16, generator=chance), torch.arange(12) % 4)
-    return Task(f"task-{number}", part, part, 4)
-
-
-def fresh(net: nn.Module | None = None, **settings: Any) -> SupSup:
-    return SupSup(
-        net or nets.FullyConnected((16, 8, 4)), recipe=Recipe(steps=1, batch_size=4, **settings), device="cpu"
-    )
+from tests.attack.interrupting import CHANCE, TASKS, found, fresh, interrupt_everywhere, is_right, task
 
 
 @pytest.fixture(scope="module")
@@ -60,79 +41,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.learn_many([task(number) for number in range(TASKS)])
     model.save(path)
     return path
-
-
-def found(model: SupSup) -> dict[str, bytes]:
-    return {name: model.bank.packed(i).numpy().tobytes() for i, name in enumerate(model.tasks)}
-
-
-def is_right(model: SupSup, masks: dict[str, bytes]) -> None:
-    """Every task has its own mask, and what is derived from the masks is that of these masks."""
-    bank = model.bank
-    assert len(bank) == len(model.tasks) == len(model.state.tasks)
-    assert found(model) == {name: masks[name] for name in model.tasks}
-    if len(bank):
-        rows = [torch.cat([bits.flatten() for bits in model.mask(name).values()]) for name in model.tasks]
-        total = torch.stack(rows).sum(0)
-        mean = torch.cat([share.flatten() for share in bank.mean().values()])
-        assert torch.equal(mean, total / len(bank))
-        model.predict(torch.ones(2, 16))
-    free = []
-
-    def change_nothing() -> None:
-        with model.state.changing, model._observer.lock, model.state.lock.writing():
-            free.append(True)
-
-    thread = threading.Thread(target=change_nothing, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert free == [True], "a lock was kept"
-
-
-class Interrupter:
-    """Sends SIGINT when the given line, counted over all lines of the package that are run, begins."""
-
-    def __init__(self, line: int | None) -> None:
-        self.line, self.lines = line, 0
-
-    def __enter__(self) -> "Interrupter":
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        name = frame.f_code.co_filename
-        if not name.startswith(SOURCE) and not name.endswith("contextlib.py"):
-            return None
-        if event == "line" and not leaves_a_with(frame):
-            self.lines += 1
-            if self.lines == self.line:
-                signal.raise_signal(signal.SIGINT)
-        return self.trace
-
-
-def leaves_a_with(frame: FrameType) -> bool:
-    """Whether a `with` is about to call __exit__: the interpreter handles no signal there, as it would for a tracer."""
-    code, start = frame.f_code.co_code, frame.f_lasti
-    return [dis.opname[code[at]] for at in range(start, min(start + 6, len(code)), 2)] == ["LOAD_CONST"] * 3
-
-
-def interrupt_everywhere(call: Callable[[], Any], tries: int) -> Iterator[bool]:
-    """Make the call again and again, interrupted at another line each time; gives whether it was cut short."""
-    with Interrupter(None) as first:
-        call()
-    yield False
-    lines = range(1, first.lines + 1)
-    for line in lines if len(lines) <= tries else sorted(CHANCE.sample(lines, tries)):
-        cut = False
-        try:
-            with Interrupter(line):
-                call()
-        except KeyboardInterrupt:
-            cut = True
-        yield cut
 
 
 def test_forgetting_in_memory(masks: dict[str, bytes]) -> None:

@@ -6,133 +6,38 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from supsup import Allocation, HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.baselines import BatchE, OnlineEWC, UpperBound
 from supsup.concurrency.locks import ReadersWriter
 from supsup.data import Stream
+from tests.attack import asking
+from tests.attack.asking import NETWORKS, Asked, Convolutional, ask_while_another_learns
 
 SECONDS = 1.0
-ALWAYS, COMING_AND_GOING = 4, 3  # tasks that stay, and tasks of which one at a time is there
-
-
-class Convolutional(nn.Module):
-    """Statistics, dropout and a forward pass of its own: nothing about it is known beforehand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(1, 4, 3, stride=4, bias=False), nn.BatchNorm2d(4)
-        self.drop, self.linear = nn.Dropout(0.3), nn.Linear(196, 20)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(self.drop(self.norm(self.conv(x.view(-1, 1, 28, 28))).relu().flatten(1)))
-        return out
-
-
-class Attentive(nn.Module):
-    """Attention, whose kernel is a setting of the whole process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention, self.linear = nn.MultiheadAttention(28, 4, batch_first=True), nn.Linear(28, 20)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.view(-1, 28, 28)
-        out: Tensor = self.linear(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
-        return out
-
-
-def networks() -> dict[str, Callable[[], nn.Module]]:
-    return {
-        "fully connected": lambda: nets.FullyConnected((784, 40, 20)),
-        "convolutional": Convolutional,
-        "attentive": Attentive,
-        "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 30), nn.Tanh(), nn.Linear(30, 20)),
-    }
 
 
 @pytest.fixture(scope="module")
 def permutations() -> Stream:
-    return data.permuted(data.digits(), ALWAYS + COMING_AND_GOING, seed=3)
+    return asking.permutations()
 
 
 @pytest.fixture(scope="module")
 def x(permutations: Stream) -> Tensor:
-    return torch.cat([task.test.batch(torch.arange(3))[0] for task in permutations])
+    return asking.images(permutations)
 
 
 def at_once(workers: Sequence[Callable[[threading.Event], Any]], seconds: float = SECONDS) -> None:
-    """Run these side by side for a while, then raise the first error of any of them."""
-    end, errors = threading.Event(), list[BaseException]()
-
-    def guarded(worker: Callable[[threading.Event], Any]) -> None:
-        try:
-            worker(end)
-        except BaseException as error:
-            errors.append(error)
-            end.set()
-
-    threads = [threading.Thread(target=guarded, args=[worker], daemon=True) for worker in workers]
-    for thread in threads:
-        thread.start()
-    end.wait(seconds)
-    end.set()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a thread waits for ever"
-    if errors:
-        raise errors[0]
+    asking.at_once(workers, seconds)
 
 
-@pytest.mark.parametrize("kind", list(networks()))
-def test_answers_while_another_thread_learns_and_forgets(kind: str, permutations: Stream, x: Tensor) -> None:
-    stay, others = permutations[:ALWAYS], permutations[ALWAYS:]
-    model = SupSup(networks()[kind](), seed=2, recipe=Recipe(steps=2, batch_size=16), device="cpu")
-    model.learn_many(permutations)
-    known = {task.name: model.predict(x, task.name) for task in permutations}
-    for task in others:
-        model.forget(task.name)
-    inferred = []
-    for come in [[], *([task] for task in others)]:
-        for task in come:
-            model.learn(task)
-        inferred.append(model.predict(x).tasks)
-        for task in come:
-            model.forget(task.name)
-    possible = [set(choices) for choices in zip(*inferred)]
-    asked = [0] * 8
-
-    def check(prediction: Any, rows: range) -> None:
-        for position, row in enumerate(rows):
-            name = prediction.tasks[position]
-            assert prediction.labels[position] == known[name].labels[row], "a label of another mask"
-            assert abs(float(prediction.confidence[position] - known[name].confidence[row])) < 1e-4
-
-    def asker(number: int, end: threading.Event) -> None:
-        while not end.is_set():
-            name = stay[(number + asked[number]) % ALWAYS].name
-            check(model.predict(x, name), range(len(x)))
-            row = (number + asked[number]) % len(x)
-            for rows in (range(row, row + 1), range(len(x))):
-                found = model.predict(x[rows.start : rows.stop])
-                assert all(found.tasks[i] in possible[row] for i, row in enumerate(rows)), "a task of no state"
-                check(found, rows)
-            assert model.tasks[:ALWAYS] == [task.name for task in stay]
-            asked[number] += 1
-
-    def changer(end: threading.Event) -> None:
-        masks: dict[str, Tensor] = {}
-        while not end.is_set():
-            for task in others:
-                model.learn(task)
-                found = torch.cat([bits.flatten() for bits in model.mask(task.name).values()])
-                assert torch.equal(masks.setdefault(task.name, found), found), "another mask than last time"
-                model.forget(task.name)
-
-    threads = torch.get_num_threads()
-    at_once([changer, *(lambda end, n=n: asker(n, end) for n in range(8))])
-    assert all(asked)
+@pytest.mark.parametrize("kind", list(NETWORKS))
+def test_answers_while_another_thread_learns_and_forgets(kind: str, permutations: Stream) -> None:
+    threads, asked = torch.get_num_threads(), Asked()
+    ask_while_another_learns(kind, permutations, SECONDS, asked)
+    assert all(asked.known)
+    assert all(asked.unknown)
     assert torch.get_num_threads() == threads
 
 

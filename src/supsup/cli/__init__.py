@@ -10,24 +10,11 @@ import typer
 from typer import Option
 
 import supsup
-from supsup.cli import bench, model
-from supsup.cli.demo import demo
-from supsup.cli.report import report
-from supsup.cli.reproduce import reproduce
+from supsup.cli.commands import Commands
 from supsup.cli.talking import complain
 from supsup.errors import SupSupError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(demo)
-app.command()(reproduce)
-app.command()(report)
-for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.compact, model.export):
-    app.command()(command)
-app.add_typer(bench.app, name="bench")
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,59 @@
+"""Commands are found by name and imported only when they are called."""
+
+import subprocess
+import sys
+
+import pytest
+from typer import Typer
+from typer.main import get_command
+
+import supsup
+from supsup.cli.commands import COMMANDS, loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_of_a_command_what_it_says_itself(name: str) -> None:
+    command = loaded(COMMANDS[name])
+    assert command.help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_help_and_version_do_not_wait_for_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from supsup.cli import main\n"
+        f"sys.argv = ['supsup', *{arguments}]\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "supsup" in said.stdout
+    assert "Traceback" not in said.stderr
+
+
+def test_an_unknown_command_names_one_that_is_alike() -> None:
+    said = subprocess.run([sys.executable, "-m", "supsup", "taks"], capture_output=True, text=True)
+    assert said.returncode == 2
+    assert "tasks" in said.stderr
+
+
+def test_a_shell_completes_commands_and_their_options() -> None:
+    for typed, offered in (("supsup ver", "verify"), ("supsup tasks --he", "--help"), ("supsup bench tr", "train")):
+        environment = {"_SUPSUP_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        code = "import sys; sys.argv = ['supsup']; from supsup.cli import main; main()"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        assert offered in said.stdout.split(), said.stderr
+
+
+def test_every_public_name_is_there() -> None:
+    """Whatever was imported first: `evaluate` is the function, not the module of that name."""
+    code = "import supsup.grading, supsup.evaluate, supsup\n"
+    code += "for name in supsup.__all__: assert getattr(supsup, name) is not None, name\n"
+    code += "assert callable(supsup.evaluate) and set(supsup.__all__) <= set(dir(supsup))\n"
+    code += "from supsup import *; assert evaluate is supsup.evaluate"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = supsup.nothing
+
+
+def test_a_group_of_commands_is_a_group() -> None:
+    assert isinstance(loaded(COMMANDS["bench"]), type(get_command(Typer(callback=lambda: None))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.state import ModelState
+from supsup.tasks import Facts
 from supsup.training import Fitting, Job, Recipe, Trained, fit_masks, train_masks
+from supsup.training.fitting import round_for
 
 
 class Learning:
@@ -25,11 +28,21 @@ class Learning:
         self._earlier_scores = RunningMean()  # of all tasks learned, for transfer="scores"
 
     def learn(
-        self, tasks: Sequence[Task], *, precision: torch.dtype | None = None, show_progress: bool | None = None
+        self,
+        tasks: Sequence[Task],
+        *,
+        precision: torch.dtype | None = None,
+        show_progress: bool | None = None,
+        callback: progress.Callback | None = None,
     ) -> None:
-        """Train a mask for each task; with transfer one after the other, else many at once."""
+        """Train a mask for each task; with transfer one after the other, else many at once.
+
+        callback  hears of the steps, for one task
+        """
+        alone = len(tasks) == 1
+        watched = progress.steps(tasks[0].name, self._steps(tasks[0]), show_progress, callback) if alone else None
         with (
-            progress.bar("learning", len(tasks), show=show_progress) as advance,
+            watched or progress.bar("learning", len(tasks), show=show_progress) as advance,
             closing(self._trained(tasks, precision, advance)) as groups,
         ):
             for trained, recipes in groups:
@@ -48,6 +61,13 @@ class Learning:
                 for trained in groups:
                     yield trained, None
 
+    def _steps(self, task: Task) -> int:
+        """How many steps a task is trained for at most."""
+        recipe = self.state.settings.recipe
+        if isinstance(recipe, Fitting):
+            return recipe.rounds * round_for(len(task.train)).steps
+        return recipe.steps_for(len(task.train))
+
     def job(self, task: Task, recipe: Recipe) -> Job:
         """A task to train: its scores start at random, or from what was learned before."""
         first = None if recipe.transfer == "none" else self.first_scores(task.name, recipe)
@@ -60,8 +80,10 @@ class Learning:
             assert trained.scores is not None
             scores = scores.with_more(trained.scores)
         classes, shape = {task.name: task.classes for task in trained.tasks}, trained.tasks[0].train.shape
+        chosen = [None] * len(classes) if recipes is None else [asdict(each) for each in recipes]
+        facts = {task.name: Facts(task.names, task.inputs, own) for task, own in zip(trained.tasks, chosen)}
         with uninterrupted():
-            self.state.add(classes, trained.packed, trained.statistics, shape, recipes)
+            self.state.add(classes, trained.packed, trained.statistics, shape, facts)
             self._earlier_scores = scores
             self.state.commit()
 

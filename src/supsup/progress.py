@@ -1,4 +1,8 @@
-"""How far long work is, how fast, how long still: a bar on a terminal, a line every few seconds elsewhere."""
+"""How far long work is, how fast, how long still: a bar on a terminal, a line every few seconds elsewhere.
+
+Whoever trains is given a function to call with the share of tasks just done. That of `steps` also wants to be told the
+loss and accuracy of a batch every few steps, through `report`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from rich.console import Console
@@ -16,6 +21,22 @@ from rich.text import Text
 from supsup.errors import printable
 
 Advance = Callable[[float], None]
+REPORTED = 50  # steps between two reports
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far the training of a task is; loss and accuracy of the last batch, None where that is not known."""
+
+    task: str
+    step: int
+    steps: int
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+Callback = Callable[[Step], None]
+Figures = Callable[[], tuple[float, float]]
 
 
 class _Rate(ProgressColumn):
@@ -39,7 +60,11 @@ class Lines:
         self._last = self._begin
 
     def __call__(self, pieces: float) -> None:
-        self._done += pieces
+        self.reach(self._done + pieces)
+
+    def reach(self, done: float) -> None:
+        """So many pieces are done in all."""
+        self._done = done
         now = self._clock()
         if now - self._last >= self.EVERY and _stderr() is not None:
             self._last = now
@@ -52,6 +77,76 @@ def _stderr() -> TextIO | None:
     """Where to say it; a program may have no stderr, or have closed it."""
     stream: TextIO | None = sys.stderr
     return None if stream is None or getattr(stream, "closed", False) else stream
+
+
+def report(advance: Advance, task: str, step: int, steps: int, figures: Figures) -> None:
+    """Say how training goes, if somebody listens and it is time; `figures` are the loss and accuracy of a batch."""
+    if isinstance(advance, Steps) and (step % REPORTED == 0 or step == steps):
+        advance.hear(Step(task, step, steps, *figures()))
+
+
+class Steps:
+    """The steps of one task, for a callback and for a bar."""
+
+    def __init__(self, task: str, steps: int, callback: Callback | None, show: Callback | None) -> None:
+        self._task, self._steps, self._listeners = task, steps, [each for each in (callback, show) if each is not None]
+        self._share, self._heard = 0.0, 0
+
+    def __call__(self, share: float) -> None:
+        """A share of the task is done; told on where nobody reports figures."""
+        self._share += share
+        step = min(self._steps, round(self._share * self._steps))
+        if step - self._heard >= REPORTED or (step == self._steps and self._heard < step):
+            self.hear(Step(self._task, step, self._steps))
+
+    def hear(self, step: Step) -> None:
+        """Tell everybody."""
+        self._heard = step.step
+        for listener in self._listeners:
+            listener(step)
+
+    def round(self, share: float) -> Steps:
+        """What to call in a round of training, which is a share of the whole."""
+        return _Round(self, share)
+
+
+class _Round(Steps):
+    def __init__(self, whole: Steps, share: float) -> None:
+        self._whole, self._part, self._first = whole, share, round(whole._share * whole._steps)
+
+    def __call__(self, share: float) -> None:
+        self._whole(share * self._part)
+
+    def hear(self, step: Step) -> None:
+        self._whole.hear(replace(step, task=self._whole._task, step=self._first + step.step, steps=self._whole._steps))
+
+
+def in_rounds(advance: Advance, share: float) -> Advance:
+    """What to call in a round of training, which is a share of the whole."""
+    return advance.round(share) if isinstance(advance, Steps) else lambda done: advance(done * share)
+
+
+@contextmanager
+def steps(task: str, count: int, show: bool | None, callback: Callback | None) -> Iterator[Advance]:
+    """What to call while one task of so many steps is trained."""
+    stream = _stderr()
+    if stream is None or show is False:
+        yield (lambda share: None) if callback is None else Steps(task, count, callback, None)
+        return
+    if show is None and not stream.isatty():
+        lines = Lines(f"learning {task}", count, "steps")
+        yield Steps(task, count, callback, lambda step: lines.reach(step.step))
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate("steps"))
+    with Progress(*columns, TextColumn("{task.fields[figures]}"), console=Console(stderr=True)) as progress:
+        job = progress.add_task(escape(printable(f"learning {task}")), total=count, figures="")
+
+        def shown(step: Step) -> None:
+            known = step.loss is not None and step.accuracy is not None
+            figures = f"loss {step.loss:.3f}, accuracy {100 * (step.accuracy or 0):.1f} %" if known else ""
+            progress.update(job, completed=step.step, figures=figures)
+
+        yield Steps(task, count, callback, shown)
 
 
 @contextmanager

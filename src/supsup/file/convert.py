@@ -29,7 +29,7 @@ from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.nets.registry import Architecture, architecture_of
-from supsup.tasks import STATISTICS, LearnedTask, TaskTable, check_extras
+from supsup.tasks import STATISTICS, Facts, LearnedTask, TaskTable, check_extras
 
 RECIPE = "recipe"  # in the metadata of a task's extras
 _BLOCK = 256  # tasks that are read together
@@ -230,8 +230,8 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
         )
     tensors = task.extras | statistics
     extras = to_bytes(tensors) if tensors else b""
-    if task.recipe is not None:
-        extras = with_entry(extras, RECIPE, json.dumps(task.recipe, allow_nan=False))
+    if task.facts.recipe is not None:
+        extras = with_entry(extras, RECIPE, json.dumps(dict(task.facts.recipe), allow_nan=False))
     return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
 
 
@@ -244,7 +244,7 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
             statistics.append(_statistics(net, task.name, tensors))
             recipe = recipe_of(task)
         extras = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, recipe))
+        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, Facts(recipe=recipe)))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):

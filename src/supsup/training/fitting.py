@@ -16,7 +16,7 @@ from torch import Tensor
 from supsup import philox
 from supsup.data import Part, Task
 from supsup.frozen import FrozenNet
-from supsup.progress import Advance
+from supsup.progress import Advance, in_rounds
 from supsup.scores import hard_mask
 from supsup.training.executor import train_masks
 from supsup.training.grouping import free_memory
@@ -180,7 +180,7 @@ def _run_rounds(
         for recipe in dict.fromkeys(fit.recipe for fit in fits if fit.going_on):
             alike = [fit for fit in fits if fit.going_on and fit.recipe == recipe]
             jobs = [fit.job() for fit in alike]
-            with closing(train_masks(net, jobs, precision, lambda done: advance(done / rounds))) as groups:
+            with closing(train_masks(net, jobs, precision, in_rounds(advance, 1 / rounds))) as groups:
                 finished = (one for group in groups for one in group.split())
                 for one, fit in zip(finished, alike, strict=True):
                     fit.take(net, one)

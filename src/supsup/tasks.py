@@ -242,7 +242,7 @@ def _index(indices: Mapping[str, int], name: str) -> int:
 def check_name(name: object) -> None:
     """An error unless a task can be learned, saved and loaded again under this name."""
     if not isinstance(name, str) or not name:
-        raise SupSupError(f"a task needs a name that is text and not empty; got {printable(repr(name))}")
+        raise SupSupError(f"a task needs a name that is text and not empty; got {shown(name)}")
     if "\0" in name or len(name) > _LONGEST_NAME or name != name.encode(errors="replace").decode():
         raise SupSupError(
             f"the name {printable(repr(name), 60)} is not text that can be written: without NUL, of at most "

@@ -64,8 +64,11 @@ def _is_pair(data: Any) -> bool:
 
 def _read(inputs: Any, labels: Any) -> Read:
     x = tensor(inputs)
-    count = len(labels) if hasattr(labels, "__len__") and not isinstance(labels, str | bytes) else None
-    if count is not None and len(x) != count:
+    try:
+        count = len(labels)
+    except Exception as error:  # of labels of the user's own
+        raise SupSupError(f"labels are {shown(labels)}; give one label for each input") from error
+    if len(x) != count:
         raise SupSupError(f"there are {len(x)} inputs and {count} labels; give one label each")
     return Read(x, labels)
 
@@ -137,7 +140,7 @@ def _joined(entries: Iterator[Any], label: Any) -> Read:
             x, y = _pair_of(entry, label)
             inputs.append(x)
             labels.append(y)
-            batches.append(_is_batch(y))
+            batches.append(_is_batch(x, y))
     except (SupSupError, MemoryError):
         raise
     except Exception as error:  # of a data set of the user's own
@@ -166,10 +169,12 @@ def _pair_of(entry: Any, label: Any) -> tuple[Any, Any]:
     raise SupSupError(f"an entry of the data is a {type(entry).__name__}, neither a pair nor a dict; give {FORMS}")
 
 
-def _is_batch(labels: Any) -> bool:
-    """Whether these are the labels of several inputs."""
+def _is_batch(inputs: Any, labels: Any) -> bool:
+    """Whether these are the labels of several inputs; a tuple may be one label."""
     if isinstance(labels, Tensor | np.ndarray):
         return labels.ndim > 0
+    if isinstance(labels, tuple):
+        return isinstance(inputs, Tensor | np.ndarray) and inputs.ndim > 1 and len(inputs) == len(labels)
     return isinstance(labels, list) or hasattr(labels, "to_numpy")
 
 
@@ -217,9 +222,11 @@ def _numbers(values: Any, what: str) -> Tensor:
     except SupSupError:
         raise
     except Exception as error:  # what is no array makes numpy raise nearly anything
-        raise SupSupError(
-            f"{what} cannot be read as an array of one shape ({type(error).__name__}: {error})"
-        ) from error
+        if isinstance(error, ValueError) and isinstance(values, list | tuple):
+            raise SupSupError(f"{what} differ in shape ({error}); resize, cut or pad them") from error
+                f"{what} differ in shape ({error}); bring them to one: resize, cut or pad them"
+            ) from error
+        raise SupSupError(f"{what} cannot be read as an array of numbers: {type(error).__name__}: {error}") from error
     if not isinstance(array, Tensor) and array.dtype.kind not in "biuf" and not isinstance(array, np.ma.MaskedArray):
         raise SupSupError(
             f"{what} must be an array of numbers, not of {array.dtype}; turn text and dates into numbers, fill what is "

@@ -48,6 +48,8 @@ class Source:
             raise SupSupError(f"Source.names has {len(self.names)} names for {self.classes} classes; give one each")
         for half in ("train", "test"):
             images, labels = (given(getattr(self, f"{half}_{what}"), Tensor, what) for what in ("images", "labels"))
+            if images.dtype == torch.int64:
+                raise SupSupError(f"images of source {self.name} must be uint8 or float32; tokens go into data.task")
             part = self.train_part(labels) if half == "train" else self.test_part(labels)  # which checks them
             if not len(part) or int(labels.min()) < 0 or int(labels.max()) >= self.classes:
                 raise SupSupError(

@@ -26,14 +26,15 @@ def card(
 
 def with_card(extras: bytes, text: str) -> bytes:
     """Safetensors bytes (or none) with the card in their metadata, in place of an older one."""
-    return with_entry(extras, _KEY, text)
+    return with_text(extras, _KEY, text)
 
 
-def with_entry(extras: bytes, key: str, text: str) -> bytes:
-    """Safetensors bytes (or none) with a text in their metadata, in place of an older one of that key."""
+def with_text(extras: bytes, key: str, text: str) -> bytes:
+    """Safetensors bytes (or none) with a text in their metadata, in place of an older one under this key."""
     header, tensors = _parts(extras)
-    metadata = header.pop(_METADATA, {})
-    header = {_METADATA: (metadata if isinstance(metadata, dict) else {}) | {key: text}} | header
+    metadata = header.get(_METADATA)
+    metadata = {key: text} | {name: value for name, value in (metadata or {}).items() if name != key}
+    header = {_METADATA: metadata} | {name: value for name, value in header.items() if name != _METADATA}
     content = json.dumps(header, separators=(",", ":")).encode()
     content += b" " * (-len(content) % _ALIGNED)
     return len(content).to_bytes(_LENGTH, "little") + content + tensors
@@ -41,16 +42,20 @@ def with_entry(extras: bytes, key: str, text: str) -> bytes:
 
 def card_of(extras: bytes) -> dict[str, Any] | None:
     """The card among a task's extras, None where there is none: in files of earlier versions."""
-    return entry_of(extras, _KEY)
-
-
-def entry_of(extras: bytes, key: str) -> dict[str, Any] | None:
-    """A mapping in the metadata of a task's extras, None where there is none."""
     try:
-        found = json.loads(_parts(extras)[0][_METADATA][key])
+        found = json.loads(_parts(extras)[0][_METADATA][_KEY])
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def text_of(extras: bytes, key: str) -> str | None:
+    """A text among a task's extras; None where there is none."""
+    metadata = _parts(extras)[0].get(_METADATA)
+    found = metadata.get(key) if isinstance(metadata, dict) else None
+    if found is not None and not isinstance(found, str):
+        raise Damaged("its extras cannot be read (metadata that is no text)")
+    return found
 
 
 def holds_tensors(extras: bytes) -> bool:

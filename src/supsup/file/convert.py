@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from supsup.bank import Bank
 from supsup.errors import Damaged, SupSupError, printable
-from supsup.file import limits
-from supsup.file.card import entry_of, holds_tensors, with_entry
+from supsup.file import facts, limits
+from supsup.file.card import holds_tensors, text_of, with_text
 from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask, TaskRecord
 from supsup.file.modelfile import ModelFile
@@ -31,7 +31,6 @@ from supsup.frozen import FrozenNet
 from supsup.nets.registry import Architecture, architecture_of
 from supsup.tasks import STATISTICS, Facts, LearnedTask, TaskTable, check_extras
 
-RECIPE = "recipe"  # in the metadata of a task's extras
 _BLOCK = 256  # tasks that are read together
 
 
@@ -207,12 +206,12 @@ def extras_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
     return from_bytes(task.extras, f"task {printable(repr(task.name))} has extras that") if tensors else {}
 
 
-def recipe_of(task: TaskRecord | PackedTask) -> dict[str, Any] | None:
-    """The fields of the recipe that was chosen for a task, None where it is the model's."""
-    recipe = entry_of(task.extras, RECIPE)
-    if recipe is not None:
-        limits.check_settings(recipe, "recipe")
-    return recipe
+def facts_of(task: TaskRecord | PackedTask, header: Header) -> Facts:
+    """What the task has of its own beside its mask."""
+    try:
+        return facts.from_text(text_of(task.extras, facts.KEY), task.classes, header.image_shape)
+    except SupSupError as error:
+        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
 
 
 def impossible(name: str, statistics: Tensor) -> Tensor:
@@ -230,8 +229,8 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
         )
     tensors = task.extras | statistics
     extras = to_bytes(tensors) if tensors else b""
-    if task.facts.recipe is not None:
-        extras = with_entry(extras, RECIPE, json.dumps(dict(task.facts.recipe), allow_nan=False))
+    own = facts.to_text(task.facts, task.classes)
+    extras = with_text(extras, facts.KEY, own) if own else extras
     return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
 
 
@@ -242,9 +241,9 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
         with explained(file.path):
             tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
-            recipe = recipe_of(task)
+            own = facts_of(task, file.header)
         extras = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, Facts(recipe=recipe)))
+        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):

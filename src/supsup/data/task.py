@@ -172,12 +172,19 @@ class Part:
             pixels = pixels.index_select(1, source)
         if lit is not None:
             pixels.mul_(lit)
-        channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
-        gain, offset = (on_device(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
+        count = rows.shape[0]
+        channels = pixels.view(count, *self.shape[:-2], pixels.shape[1])
+        gain, offset = self._scale
         channels.mul_(gain).add_(offset)
         if visible is not None:
             channels.mul_(visible)
-        return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
+        return channels.view(count, *self.shape), self.labels.index_select(0, positions)
+
+    @cached_property
+    def _scale(self) -> tuple[Tensor, Tensor]:
+        """Gain and offset as columns, on the device of the images."""
+        gain, offset = (on_device(number, self.images.device).view(-1, 1) for number in (self.gain, self.offset))
+        return gain, offset
 
     @cached_property
     def _map(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -19,7 +19,6 @@ import gc
 import json
 import os
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -126,9 +125,9 @@ def mutations(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Ite
     judge.limit()
     gc.freeze()  # nothing of what was loaded by now goes away
     console = commands.Console
+    place = folder / "place"
+    place.mkdir()
     while figures.done < chosen.first + chosen.count:
-        place = folder / str(figures.done)
-        place.mkdir()
         what, kind, expect = mutating.mutated(place / "model.supsup", figures.done)
         commands.Console = console if figures.done % 8 == 0 else Unseen  # type: ignore[assignment, misc]
         verdict = judge.judged(place / "model.supsup", expect, kind, right, in_place=figures.done % 4 == 0)
@@ -137,7 +136,8 @@ def mutations(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Ite
             figures.counts[f"{command}: {'refused' if outcome == 'refused' else 'answered'}"] += 1
         problem = "; ".join(verdict["wrong"])
         figures.add(f"mutation {figures.done}, {what} of {kind}", problem, verdict["longest"])
-        shutil.rmtree(place)
+        for file in place.iterdir():
+            file.unlink()
         figures.done += 1
         yield chosen.first + chosen.count
 

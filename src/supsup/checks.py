@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor
     if tensor.ndim <= leading or tensor.numel() == 0:
         raise SupSupError(f"images must be a batch {layout}; got shape {tuple(tensor.shape)}")
     narrow = tensor.to(torch.float32)  # before they are looked at: 1e300 becomes infinite here
-    if not bool(narrow.sum().isfinite()):  # quick; the sum of good pixels may overflow as well
+    if not math.isfinite(narrow.sum().item()):  # quick; the sum of good pixels may overflow as well
         bad = int((~narrow.isfinite()).flatten(0, leading - 1).flatten(1).any(1).sum())
         if bad:
             raise SupSupError(

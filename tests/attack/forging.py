@@ -79,12 +79,12 @@ def sound(kind: str = "plain", tasks: int = 3) -> bytes:
 
 def facts(model: SupSup | HopSupSup) -> str:
     """A digest of all that answers depend on."""
-    digest = hashlib.blake2b(digest_size=16)
-    for task in model.tasks:
+    digest = hashlib.blake2b(model.net.checksum.encode(), digest_size=16)
+    for index, task in enumerate(model.tasks):
         digest.update(f"{task}/{model.classes(task)}/".encode(errors="surrogatepass"))
         if isinstance(model, SupSup):
-            for name, value in (model.mask(task) | model.subnetwork(task)).items():
-                digest.update(name.encode() + value.contiguous().numpy().tobytes())
+            digest.update(model.bank.packed(index).numpy().tobytes())
+            digest.update(model.bank.flat_statistics(index).numpy().tobytes())
     if isinstance(model, HopSupSup):
         for tensor in [*model.psi, *model.mean]:
             digest.update(tensor.numpy().tobytes())

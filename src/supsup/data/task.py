@@ -196,13 +196,19 @@ class Part:
             pixels = pixels.index_select(1, source)
         if lit is not None:
             pixels.mul_(lit)
-        shaped = pixels.view(len(rows), *self.shape)
-        ones = [1] * (len(self.shape) - 1)
-        gain, offset = (on_device(number, shaped.device).view(-1, *ones) for number in (self.gain, self.offset))
+        shaped = pixels.view(rows.shape[0], *self.shape)
+        gain, offset = self._scale
         shaped.mul_(gain).add_(offset)
         if visible is not None:
             pixels.mul_(visible)
         return shaped, labels
+
+    @cached_property
+    def _scale(self) -> tuple[Tensor, Tensor]:
+        """Gain and offset along the first dimension of an image, on the device of the images."""
+        ones = [1] * (len(self.shape) - 1)
+        gain, offset = (on_device(number, self.images.device).view(-1, *ones) for number in (self.gain, self.offset))
+        return gain, offset
 
     @cached_property
     def _map(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -29,8 +29,9 @@ def update(
 ) -> None:
     """The optimiser's step number `count` on scores [t, out, in] from the gradient of the masked weights."""
     optimiser, weight_decay, momentum, first_decay, second_decay, epsilon = rule
-    flat = [t.view(len(scores), -1).numpy() for t in (gradient, scores, masked)]
-    moments = [_NOTHING[None] if t is None else t.view(len(scores), -1).numpy() for t in (first, second)]
+    tasks = scores.shape[0]
+    flat = [t.view(tasks, -1).numpy() for t in (gradient, scores, masked)]
+    moments = [_NOTHING[None] if t is None else t.view(tasks, -1).numpy() for t in (first, second)]
     frozen, decay = weight.view(-1).numpy(), np.float32(weight_decay)
     squares = np.float32(second_decay), np.float32(1 - second_decay)
     if optimiser == "rmsprop":

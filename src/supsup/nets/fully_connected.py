@@ -23,9 +23,10 @@ class FullyConnected(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
-        for layer in self.layers[:-1]:
+        *hidden, last = self.layers
+        for layer in hidden:
             x = layer(x).relu()
-        out: Tensor = self.layers[-1](x)
+        out: Tensor = last(x)
         return out
 
 

@@ -57,7 +57,7 @@ def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
 
 def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
     """out [t, b, out] = inputs [t, b, in] · masked [t, out, in]ᵀ, with ReLU if asked for."""
-    if len(out) <= _FEW_TASKS and out.is_cuda and available.TRITON:
+    if out.is_cuda and available.TRITON and len(out) <= _FEW_TASKS:
         triton_training.forward(inputs, masked, out, relu)
         return
     torch.bmm(inputs, masked.transpose(1, 2), out=out)
@@ -67,7 +67,7 @@ def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
 
 def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
     """The gradient at the inputs [t, b, in] of a layer, through the ReLU that made them."""
-    if len(delta) <= _FEW_TASKS and delta.is_cuda and available.TRITON:
+    if delta.is_cuda and available.TRITON and len(delta) <= _FEW_TASKS:
         return triton_training.backward(delta, masked, inputs)
     below = torch.bmm(delta, masked)
     torch.ops.aten.threshold_backward.grad_input(below, inputs, 0, grad_input=below)
@@ -112,11 +112,12 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
         triton_training.update(*layer.tensors, delta, inputs, step, rates.on_device, rule_of(recipe))
         return
     g = torch.bmm(delta.transpose(1, 2), inputs).float()
+    done = int(step)
     alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
-        numba_training.update(*layer.tensors, g, int(step) + 1, rates.at(int(step)), rule_of(recipe))
+        numba_training.update(*layer.tensors, g, done + 1, rates.at(done), rule_of(recipe))
     else:
-        plain_update(layer, g, recipe, int(step) + 1, rates.at(int(step)))
+        plain_update(layer, g, recipe, done + 1, rates.at(done))
 
 
 def rule_of(recipe: Recipe) -> Rule:

@@ -88,15 +88,16 @@ def test_the_best_round_is_kept_with_its_own_statistics() -> None:
     assert model.recipe_of(task.name) in [replace(fitting.round_for(360), steps=steps) for steps in (200, 400, 600)]
 
 
-def test_rounds_end_as_soon_as_nothing_is_wrong_or_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_end_when_nothing_is_wrong_or_two_were_no_better(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the mask of the best one is that which is kept, not of the last."""
     monkeypatch.setattr(fitting, "_SHORTEST", 10)
     monkeypatch.setattr(fitting, "_EPOCHS", 1)
     net, task = FrozenNet(small_network(), 0, CPU), _small(0, 3)
     _, judge = fitting._Halves(0, 0.1).of(task.train)
     for answers, best, asked in (
-        ([5, 9, 9, 30], 2, 3),
-        ([5, 4, 9, 9], 1, 2),
+        ([5, 9, 9, 8], 2, 4),
+        ([5, 4, 5, 9], 1, 3),
+        ([5, 4, 9, 9], 3, 4),
         ([len(judge)], 1, 1),
         ([1, 2, 3, 4], 4, 4),
     ):

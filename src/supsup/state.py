@@ -196,7 +196,7 @@ class ModelState:
             check_name(name)
             check_classes(name, count, least=0)  # a task that is observed has none at first
         learned_at = now()
-        chosen = [None] * len(classes) if recipes is None else [asdict(recipe) for recipe in recipes]
+        chosen = [None] * len(classes) if recipes is None else [_differing(recipe) for recipe in recipes]
         tasks = self.tasks.adding(
             LearnedTask(name, count, learned_at, recipe=recipe)
             for (name, count), recipe in zip(classes.items(), chosen)
@@ -280,6 +280,12 @@ def _let_go(file: ModelFile, process: int) -> None:
             file.close()
     else:
         _LEFT_TO_THE_PARENT.append(file)
+
+
+def _differing(recipe: Recipe) -> dict[str, Any]:
+    """The fields of a recipe that are not as in `Recipe()`, whose defaults are the paper's and stay."""
+    usual = asdict(Recipe())
+    return {name: value for name, value in asdict(recipe).items() if value != usual[name]}
 
 
 def _check_recipes(tasks: Sequence[LearnedTask]) -> None:

@@ -30,7 +30,7 @@ class LearnedTask:
 
     learned_at  UTC, as `now` writes it
     extras      tensors that the user keeps with the task
-    recipe      fields of the recipe that was chosen for the task; None where it is the model's
+    recipe      what the recipe that was chosen for the task has other than `Recipe()`; None where it is the model's
     """
 
     name: str

@@ -208,7 +208,7 @@ def extras_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
 
 
 def recipe_of(task: TaskRecord | PackedTask) -> dict[str, Any] | None:
-    """The fields of the recipe that was chosen for a task, None where it is the model's."""
+    """What the recipe that was chosen for a task has other than `Recipe()`; None where it is the model's."""
     recipe = entry_of(task.extras, RECIPE)
     if recipe is not None:
         limits.check_settings(recipe, "recipe")
@@ -231,7 +231,7 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
     tensors = task.extras | statistics
     extras = to_bytes(tensors) if tensors else b""
     if task.recipe is not None:
-        extras = with_entry(extras, RECIPE, json.dumps(task.recipe, allow_nan=False))
+        extras = with_entry(extras, RECIPE, json.dumps(task.recipe, allow_nan=False, separators=(",", ":")))
     return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
 
 

@@ -1,5 +1,6 @@
 """The code on the pages for users runs as it stands."""
 
+import importlib
 import json
 import re
 import runpy
@@ -22,6 +23,21 @@ def test_the_figures_on_hopfield_are_those_of_the_results() -> None:
     page = Path(__file__).parents[1] / "docs" / "hopfield.md"
     script = Path(__file__).parents[1] / "benchmarks" / "hopfield_table.py"
     assert runpy.run_path(str(script))["with_tables"](page.read_text()) == page.read_text()
+
+
+def test_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m benchmarks.zoo --table` puts it right. And masks without a recipe keep up with ordinary training."""
+    root = Path(__file__).parents[1]
+    monkeypatch.syspath_prepend(str(root))
+    zoo = importlib.import_module("benchmarks.zoo")
+    rows = json.loads((root / "results" / "zoo.json").read_text())["rows"]
+    page = (root / "docs" / "own-network.md").read_text()
+    assert zoo.table(rows) in page
+    assert zoo.with_table(page, rows) == page
+    assert list(rows) == list(zoo.ROWS)
+    behind = [row["ordinary %"] - row["SupSup %"] for row in rows.values()]
+    assert sum(points <= 2 for points in behind) >= 10 / 12 * len(rows)
+    assert max(behind) <= 5
 
 
 def test_the_table_of_unannounced_tasks_is_that_of_the_results() -> None:

@@ -70,6 +70,43 @@ def test_masks_in_float32_agree_with_the_plain_path(digits: Stream, recipe: Reci
         assert differing <= 0.01 * weights
 
 
+class _RowByRow(nn.Module):
+    """A recurrent layer that reads an image line by line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.GRU(28, 32, batch_first=True), nn.Linear(32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.layer(x.view(-1, 28, 28))[0][:, -1])
+        return out
+
+
+def test_recurrent_layers_answer_as_on_the_cpu(split: Stream) -> None:
+    """cuDNN would move their masked weights away from where switching writes them, and has no gradient of answers."""
+    here = SupSup(_RowByRow(), device="cuda")
+    here.learn_many(split[:2])
+    there = here.to("cpu")
+    for task in (*split[:2], split[0]):
+        x, y = task.test.tensors("cpu")
+        labels = here.predict(x, task=task.name).labels.cpu()
+        assert (labels == there.predict(x, task=task.name).labels).float().mean() > 0.99
+        assert (labels == y).float().mean() > 0.9
+    assert set(here.infer_task(x[:8])) <= set(here.tasks)
+    assert torch.backends.cudnn.enabled
+
+
+def test_without_a_recipe_accuracy_is_that_of_the_cpu(digits: Stream) -> None:
+    """Rounds, and what was held back, go through the executors of a GPU."""
+    found = []
+    for device in ("cuda", "cpu"):
+        learner = SupSup(nets.lenet_300_100(outputs=50), device=device)
+        learner.learn_many(digits[:2])
+        found.append(evaluate(learner, digits[:2], "GG").average_accuracy)
+    assert min(found) > 0.96
+    assert abs(found[0] - found[1]) < 0.01
+
+
 def test_accuracy_in_bfloat16_is_that_of_the_cpu(digits: Stream) -> None:
     found = []
     for device in ("cuda", "cpu"):

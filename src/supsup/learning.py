@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -80,7 +79,7 @@ class Learning:
             assert trained.scores is not None
             scores = scores.with_more(trained.scores)
         classes, shape = {task.name: task.classes for task in trained.tasks}, trained.tasks[0].train.shape
-        chosen = [None] * len(classes) if recipes is None else [asdict(each) for each in recipes]
+        chosen = [None] * len(classes) if recipes is None else [each.differing for each in recipes]
         facts = {task.name: Facts(task.names, task.inputs, own) for task, own in zip(trained.tasks, chosen)}
         with uninterrupted():
             self.state.add(classes, trained.packed, trained.statistics, shape, facts)

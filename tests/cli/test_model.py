@@ -12,7 +12,7 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 import supsup
-from supsup import HopSupSup, SupSup, SupSupError, nets
+from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.file.modelfile import ModelFile
 
@@ -52,6 +52,18 @@ def test_info_says_what_it_is(file: Path) -> None:
     said = run("info", file).stdout
     for part in ("lenet_300_100(outputs=50, inputs=784)", "270,200 in 3 tensors, seed 0", "steps 80", "data: digits"):
         assert part in said
+
+
+def test_info_says_what_was_chosen_for_tasks(tmp_path: Path) -> None:
+    """Where the model chooses recipes by itself."""
+    model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
+    packed = torch.zeros(3, 3, dtype=torch.uint8)
+    chosen = [Recipe("adam", 0.1, steps, 16) for steps in (100, 200, 100)]
+    model.state.add({"a": 2, "b": 2, "c": 2}, packed, {}, (5,), chosen)
+    model.save(tmp_path / "m.supsup")
+    said = " ".join(run("info", tmp_path / "m.supsup").stdout.replace("│", " ").split())
+    assert "rounds 4" in said
+    assert "optimiser adam learning_rate 0.1 steps 100 batch_size 16 (2 ×)" in said
 
 
 def test_a_hopfield_memory_is_told_too(hop: tuple[HopSupSup, object, object], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
 _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
+_PATIENCE = 2  # rounds in a row that are no better than the best
 _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a GPU
 
 
@@ -37,7 +38,7 @@ class Fitting:
     """How a recipe is chosen for each task.
 
     A round is a cosine of Adam's rate from its highest down to 0, and begins where the last one ended. Rounds follow
-    each other while images held back are answered better than before; the best mask is kept.
+    each other until images held back are all answered, or no better in two rounds; the best mask is kept.
 
     rounds     how many there are at most
     held_back  the share of a task's images, of every class, that judges and is not trained on; of few images none is,
@@ -114,9 +115,9 @@ class _Fit:
         self.scores = {name: value[0] for name, value in trained.scores.items()}
         self.rounds += 1
         right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
-        self.going_on = self.right < right < len(self.judge)
         if right > self.right:
             self.right, self.best_round, self.best = right, self.rounds, trained._replace(scores=None)
+        self.going_on = right < len(self.judge) and self.rounds - self.best_round < _PATIENCE
 
     def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
         """How many images of `judge` the last round's mask answers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 import torch
@@ -92,6 +92,12 @@ class Recipe:
             raise SupSupError("budget and density go with selection 'edge-popup'")
         if self.selection == "edge-popup" and len(given) != 1:
             raise SupSupError("selection 'edge-popup' needs either budget (the paper's s) or density")
+
+    @property
+    def differing(self) -> dict[str, str | int | float | None]:
+        """The fields that are not as in `Recipe()`, whose defaults are the paper's and stay."""
+        usual = asdict(Recipe())
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
     def steps_for(self, images: int) -> int:
         """How many batches a task of so many images is trained for."""

@@ -147,8 +147,8 @@ def test_small_data_get_small_batches_and_few_steps() -> None:
     sizes = {n: (fitting.round_for(n).batch_size, fitting.round_for(n).steps) for n in (1, 40, 1080, 60000)}
     assert sizes == {1: (16, 100), 40: (16, 100), 1080: (64, 150), 60000: (128, 500)}
     model = SupSup(small_network(), device="cpu")
-    x, y = separated(0, 3, 1)
-    assert model.learn((x, y), task="one image") == "one image"
+    x, y = separated(0, 3, 2)
+    assert model.learn((x, y), task="two images") == "two images"
 
 
 def test_what_was_chosen_is_told_and_saved(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_chosen_recipe_that_is_none_is_refused(tmp_path: Path) -> None:
     model = SupSup(small_network(), device="cpu")
     model.learn(_small(0, 3))
     for number, wrong in enumerate(({"steps": -1}, {"unknown": 1}, {"steps": 10**12}, {"optimiser": ["a", {}]})):
-        model.state.tasks["small-0"].recipe = wrong  # type: ignore[assignment]
+        model.state.tasks["small-0"].facts = Facts(recipe=wrong)  # type: ignore[arg-type]
         model.save(tmp_path / f"{number}")
         with pytest.raises(SupSupError):
             supsup.load(tmp_path / f"{number}", small_network(), device="cpu")

@@ -50,10 +50,14 @@ def test_a_normalisation_suits_data_of_its_kind() -> None:
     own = Inputs(*measured(normal([10, 200], [2, 50])))
     like = Inputs(*measured(normal([12, 180], [3, 40])))
     swapped = Inputs(*measured(normal([200, 10], [50, 2])))
-    assert fits(own, like) and fits(like, own)
-    assert not fits(swapped, own) and not fits(own, swapped) and not fits(own, None)
+    assert fits(own, like)
+    assert fits(like, own)
+    assert not fits(swapped, own)
+    assert not fits(own, swapped)
+    assert not fits(own, None)
     assert fits(Inputs(*measured(normal([0.2, 0], [1, 1]))), None)
-    assert fits(Inputs(tokens=True), Inputs(tokens=True)) and not fits(Inputs(tokens=True), own)
+    assert fits(Inputs(tokens=True), Inputs(tokens=True))
+    assert not fits(Inputs(tokens=True), own)
     assert key_of(None) == key_of(Inputs(channels_last=True)) == AS_THEY_ARE
 
 
@@ -67,8 +71,10 @@ def test_a_task_takes_the_model_s_normalisation_unless_told() -> None:
     taken = in_terms_of(second, first.inputs)
     assert taken.inputs is not None
     assert taken.inputs.key == first.inputs.key
-    assert torch.equal(taken.train.gain, first.train.gain) and torch.equal(taken.test.offset, first.train.offset)
-    assert in_terms_of(told, first.inputs) is told and in_terms_of(bare, first.inputs) is bare
+    assert torch.equal(taken.train.gain, first.train.gain)
+    assert torch.equal(taken.test.offset, first.train.offset)
+    assert in_terms_of(told, first.inputs) is told
+    assert in_terms_of(bare, first.inputs) is bare
     assert torch.equal(bare.train.tensors()[0], bare.train.images)
     assert in_terms_of(told, first.inputs, always=True).train.gain is first.inputs.gain
 

@@ -96,4 +96,6 @@ def test_names_must_differ() -> None:
     assert check_names([np.int64(3), "3", True, 1]) == (3, "3", True, 1)
     with pytest.raises(SupSupError, match="same"):
         check_names(["a", "a"])
-    assert is_numbers((0, 1)) and not is_numbers((False, True)) and not is_numbers((1, 2))
+    assert is_numbers((0, 1))
+    assert not is_numbers((False, True))
+    assert not is_numbers((1, 2))

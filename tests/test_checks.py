@@ -29,7 +29,7 @@ def test_images_may_be_numpy_or_torch_of_any_float_type() -> None:
 )
 def test_wrong_images(x: object, message: str) -> None:
     with pytest.raises(SupSupError, match=message):
-        checks.images(x, CPU)  # type: ignore[arg-type]
+        checks.images(x, CPU)
 
 
 @pytest.mark.parametrize("y", [torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.zeros(3, 1, dtype=torch.int64)])

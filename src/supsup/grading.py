@@ -21,7 +21,7 @@ from torch import Tensor
 from supsup import philox
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.protocol import InfersBatches, InfersTask, Learner, OneTaskPerCall, Outputs, TakesRaw
+from supsup.protocol import InfersBatches, InfersTask, Learner, OneTaskPerCall, Outputs, TakesRaw, check_outputs
 from supsup.scenario import Scenario
 from supsup.validation import choice, shown, whole
 
@@ -92,7 +92,7 @@ class Grader:
         self, model: Learner, scenario: Scenario, protocol: Grading, known: Known, outputs: Outputs = "classes"
     ) -> None:
         choice(*get_args(Grading))(protocol, "protocol")
-        choice(*get_args(Outputs))(outputs, "outputs")
+        check_outputs(outputs, "outputs")
         if not isinstance(model, Learner):
             raise SupSupError(f"a learner has tasks, learn and predict; {shown(model)} has not, give a model")
         mixes = protocol == "strict" and not scenario.given_at_test

@@ -7,7 +7,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from supsup.kernels.graphs import WAITING
 from supsup.learning import Learning, train_together
 from supsup.observing import Observer
 from supsup.progress import Callback
-from supsup.protocol import Outputs, Prediction
+from supsup.protocol import Outputs, Prediction, check_outputs
 from supsup.state import ModelState, Setting, Settings
 from supsup.tasks import Extras, Facts
 from supsup.training import Fitting, Recipe
@@ -230,7 +230,7 @@ class SupSup:
         outputs    "all": also those that stand for no class may answer, as the paper grades
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
-        choice(*get_args(Outputs))(outputs, "outputs")
+        check_outputs(outputs, "outputs")
         with self._waiting(), self._reading():
             return self._asking.predict(x, task, among, how, outputs)
 

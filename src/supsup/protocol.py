@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,8 +19,10 @@ from supsup.data.labels import Label
 from supsup.objectives import Standing
 from supsup.tasks import Facts
 from supsup.training.recipe import Recipe
+from supsup.validation import choice
 
 Outputs = Literal["classes", "all"]  # which outputs may answer: those of the task's classes, or, as in the paper, all
+check_outputs = choice(*get_args(Outputs))
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Prediction:
 
     labels         0 … classes − 1 of the task; `names` are the user's own
     probabilities  [images, most classes of these tasks]: of each class of the image's task; 0 for classes that a task
-                   does not have
+                   does not have; empty where a learner does not say
     standing       how far the inferred task stands out; None where it was given or there is one only
     facts          of the tasks in `tasks`, by name
     """
@@ -37,7 +39,7 @@ class Prediction:
     labels: Tensor
     tasks: list[str]
     confidence: Tensor
-    probabilities: Tensor | None = None
+    probabilities: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     standing: Standing | Tensor | None = None
     facts: Mapping[str, Facts] = field(default_factory=dict)
 

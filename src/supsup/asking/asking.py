@@ -39,9 +39,10 @@ class Asking:
         if task is not None:
             self.check_learned()
             index = self.state.tasks.index(task)
-            images = self.images(x, self.state.tasks.views([index]))
+            facts = self.state.tasks.at(index).facts
+            images = self.images(x, [(facts.inputs, [index])])
             probabilities = self._probabilities(images, index, None, outputs)
-            return Prediction.of(probabilities, [task] * len(images), {task: self.state.tasks.at(index).facts})
+            return Prediction.of(probabilities, [task] * len(images), {task: facts})
         members, views = self._candidates(among)
         images = self.images(x, views)
         decided = self._decide(images, members, views, how, image_by_image)

@@ -17,7 +17,7 @@ from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.protocol import Outputs, Prediction
+from supsup.protocol import Outputs, Prediction, check_outputs
 from supsup.tasks import check_among
 from supsup.training import Recipe
 from supsup.training.trainee import State
@@ -148,7 +148,7 @@ class BatchE(Rival):
         """
         if task is not None:
             return super().predict(x, task, outputs=outputs)
-        choice(*get_args(Outputs))(outputs, "outputs")
+        check_outputs(outputs, "outputs")
         with self.lock.reading():
             images = self.checked_images(x)
             names = self._inferred(images[:, None], among, {})

@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from supsup.errors import SupSupError
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.known import known_throughout
-from supsup.protocol import Outputs, Prediction
+from supsup.protocol import Outputs, Prediction, check_outputs
 from supsup.tasks import Facts, LearnedTask, check_among, now, unknown_task
 from supsup.training import Recipe
 from supsup.training.captured import Lane
@@ -241,7 +241,7 @@ class Rival(ABC):
         among    where it is not given: only these tasks come into question (all by default)
         outputs  "all": also those that stand for no class may answer, as the paper grades
         """
-        choice(*get_args(Outputs))(outputs, "outputs")
+        check_outputs(outputs, "outputs")
         with self.lock.reading():
             asked = checks.among_tasks(among)
             name = self.answering(task, asked)

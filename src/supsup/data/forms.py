@@ -223,9 +223,7 @@ def _numbers(values: Any, what: str) -> Tensor:
         raise
     except Exception as error:  # what is no array makes numpy raise nearly anything
         if isinstance(error, ValueError) and isinstance(values, list | tuple):
-            raise SupSupError(
-                f"{what} differ in shape ({error}); bring them to one: resize, cut or pad them"
-            ) from error
+            raise SupSupError(f"{what} differ in shape ({error}); bring them to one: resize, cut, pad") from error
         raise SupSupError(f"{what} cannot be read as an array of numbers: {type(error).__name__}: {error}") from error
     if not isinstance(array, Tensor) and array.dtype.kind not in "biuf" and not isinstance(array, np.ma.MaskedArray):
         raise SupSupError(

@@ -12,6 +12,7 @@ from supsup import Fitting, Recipe, SupSup, SupSupError, nets
 from supsup.data import Part, Stream, Task
 from supsup.frozen import FrozenNet
 from supsup.learner import learn_together
+from supsup.tasks import Facts
 from supsup.training import MNIST, Job, fitting, train_masks
 
 CPU = torch.device("cpu")

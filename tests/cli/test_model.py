@@ -58,7 +58,8 @@ def test_info_says_what_was_chosen_for_tasks(tmp_path: Path) -> None:
     """Where the model chooses recipes by itself."""
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
     packed = torch.zeros(3, 3, dtype=torch.uint8)
-    chosen = [Recipe("adam", 0.1, steps, 16) for steps in (100, 200, 100)]
+    steps = {"a": 100, "b": 200, "c": 100}
+    chosen = {name: Facts(recipe=Recipe("adam", 0.1, count, 16).differing) for name, count in steps.items()}
     model.state.add({"a": 2, "b": 2, "c": 2}, packed, {}, (5,), chosen)
     model.save(tmp_path / "m.supsup")
     said = " ".join(run("info", tmp_path / "m.supsup").stdout.replace("│", " ").split())

@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import nn
 
+from supsup.errors import SupSupError
 from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.nets import FullyConnected
@@ -71,6 +72,8 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, reset=first, allow_nd=True, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         present = np.unique(y)
+        if len(present) < 2:
+            raise SupSupError(f"only one class ({present[0]}) is there; give rows of two or more to tell apart")
         if first:
             seed = self.random_state
             if not isinstance(seed, int | np.integer):
@@ -78,17 +81,19 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.model_ = SupSup(
                 self._network(X), int(seed), recipe=self.recipe, inference=self.inference, device=self.device
             )
-        self.model_.learn((X.astype(np.float32), y), task=task or self._free_name(), show_progress=False)
+        labels = y.astype(np.int64) if y.dtype.kind == "f" else y  # whole numbers, as was checked
+        self.model_.learn((X.astype(np.float32), labels), task=task or self._free_name(), show_progress=False)
         known = [present] if classes is None else [present, np.asarray(classes)]
-        self.classes_ = np.unique(np.concatenate(known if first else [self.classes_, *known]))
+        self.classes_: Any = np.unique(np.concatenate(known if first else [self.classes_, *known]))
         return self
 
     def predict(self, X: Any, task: str | None = None) -> Any:
         """The class of every row, with its task known or found."""
+        check_is_fitted(self)
         return self.classes_[self.predict_proba(X, task).argmax(1)]
 
     def predict_proba(self, X: Any, task: str | None = None) -> Any:
-        """[rows, classes_]: the probability of each class of the row's task; 0 for classes that this task does not have."""
+        """[rows, classes_]: the probability of each class of the row's task; 0 for classes that it does not have."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, allow_nd=True, dtype=[np.float64, np.float32])
         answer = self.model_.predict(torch.from_numpy(X.astype(np.float32)), task)

@@ -372,3 +372,13 @@ case(
     hop_state(safetensors({"psi.0": {"dtype": "F32", "shape": [12, 12], "data_offsets": [0, 9**9]}}, bytes(3000))),
     kind="hop",
 )
+
+
+def garbled_tables(path: Path) -> None:
+    content = bytearray(sound())
+    start = content.index(b"NOT NULL, kept")
+    content[start : start + 60] = b"\xff" * 60
+    path.write_bytes(content)
+
+
+case("tables whose definition is no text", garbled_tables)

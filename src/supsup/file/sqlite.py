@@ -26,6 +26,9 @@ def connect(path: Path, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
     try:
         for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "secure_delete=ON", "synchronous=EXTRA"):
             connection.execute(f"PRAGMA {pragma}")
+    except MemoryError as error:  # what SQLite says of tables whose definition is no text cannot be put into words
+        connection.close()
+        raise sqlite3.DatabaseError("its tables cannot be read") from error
     except BaseException:
         connection.close()
         raise

@@ -374,11 +374,12 @@ case(
 )
 
 
-def garbled_tables(path: Path) -> None:
+def huge_row(path: Path) -> None:
+    """The definition of a table that claims to be longer than memory."""
     content = bytearray(sound())
-    start = content.index(b"NOT NULL, kept")
+    start = content.index(b" NOT NULL, codec TEXT NOT NULL, levels")
     content[start : start + 60] = b"\xff" * 60
     path.write_bytes(content)
 
 
-case("tables whose definition is no text", garbled_tables)
+case("a row that claims to be huge", huge_row)

@@ -25,9 +25,11 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
@@ -124,13 +126,15 @@ def mutations(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Ite
     right = judge.sound_ones()
     judge.limit()
     gc.freeze()  # nothing of what was loaded by now goes away
-    console = commands.Console
     place = folder / "place"
     place.mkdir()
     while figures.done < chosen.first + chosen.count:
         what, kind, expect = mutating.mutated(place / "model.supsup", figures.done)
-        commands.Console = console if figures.done % 8 == 0 else Unseen  # type: ignore[assignment, misc]
-        verdict = judge.judged(place / "model.supsup", expect, kind, right, in_place=figures.done % 4 == 0)
+        shown: AbstractContextManager[Any] = (
+            nullcontext() if figures.done % 8 == 0 else patch.object(commands, "Console", Unseen)
+        )
+        with shown:
+            verdict = judge.judged(place / "model.supsup", expect, kind, right, in_place=figures.done % 4 == 0)
         figures.counts[what] += 1
         for command, outcome in verdict["done"].items():
             figures.counts[f"{command}: {'refused' if outcome == 'refused' else 'answered'}"] += 1

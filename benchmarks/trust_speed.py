@@ -31,6 +31,7 @@ from supsup import data, nets
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = 1.05
 SHORTEST = 0.03  # seconds that are measured at once, from as many calls as that takes
+LONG, FEW = "predict 1,000 images, task unknown, 250 tasks", 2  # seconds each: a case with few turns
 Case = tuple[Callable[[], Any], Callable[[], Any]]  # what is measured, and what is done after each call
 
 
@@ -50,7 +51,7 @@ def main() -> None:
             if not case.startswith(chosen.only):
                 continue
             times = measured.setdefault(case, {version: [] for version in sources})
-            for _ in range(chosen.turns if "1,000 images, task unknown" not in case else 2):
+            for _ in range(FEW if case == LONG else chosen.turns):
                 for version, worker in workers.items():
                     times[version].append(worker.measure(case))
             print(f"pair {number + 1} of {chosen.pairs}: {case}: {ratios(times)}", file=sys.stderr, flush=True)
@@ -142,7 +143,11 @@ def cases(folder: Path) -> dict[str, Case]:
     )
 
     def forget(tasks: int) -> Callable[[], None]:
-        return lambda: [small.forget(task.name) for task in stream[:tasks]] and None
+        def forget_all() -> None:
+            for task in stream[:tasks]:
+                small.forget(task.name)
+
+        return forget_all
 
     def nothing() -> None:
         pass
@@ -156,7 +161,7 @@ def cases(folder: Path) -> dict[str, Case]:
         "predict one image, task known, 5 tasks": (lambda: few.predict(images[:1], known), nothing),
         "predict one image, task unknown, 5 tasks": (lambda: few.predict(images[:1]), nothing),
         "predict 1,000 images, task known, 250 tasks": (lambda: many.predict(images, known), nothing),
-        "predict 1,000 images, task unknown, 250 tasks": (lambda: many.predict(images), nothing),
+        LONG: (lambda: many.predict(images), nothing),
         "learn one small task": (lambda: small.learn(stream[0]), forget(1)),
         "learn_many, 20 small tasks": (lambda: small.learn_many(stream[:20], show_progress=False), forget(20)),
         "load 250 tasks": load("many"),
@@ -178,16 +183,15 @@ def ratios(times: dict[str, list[float]]) -> dict[str, float]:
 def write(measured: dict[str, dict[str, list[float]]]) -> None:
     from supsup.provenance import provenance
 
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for case, times in measured.items():
         milliseconds = {
             version: {"median": round(1000 * statistics.median(each), 4), "minimum": round(1000 * min(each), 4)}
             for version, each in times.items()
         }
-        rows[case] = {"ms": milliseconds, "now / before": ratios(times)}
+        rows[case] = {"ms": milliseconds, "measurements": len(times["now"]), "now / before": ratios(times)}
     record = {
         "what": "milliseconds of computing for one call, one thread",
-        "measurements of each": len(next(iter(measured.values()))["now"]),
         "cases": rows,
         "slower than allowed": [name for name, row in rows.items() if row["now / before"]["neighbours"] > ALLOWED],
         "made by": provenance(torch.device("cpu")),

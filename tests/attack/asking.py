@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,9 @@ def ask_while_another_learns(kind: str, stream: Stream, seconds: float, asked: A
         model.save(path)
         model = supsup.load(path, None if kind == "fully connected" else module, in_place=True, device="cpu")
 
-    def timed(number: int, call: Callable[[], Any]) -> Any:
+    def timed(number: int, call: Callable[..., Any], *arguments: Any) -> Any:
         begin = time.perf_counter()
-        result = call()
+        result = call(*arguments)
         asked.longest[number] = max(asked.longest[number], time.perf_counter() - begin)
         return result
 
@@ -134,11 +135,11 @@ def ask_while_another_learns(kind: str, stream: Stream, seconds: float, asked: A
         turn = 0
         while not end.is_set():
             name = stay[(number + turn) % ALWAYS].name
-            check(timed(number, lambda name=name: model.predict(x, name)), range(len(x)))
+            check(timed(number, model.predict, x, name), range(len(x)))
             asked.known[number] += 1
             row = (number + turn) % len(x)
             for rows in (range(row, row + 1), range(len(x))):
-                found = timed(number, lambda rows=rows: model.predict(x[rows.start : rows.stop]))
+                found = timed(number, model.predict, x[rows.start : rows.stop])
                 assert all(found.tasks[i] in possible[row] for i, row in enumerate(rows)), "a task of no state"
                 check(found, rows)
                 asked.unknown[number] += 1
@@ -149,13 +150,13 @@ def ask_while_another_learns(kind: str, stream: Stream, seconds: float, asked: A
         masks: dict[str, Tensor] = {}
         while not end.is_set():
             for task in others:
-                timed(ASKERS, lambda task=task: model.learn(task))
+                timed(ASKERS, model.learn, task)
                 found = torch.cat([bits.flatten() for bits in model.mask(task.name).values()])
                 assert torch.equal(masks.setdefault(task.name, found), found), "another mask than last time"
-                timed(ASKERS, lambda task=task: model.forget(task.name))
+                timed(ASKERS, model.forget, task.name)
                 asked.changes += 2
 
     try:
-        at_once([changer, *(lambda end, n=n: asker(n, end) for n in range(ASKERS))], seconds)
+        at_once([changer, *(partial(asker, number) for number in range(ASKERS))], seconds)
     finally:
         model.close()

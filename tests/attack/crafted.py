@@ -372,3 +372,14 @@ case(
     hop_state(safetensors({"psi.0": {"dtype": "F32", "shape": [12, 12], "data_offsets": [0, 9**9]}}, bytes(3000))),
     kind="hop",
 )
+
+
+def huge_row(path: Path) -> None:
+    """The definition of a table that claims to be longer than memory."""
+    content = bytearray(sound())
+    start = content.index(b" NOT NULL, codec TEXT NOT NULL, levels")
+    content[start : start + 60] = b"\xff" * 60
+    path.write_bytes(content)
+
+
+case("a row that claims to be huge", huge_row)

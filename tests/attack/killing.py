@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class Kills:
         damaged[damaged.find(self._masks["task-3"])] ^= 1
         self._damaged = bytes(damaged)
         self._observed: dict[str, set[bytes]] = {}
-        self._prepare(folder / "observed")
+        self.prepare(folder / "observed")
         with self._opened(folder / "observed", _silent) as model:
             for step in range(8):
                 self._observe(model, step)
@@ -95,15 +96,17 @@ class Kills:
             "compact": self._compact,
             "repair": self._repair,
         }
-        self._usual = {name: self._usual_seconds(name) for name in self.operations}
+        self._usual: dict[str, float] = {}  # seconds that each operation takes
 
     def trial(self, number: int) -> Outcome:
         """Send a signal to a process at a moment by chance, then look at what it has left."""
         chance = random.Random(f"kill {number}")
         operation = chance.choice(list(self.operations))
         sent, handled = chance.choice(SIGNALS)
+        if operation not in self._usual:
+            self._usual[operation] = self._usual_seconds(operation)
         place = self._folder / str(number)
-        self._prepare(place)
+        self.prepare(place)
         delay = chance.uniform(0, self._usual[operation])
         said, seconds = self._run(place, operation, sent, handled, delay)
         journal = (place / "m.supsup-journal").exists()
@@ -112,7 +115,7 @@ class Kills:
                 raise AssertionError(f"still there {LONGEST:.0f} s after the signal")
             for line in said:
                 assert not line.startswith("error"), line
-            self._check(place, operation, said)
+            self.check(place, operation, said)
             if number % 3 == 0:
                 self._go_on(place)
             problem = ""
@@ -134,7 +137,7 @@ class Kills:
         if child == 0:
             try:
                 os.setsid()  # Ctrl-C on a terminal is for the campaign
-                self._live(place, operation, handled, lambda line: os.write(write, f"{line}\n".encode()) and None)
+                self._live(place, operation, handled, partial(_tell, write))
             finally:
                 os._exit(0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
@@ -174,7 +177,7 @@ class Kills:
         except BaseException as error:
             report(f"error {type(error).__name__}: {error}")
 
-    def _check(self, place: Path, operation: str, said: list[str]) -> None:
+    def check(self, place: Path, operation: str, said: list[str]) -> None:
         """The file is whole, has all that was reported, at most the step under way besides, and every right mask."""
         before = [f"task-{number}" for number in range(TASKS)]
         possible = {
@@ -190,7 +193,8 @@ class Kills:
             assert word != "learned" or name in names, f"{name} is lost"
             assert word != "forgot" or name not in names, f"{name} is still there"
         if operation == "save":
-            assert len(self._right(place / "other.supsup")) in ([TASKS] if "saved" in said else [2, TASKS])
+            saved = len(self._right(place / "other.supsup"))
+            assert saved in ([TASKS] if "saved" in said else [2, TASKS]), f"{saved} tasks were saved"
         if operation == "repair":
             assert (place / "damaged").read_bytes() == self._damaged, "the damaged file was changed"
             if (place / "rescued").exists() or "repaired" in said:
@@ -226,7 +230,7 @@ class Kills:
         taken = []
         for _ in range(5):
             place = self._folder / "usual"
-            self._prepare(place)
+            self.prepare(place)
             said, seconds = self._run(place, operation, None, False, 0.0)
             taken.append(seconds)
             assert said is not None, operation
@@ -234,7 +238,7 @@ class Kills:
             shutil.rmtree(place)
         return statistics.median(taken)
 
-    def _prepare(self, place: Path) -> None:
+    def prepare(self, place: Path) -> None:
         place.mkdir()
         contents = {"m.supsup": self._sound, "other.supsup": self._older, "damaged": self._damaged}
         for name, content in contents.items():
@@ -242,7 +246,7 @@ class Kills:
 
     def _learned(self, numbers: list[int]) -> SupSup:
         model = SupSup(nets.FullyConnected((WIDTH, 40, 8)), recipe=Recipe(steps=2, batch_size=6), device="cpu")
-        model.allocation = Allocation(every=2, budget=TASKS + 3)
+        model.allocation = Allocation(every=2)
         model.learn_many([task(number) for number in numbers])
         return model
 
@@ -305,6 +309,10 @@ class Kills:
 
 def _terminate(*_: object) -> None:
     raise Terminated
+
+
+def _tell(pipe: int, line: str) -> None:
+    os.write(pipe, f"{line}\n".encode())
 
 
 def _silent(_: str) -> None:

@@ -159,10 +159,11 @@ def change_somewhere(value: Any, chance: random.Random) -> Any:
     turn = chance.random()
     if turn < 0.1:
         del value[key]
-    elif turn < 0.15 and isinstance(value, list):
-        value.append(value[key])
     elif turn < 0.15:
-        value[chance.choice(WORDS)] = any_value(chance)
+        if isinstance(value, list):
+            value.append(value[key])
+        else:
+            value[chance.choice(WORDS)] = any_value(chance)
     else:
         value[key] = change_somewhere(value[key], chance)
     return value

@@ -126,6 +126,16 @@ def test_a_ruined_beginning_costs_nothing(path: Path, length: int, compacted: bo
     assert rescued(path) == expected
 
 
+def test_a_row_that_claims_to_be_huge(path: Path) -> None:
+    """The definition of a table, behind which SQLite takes a gigabyte; Python makes an error of memory of it."""
+    expected = model_file(path)
+    overwrite(path, path.read_bytes().index(b" NOT NULL, codec TEXT NOT NULL, levels"), b"\xff" * 60)
+    with pytest.raises(SupSupError, match="supsup repair"):
+        supsup.load(path)
+    assert not verify(path).clean
+    assert rescued(path) == expected
+
+
 @pytest.mark.parametrize("start", [0, 1024])
 def test_without_any_header_the_tasks_say_what_their_network_was(path: Path, start: int) -> None:
     """Both copies gone, and with them the settings; not the masks, names, classes and the shape of the images."""

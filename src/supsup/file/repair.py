@@ -36,7 +36,8 @@ from supsup.file.reference import Reference
 from supsup.file.sqlite import connect
 from supsup.tasks import STATISTICS
 
-_UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError, OverflowError)
+# A damaged row may claim to be larger than memory.
+_UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError, OverflowError, MemoryError)
 _RECORDS_PER_PAGE = 8  # at most, for tasks that are worth the name
 _MOST_NETWORKS = 3  # tasks that are asked what their network was
 _MOST_TRIED = 1 << 20  # positions of tasks that are tried one by one

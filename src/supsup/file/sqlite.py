@@ -26,6 +26,9 @@ def connect(path: Path, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
     try:
         for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "secure_delete=ON", "synchronous=EXTRA"):
             connection.execute(f"PRAGMA {pragma}")
+    except MemoryError as error:  # so little is read here that it must be damage: a row that claims to be huge
+        connection.close()
+        raise sqlite3.DatabaseError("its tables cannot be read") from error
     except BaseException:
         connection.close()
         raise

@@ -81,7 +81,7 @@ class HopSupSup:
         widths = net.widths[1:-1]
         self.psi = [torch.zeros(width, width, device=self.device) for width in widths]
         self.mean = [torch.zeros(width, device=self.device) for width in widths]
-        self.notes: dict[str, Any] = {}
+        self._notes: dict[str, Any] = {}
         self.created = now()
         self.image_shape: tuple[int, ...] | None = None  # of the images learned
         self._tasks = TaskTable()
@@ -96,6 +96,16 @@ class HopSupSup:
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """JSON values that the user keeps with the model."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: dict[str, Any]) -> None:
+        convert.check_notes(notes)
+        self._notes = notes
 
     @property
     def seed(self) -> int:

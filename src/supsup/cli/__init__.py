@@ -14,6 +14,7 @@ from supsup.cli import bench, model
 from supsup.cli.demo import demo
 from supsup.cli.report import report
 from supsup.cli.reproduce import reproduce
+from supsup.cli.serve import serve
 from supsup.cli.talking import complain
 from supsup.errors import SupSupError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(reproduce)
 app.command()(report)
+app.command()(serve)
 for command in (model.tasks, model.info, model.verify, model.repair, model.forget, model.compact, model.export):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

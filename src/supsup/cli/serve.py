@@ -28,6 +28,7 @@ def serve(
     read_only: Annotated[
         bool, Option("--read-only", help="Answer only: the file is opened for reading and not locked.")
     ] = False,
+    together: Annotated[int, Option(help="The most images that are answered in one batch.")] = 256,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
     """Serve a model over HTTP: answers, tasks to learn and forget, and a page to try it on at http://127.0.0.1:8000.
@@ -44,7 +45,7 @@ def serve(
         from supsup.serve.settings import Settings
     except ModuleNotFoundError as error:
         raise SupSupError(f"serving needs the package {error.name}: pip install 'supsup[serve]'") from error
-    settings = Settings(host=host, port=port, token=token, read_only=read_only)
+    settings = Settings(host=host, port=port, token=token, read_only=read_only, together=together)
     listening = bound(settings)
     with interruptible("nothing was served"), listening:
         served = Served.open(model, read_only=read_only, device=device)

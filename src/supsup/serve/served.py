@@ -61,7 +61,15 @@ class Served:
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False, device: str = "auto") -> Self:
         """The model in a file, to be changed there unless `read_only`."""
-        return cls(supsup.load(path, in_place=not read_only, device=device), path)
+        served = cls(supsup.load(path, in_place=not read_only, device=device), path)
+        served._warm_up()
+        return served
+
+    def _warm_up(self) -> None:
+        """Answer once, so that the first visitor does not wait for kernels to be loaded or compiled."""
+        shape = self.model.image_shape
+        if shape is not None and len(self.model.state.tasks):
+            self.answers([Question(np.zeros((1, *shape), np.float32))])
 
     def facts(self) -> Json:
         """What a visitor should know."""

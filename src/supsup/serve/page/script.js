@@ -34,7 +34,7 @@ async function refreshFacts() {
 
 // One image in, one answer out.
 
-let asked = 0;
+let asked = 0, plotted = null;
 
 async function predict(blob) {
   const turn = ++asked;
@@ -70,11 +70,12 @@ function show(said, picture, milliseconds) {
     : `task ${answer.task}, found among ${plural(said.among, "task")}${sure}`;
   $("confidence").value = answer.confidence ?? 0;
   $("percent").textContent = answer.confidence == null ? "unknown" : percent(answer.confidence);
-  $("plot-figure").hidden = !answer.scores || said.among < 2;
-  if (answer.scores && said.among > 1) plot(answer.scores, said.among);
   $("time").textContent = `${said.milliseconds.toFixed(1)} ms in the server, ${milliseconds.toFixed(1)} ms with the way there and back`;
   $("problem").hidden = $("waiting").hidden = true;
   $("found").hidden = false;
+  plotted = answer.scores && said.among > 1 ? [answer.scores, said.among] : null;
+  $("plot-figure").hidden = !plotted;
+  if (plotted) plot(...plotted);
 }
 
 const percent = share => `${(100 * share).toFixed(1)} %`;
@@ -87,7 +88,9 @@ function element(kind, attributes, text) {
 }
 
 function plot(scores, among) {
-  const [left, right, top, bottom] = [12, 588, 34, 176];
+  const wide = Math.max(200, $("plot").clientWidth), tall = 180;
+  const [left, right, top, bottom] = [8, wide - 8, 32, tall - 8];
+  $("plot").setAttribute("viewBox", `0 0 ${wide} ${tall}`);
   const values = scores.values;
   const [name, height] = scores.best[0];
   const low = Math.min(0, ...values), high = Math.max(1, ...values);
@@ -102,8 +105,8 @@ function plot(scores, among) {
     if (values.length <= 150 || index === best)
       parts.push(element("circle", { ...kind, cx: x(index), cy: y(values[index]), r: index === best ? 6 : 3 }));
   }
-  const anchor = x(best) < 150 ? "start" : x(best) > 450 ? "end" : "middle";
-  const shown = name.length > 40 ? `${name.slice(0, 39)}…` : name;
+  const anchor = x(best) < wide / 3 ? "start" : x(best) > wide * 2 / 3 ? "end" : "middle";
+  const shown = name.length > 32 ? `${name.slice(0, 31)}…` : name;
   parts.push(element("text", { class: "best", x: x(best), y: y(values[best]) - 13, "text-anchor": anchor }, shown));
   $("plot").replaceChildren(...parts);
   const next = scores.best.length > 1 ? `; the next, ${scores.best[1][0]}, at ${scores.best[1][1].toFixed(1)}` : "";
@@ -113,12 +116,16 @@ function plot(scores, among) {
   $("plot-caption").textContent = told + grouped;
 }
 
+window.addEventListener("resize", () => plotted && plot(...plotted));
+
 // Drawing: the ink is cut out and placed as in MNIST, 20 of 28 pixels high and centred by its mass.
 
 const canvas = $("canvas"), pen = canvas.getContext("2d", { willReadFrequently: true });
 let at = null, later = 0;
 
 function clearCanvas() {
+  $("hint").hidden = false;
+  clearTimeout(later);
   pen.fillStyle = $("dark-ink").checked ? "#fff" : "#000";
   pen.fillRect(0, 0, canvas.width, canvas.height);
 }
@@ -144,6 +151,7 @@ function stroke(event) {
 canvas.addEventListener("pointerdown", event => {
   canvas.setPointerCapture(event.pointerId);
   clearTimeout(later);
+  $("hint").hidden = true;
   at = place(event);
   stroke(event);
 });

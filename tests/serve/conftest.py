@@ -27,7 +27,7 @@ from PIL import Image
 from supsup import Recipe, SupSup, nets
 from supsup.serve.app import Server
 from supsup.serve.running import address, bound
-from supsup.serve.served import Lesson, Served
+from supsup.serve.served import Lesson, Question, Served
 from supsup.serve.settings import Settings
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -113,6 +113,11 @@ class Running:
     def __init__(self, server: Server, url: str) -> None:
         self.server, self.url = server, url
         self.client = httpx.Client(base_url=url, timeout=60)
+
+    @staticmethod
+    def question(images: Pixels) -> Question:
+        """What a request with these images asks."""
+        return Question(images)
 
     def ended(self, job: dict[str, Any]) -> dict[str, Any]:
         """A job once it has ended."""

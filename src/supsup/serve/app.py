@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -29,6 +30,14 @@ from supsup.serve.served import Json, Question, Served
 from supsup.serve.settings import Settings
 from supsup.tasks import check_name
 
+
+class _Name(StringConvertor):
+    """The name of a task in a path: any characters, slashes and ends of lines too."""
+
+    regex = "(?s:.+)"
+
+
+register_url_convertor("name", _Name())
 _PAGE = {
     "": ("index.html", "text/html"),
     "style.css": ("style.css", "text/css"),
@@ -58,9 +67,9 @@ class Server:
             *(Route(f"/{name}", partial(self.page, name), name="page") for name in _PAGE),
             Route("/predict", self.predict, methods=["POST"]),
             Route("/tasks", self.tasks),
-            Route("/tasks/{name:path}", self.task),
-            Route("/tasks/{name:path}", self.learn, methods=["POST"]),
-            Route("/tasks/{name:path}", self.forget, methods=["DELETE"]),
+            Route("/tasks/{name:name}", self.task),
+            Route("/tasks/{name:name}", self.learn, methods=["POST"]),
+            Route("/tasks/{name:name}", self.forget, methods=["DELETE"]),
             Route("/jobs/{job}", self.job),
             Route("/health", self.health),
             Route("/metrics", self.numbers),

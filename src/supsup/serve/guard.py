@@ -20,6 +20,7 @@ from supsup.serve.refused import Refused, refusal
 from supsup.serve.settings import LOOPBACK, Settings
 
 _READING = ("GET", "HEAD", "OPTIONS")
+_DRAINED = 16 << 20  # bytes of a refused body
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -58,6 +59,8 @@ class Guard:
                 self._check(scope["method"], scope["path"], headers)
                 limited = _limited(receive, headers, self._most_bytes(scope["path"]))
             except Refused as error:
+                if error.status == 413:
+                    await _drain(receive)
                 await refusal(error.status, error.reason)(scope, receive, sending)
                 return
             await self._app(scope, limited, sending)
@@ -109,6 +112,15 @@ def _limited(receive: Receive, headers: Headers, most: int) -> Receive:
         return message
 
     return limited
+
+
+async def _drain(receive: Receive) -> None:
+    """Read some of a body that was refused: who is cut off while sending may never see the answer."""
+    received, more = 0, True
+    while more and received < _DRAINED:
+        message = await receive()
+        received += len(message.get("body", b""))
+        more = message["type"] == "http.request" and message.get("more_body", False)
 
 
 def _name(host: str) -> str:

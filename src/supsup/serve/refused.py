@@ -7,6 +7,13 @@ from starlette.responses import JSONResponse, Response
 
 from supsup.errors import printable
 
+_HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    413: {"Connection": "close"},  # who goes on sending is not listened to
+    429: {"Retry-After": "5"},
+    503: {"Retry-After": "1"},
+}
+
 
 class Refused(Exception):
     """A request that cannot be answered as it is; `status` is HTTP's word for the reason."""
@@ -18,8 +25,7 @@ class Refused(Exception):
 
 def refusal(status: int, reason: object) -> Response:
     """The answer to such a request."""
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}, 429: {"Retry-After": "5"}}
-    return JSONResponse({"error": printable(reason, 2000)}, status, headers.get(status))
+    return JSONResponse({"error": printable(reason, 2000)}, status, _HEADERS.get(status))
 
 
 async def answer_refused(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""A few seconds of the mixed load of benchmarks/serve_load.py: no answer but the library's own, no error but those meant."""
+"""Some seconds of the mixed load of benchmarks/serve_load.py: no wrong answer, no error but those meant."""
 
 import runpy
 from pathlib import Path

@@ -29,7 +29,7 @@ def test_images_may_be_numpy_or_torch_of_any_float_type() -> None:
 )
 def test_wrong_images(x: object, message: str) -> None:
     with pytest.raises(SupSupError, match=message):
-        checks.images(x, CPU)  # type: ignore[arg-type]
+        checks.images(x, CPU)
 
 
 @pytest.mark.parametrize("y", [torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.zeros(3, 1, dtype=torch.int64)])
@@ -57,12 +57,13 @@ def test_what_a_network_does_not_take() -> None:
 
 def test_a_pair_becomes_a_task() -> None:
     x, y = torch.rand(5, 6), torch.tensor([0, 1, 2, 1, 0])
-    task = checks.task_to_learn((x, y), "mine", {}, None, CPU)
-    assert (task.name, task.classes) == ("mine", 3)
-    assert torch.equal(task.train.tensors()[0], x)
-    assert checks.task_to_learn(task, "other", {"mine"}, None, CPU).name == "other"
-    with pytest.raises(SupSupError, match="learned already"):
-        checks.task_to_learn(task, None, {"mine"}, None, CPU)
     net = FrozenNet(nets.FullyConnected((6, 2)), 0, CPU)
+    model = checks.Learner(lambda images: net.run(images, net.weights), net.module, CPU)
+    task = checks.task_of((x, y), "mine", model)
+    assert (task.name, task.classes) == ("mine", 3)
+    assert torch.equal(task.train.raw(torch.arange(5)), x)
+    assert checks.task_to_learn(task, "other", {"mine"}).name == "other"
+    with pytest.raises(SupSupError, match="learned already"):
+        checks.task_to_learn(task, None, {"mine"})
     with pytest.raises(SupSupError, match="labels up to 2 but the network has 2 outputs"):
         checks.task_fits(task, net, None)

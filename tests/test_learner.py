@@ -222,18 +222,17 @@ def test_bad_input_gets_an_error_and_changes_nothing(small: SupSup, stream: Stre
     empty = Part(x, y[:0], rows=torch.zeros(0, dtype=torch.int64))
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: small.learn((x[:, :, :5], y), task="t"), "learned images of shape"),
-        (lambda: small.learn((x.to(torch.uint8), y), task="t"), "floating point"),
         (lambda: small.learn((poisoned, y), task="t"), "NaN"),
         (lambda: small.learn(Task("t", part(poisoned, y), part(x, y), 10)), "NaN"),
-        (lambda: small.learn((x, y + 15), task="t"), "outputs"),
-        (lambda: small.learn((x, y - 5), task="t"), "count from 0"),
+        (lambda: small.learn((x, torch.arange(50) % 25), task="t"), "outputs"),
+        (lambda: small.learn((x, y * 0), task="t"), "at least two classes"),
         (lambda: small.learn((x, y[:10]), task="t"), "one label each"),
         (lambda: small.learn((x[:0], y[:0]), task="t"), "at least one image"),
         (lambda: small.learn(Task("t", empty, empty, 10)), "is empty"),
         (lambda: small.learn(stream[0]), "learned already"),
         (lambda: small.learn(stream[2], task=""), "name"),
         (lambda: small.learn((x, y)), "name"),
-        (lambda: small.learn(x, task="t"), "pair"),  # type: ignore[arg-type]
+        (lambda: small.learn(x, task="t"), "pair"),
         (lambda: small.learn_many([]), "no tasks"),
         (lambda: small.learn_many([stream[2], stream[0]]), "learned already"),
         (lambda: small.learn_many([stream[2], stream[2]]), "more than one task"),
@@ -307,7 +306,7 @@ def test_answers_follow_every_change_of_the_masks(small: SupSup, stream: Stream,
 
     def check() -> None:
         for name in (*small.tasks, *small.tasks[::-1]):
-            values, labels = outputs(small, images, name).softmax(-1).max(-1)
+            values, labels = outputs(small, images, name)[:, :10].softmax(-1).max(-1)
             answer = small.predict(images, task=name)
             assert torch.equal(answer.labels, labels)
             assert torch.equal(answer.confidence, values)
@@ -358,7 +357,7 @@ def test_g_leaves_the_outputs_of_the_largest_task_in_question_alone() -> None:
     model = SupSup(nets.FullyConnected((16, 24, 12)), recipe=Recipe(steps=20, batch_size=16), device="cpu")
     for number, classes in enumerate((2, 3, 9, 2, 3)):
         x = torch.randn(60, 16, generator=generator)
-        model.learn((x, torch.arange(60) % classes), task=str(number))
+        model.learn((x, torch.arange(60) % classes), task=str(number), normalise=False)
     x, how = torch.randn(200, 16, generator=generator), Inference(objective="G")
     for members, classes in (([0, 1, 2, 3, 4], 9), ([0, 1, 3, 4], 3), ([0, 3], 2)):
         found = model.infer_task(x, objective="G", among=[str(number) for number in members])

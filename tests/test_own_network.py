@@ -13,7 +13,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 import supsup
 from supsup import Allocation, Recipe, SupSup, SupSupError, data, nets
-from supsup.data import Task
+from supsup.data import Part, Task
 
 
 class Block(nn.Module):
@@ -319,7 +319,8 @@ def test_a_batch_of_one_value_cannot_be_normalised(tasks: list[Task]) -> None:
     assert model.tasks == []
     assert not model.net.module.training
     model.recipe = Recipe(steps=2, batch_size=8)
-    model.learn((x[:1], y[:1]), task="a lone image fills a batch")
+    lone = Part(x[:1], y[:1])
+    model.learn(Task("a lone image fills a batch", lone, lone, 5))
     assert len(model.predict(x[:1]).labels) == 1
 
 

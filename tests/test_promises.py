@@ -100,8 +100,13 @@ def well_formed(answer: Prediction, count: int) -> None:
     assert answer.labels.shape == answer.confidence.shape == (count,)
     assert answer.labels.dtype == torch.int64
     assert len(answer.tasks) == count
-    assert ((answer.labels >= 0) & (answer.labels < 12)).all()
+    assert ((answer.labels >= 0) & (answer.labels < CLASSES)).all()
     assert ((answer.confidence > 0) & (answer.confidence <= 1)).all()
+    assert answer.probabilities.shape == (count, CLASSES)
+    assert torch.allclose(answer.probabilities.sum(1), torch.ones(count), atol=1e-5)
+    assert torch.equal(answer.probabilities.max(1).values, answer.confidence)
+    assert answer.names == answer.labels.tolist()
+    assert answer.task_confidence.shape == (count,)
 
 
 def learns_one_task_after_another(kind: Kind) -> None:
@@ -147,6 +152,34 @@ def all_tasks_are_among_all_tasks(kind: Kind) -> None:
         one, two = learned(kind).predict(images(1)), learned(kind).predict(images(1), among=NAMES)
         assert torch.equal(one.labels, two.labels)
         assert one.tasks == two.tasks
+
+
+def answers_with_classes_that_the_task_has(kind: Kind) -> None:
+    """After a step or two a network of 12 outputs would answer with any of them."""
+    for seed in range(4):
+        model = kind.build()
+        if isinstance(model, HopSupSup):
+            model.recipe = UnitRecipe(epochs=1, batch_size=16)
+        else:
+            for setting in ("recipe", "first"):
+                if hasattr(model, setting):
+                    setattr(model, setting, Recipe("adam", 1e-2, steps=1, batch_size=16))
+        sizes = {"two": 2, "four": 4, "three": 3} if seed % 2 else {"three": 3, "two": 2}
+        for number, (name, classes) in enumerate(sizes.items()):
+            x, _ = part(number, 24, seed).tensors()
+            some = Part(x, torch.arange(24) % classes)
+            model.learn(Task(name, some, some, classes, tuple(f"{name}-{label}" for label in range(classes))))
+        noise = 3 * torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+        for name, classes in sizes.items():
+            answer = model.predict(noise, task=name)
+            assert answer.labels.max() < classes
+            assert answer.probabilities.shape == (40, classes)
+            assert set(answer.names) <= {f"{name}-{label}" for label in range(classes)}
+        if kind.infers and kind.looks_back:
+            answer = model.predict(noise)
+            assert all(label < sizes[name] for label, name in zip(answer.labels.tolist(), answer.tasks))
+            assert all(called.startswith(name) for called, name in zip(answer.names, answer.tasks))
+            assert torch.allclose(answer.probabilities.sum(1), torch.ones(40), atol=1e-5)
 
 
 def refuses_unknown_tasks(kind: Kind) -> None:
@@ -248,6 +281,7 @@ PROMISES = [
     answers_without_the_task_or_asks_for_it,
     answers_among_the_tasks_asked_for,
     all_tasks_are_among_all_tasks,
+    answers_with_classes_that_the_task_has,
     refuses_unknown_tasks,
     refuses_what_is_not_images,
     refuses_to_answer_before_it_has_learned,

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from supsup.data import Part, Task
+from supsup.data import Part, Task, forms
+from supsup.data.inputs import AS_THEY_ARE, Inputs, key_of
+from supsup.data.layout import as_learned
+from supsup.data.making import in_terms_of, made
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.tasks import check_classes, check_name
 from supsup.validation import given, listed, names, plain_tensor
 
-Array = Tensor | np.ndarray[Any, Any]
+Array = Tensor | np.ndarray[Any, Any] | Any  # any form that docs/own-data.md names
 T = TypeVar("T")
 
 
@@ -51,6 +54,14 @@ def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor
                 "float32 cannot hold; remove or repair them"
             )
     return narrow.to(device)
+
+
+def raw_batches(x: Any) -> Tensor:
+    """Batches of raw images [r, b, …] on the CPU."""
+    found = forms.tensor(x)
+    if found.ndim < 3:
+        raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(found.shape)}")
+    return found
 
 
 def labels(y: Array, count: int, device: torch.device) -> Tensor:
@@ -119,14 +130,10 @@ def setting(value: Any, kind: type[T], name: str) -> T:
     return kind() if value is None else given(value, kind, name)
 
 
-def task_to_learn(
-    data: Any, name: str | None, taken: Container[str], learned: tuple[int, ...] | None, device: torch.device
-) -> Task:
-    """A task with images and a name that is not taken, from a `Task` or from a pair (images, labels)."""
-    if isinstance(data, Task):
-        task = data if name is None else replace(data, name=name)
-    else:
-        task = _task_of_pair(data, name, learned, device)
+def task_to_learn(data: Any, name: str | None, taken: Container[str]) -> Task:
+    """A task with images and a name that is not taken."""
+    task = given(data, Task, "the task")
+    task = task if name is None else replace(task, name=name)
     check_name(task.name)
     check_classes(task.name, task.classes)
     if task.name in taken:
@@ -138,19 +145,101 @@ def task_to_learn(
     return task
 
 
-def stream_to_learn(
-    stream: Iterable[Task], taken: Container[str], net: FrozenNet, learned: tuple[int, ...] | None
-) -> list[Task]:
+@dataclass(frozen=True)
+class Learner:
+    """What has to be known of a model to make a task for it of raw data.
+
+    run      its network on images as it sees them; None: any shape and number will do
+    module   that network
+    learned  the shape of images, and what becomes of raw ones, in the first task learned; None before it
+    one_normalisation  all tasks have that of the first, whether it suits them or not
+    """
+
+    run: Callable[[Tensor], Any] | None
+    module: nn.Module
+    device: torch.device
+    learned: tuple[tuple[int, ...], Inputs | None] | None = None
+    one_normalisation: bool = False
+
+
+def task_of(
+    data: Any, name: str | None, model: Learner, *, label: Any = None, layout: Any = None, normalise: Any = True
+) -> Task:
+    """A `Task` as it is, or one made of any other data in terms of what the model has learned before."""
+    if isinstance(data, Task):
+        return suited(data, model)
+    if name is None:
+        raise SupSupError('give the task a name: learn((images, labels), task="name")')
+    check_name(name)
+    read = forms.read(data, label)
+    tokens = wants_tokens(read.inputs, model)
+    return suited(made(read, name, None, layout, normalise, tokens), model)
+
+
+def suited(task: Task, model: Learner) -> Task:
+    """A task of raw inputs as a model can learn it: with a channel where it needs one, normalised as its others."""
+    if task.inputs is None:
+        return task
+    if model.learned is not None:
+        shape, inputs = model.learned
+        images = as_learned(task.train.images, shape, False)
+        if images is not task.train.images:
+            task = _with_channel(task)
+        task = in_terms_of(task, inputs, always=model.one_normalisation)
+    elif len(task.train.shape) == 2 and model.run is not None and not task.train.tokens:
+        wider = _with_channel(task)
+        if not _takes(model, task.train) and _takes(model, wider.train):
+            task = wider
+    plain = task.inputs is not None and key_of(task.inputs) == AS_THEY_ARE and not task.inputs.channels_last
+    return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
+
+
+def wants_tokens(inputs: Tensor, model: Learner) -> bool:
+    """Whether whole numbers go to the network as they are: it has an embedding, takes them, and no real numbers."""
+    embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.module.modules())
+    if inputs.is_floating_point() or not embeds or model.run is None:
+        return False
+    whole = inputs[:2].long().to(model.device)
+    return _runs(model.run, whole) and not _runs(model.run, whole.float())
+
+
+def _with_channel(task: Task) -> Task:
+    """Grey images with the channel that they have."""
+    parts = (replace(part, images=part.images[:, None]) for part in (task.train, task.test))
+    train, test = parts
+    if train.gain.numel() > 1:
+        raise SupSupError(f"inputs of shape {list(task.train.shape)} are not what the model has learned before")
+    return replace(task, train=train, test=test)
+
+
+def _takes(model: Learner, part: Part) -> bool:
+    assert model.run is not None
+    images, _ = part.batch(torch.arange(min(2, len(part))))
+    return _runs(model.run, images.to(model.device))
+
+
+def _runs(run: Callable[[Tensor], Any], images: Tensor) -> bool:
+    """Whether a network gives a vector of outputs for each of these images."""
+    try:
+        outputs = run(images)
+    except Exception:  # the forward pass of a module of the user's own may raise anything
+        return False
+    return isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(images)
+
+
+def stream_to_learn(stream: Iterable[Task], taken: Container[str], net: FrozenNet, model: Learner) -> list[Task]:
     """The tasks of a stream, at least one, all of which can be learned; images that tasks share are checked once."""
     checked: set[tuple[int, ...]] = set()
     tasks: list[Task] = []
     for each in listed(stream, "the stream", "tasks"):
-        task = task_to_learn(given(each, Task, "a task of the stream"), None, taken, learned, net.device)
-        learned = learned or task.train.shape
-        same_shape(task.train.shape, learned)
+        task = suited(task_to_learn(given(each, Task, "a task of the stream"), None, taken), model)
+        if model.learned is None:
+            model = replace(model, learned=(task.train.shape, task.inputs))
+        assert model.learned is not None
+        same_shape(task.train.shape, model.learned[0])
         key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
         if key not in checked:
-            task_fits(task, net, learned)
+            task_fits(task, net, model.learned[0])
         checked.add(key)
         tasks.append(task)
     if not tasks:
@@ -171,19 +260,9 @@ def task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None) -> No
 def finite(task: Task, device: torch.device) -> None:
     """An error if images that a task is trained on hold NaN or infinite pixels, as they are or once normalised."""
     part = task.train
+    if part.tokens:
+        return
     ends = part.images.aminmax() if part.images.is_floating_point() else (0, 255)
     largest = max(abs(float(end)) for end in ends) * float(part.gain.abs().max()) + float(part.offset.abs().max())
     if not largest < torch.finfo(torch.float32).max:
         images(part.tensors(device)[0], device)
-
-
-def _task_of_pair(pair: Any, name: str | None, learned: tuple[int, ...] | None, device: torch.device) -> Task:
-    if name is None:
-        raise SupSupError('give the task a name: learn((images, labels), task="name")')
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise SupSupError(f"learn takes a Task or a pair (images, labels), not {type(pair).__name__}")
-    x = images(pair[0], device)
-    same_shape(tuple(x.shape[1:]), learned)
-    y = labels(pair[1], len(x), device)
-    part = Part(x, y, gain=torch.ones(1, device=device), offset=torch.zeros(1, device=device))
-    return Task(name, part, part, max(1, int(y.max()) + 1))

@@ -13,7 +13,7 @@ from supsup import progress
 from supsup.data import Stream, Task
 from supsup.errors import SupSupError
 from supsup.grading import Grade, Grader, Grading, Known
-from supsup.protocol import InfersTask, Learner, Observes
+from supsup.protocol import InfersTask, Learner, Observes, Outputs
 from supsup.scenario import Scenario, scenario_named
 from supsup.training.order import many_positions
 from supsup.validation import given, listed, whole
@@ -75,19 +75,21 @@ def evaluate(
     stages: Sequence[int] | None = None,
     show_progress: bool | None = None,
     known: Known | None = None,
+    outputs: Outputs = "classes",
 ) -> Evaluation:
     """Grade a learner on the whole test part of every task of the stream that it knows.
 
     known   answers with the task known from earlier gradings of the same learner on the same stream
     stages  also grade as if only the first n tasks had been learned, for each n given (where the learner can answer
             so). Without it: now, and each task as it was when it was the newest, for forgetting.
+    outputs "all": an answer may be an output that stands for no class of the task, as in the paper
     """
     setting = scenario_named(scenario)
     stream = tasks_of(stream)
     known = Known(batch_size) if known is None else given(known, Known, "known")
     if known.batch_size != batch_size:
         raise SupSupError(f"the known answers are for batches of {known.batch_size}, not {batch_size}")
-    grader = Grader(model, setting, protocol, known)
+    grader = Grader(model, setting, protocol, known, outputs)
     names = model.tasks
     order = {name: index for index, name in enumerate(names)}
     tasks = [task for task in stream if not setting.given_in_training or task.name in order]
@@ -152,6 +154,7 @@ def following(
     batch_size: int = 128,
     stages: Sequence[int] | None = None,
     seen: int = 0,
+    outputs: Outputs = "classes",
 ) -> Generator[int, None, Evaluation]:
     """`follow` in small pieces, so that several learners can take turns.
 
@@ -161,7 +164,7 @@ def following(
     """
     setting = scenario_named(scenario)
     known = Known(batch_size)
-    grader = Grader(model, setting, protocol, known)
+    grader = Grader(model, setting, protocol, known, outputs)
     stream = tasks_of(stream)
     if not len(stream):
         raise SupSupError("the stream has no tasks; make it with tasks=1 or more")

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch import Tensor
 from supsup import philox
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.protocol import InfersBatches, InfersTask, Learner, OneTaskPerCall
+from supsup.protocol import InfersBatches, InfersTask, Learner, OneTaskPerCall, Outputs, TakesRaw, check_outputs
 from supsup.scenario import Scenario
 from supsup.validation import choice, shown, whole
 
@@ -88,8 +88,11 @@ class Known:
 class Grader:
     """Grades a learner that does not learn meanwhile."""
 
-    def __init__(self, model: Learner, scenario: Scenario, protocol: Grading, known: Known) -> None:
+    def __init__(
+        self, model: Learner, scenario: Scenario, protocol: Grading, known: Known, outputs: Outputs = "classes"
+    ) -> None:
         choice(*get_args(Grading))(protocol, "protocol")
+        check_outputs(outputs, "outputs")
         if not isinstance(model, Learner):
             raise SupSupError(f"a learner has tasks, learn and predict; {shown(model)} has not, give a model")
         mixes = protocol == "strict" and not scenario.given_at_test
@@ -99,6 +102,7 @@ class Grader:
                 "use protocol='paper', which asks about each task's test images on their own"
             )
         self.model, self.scenario, self.protocol, self.known = model, scenario, protocol, known
+        self._how: dict[str, Any] = {} if outputs == "classes" else {"outputs": outputs}
 
     def grades(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Grade]:
         """Grades of these tasks, with inference among the named ones (all by default)."""
@@ -130,7 +134,7 @@ class Grader:
             return Answers(self._with_the_task_known(task), size, [task.name] * len(size))
         if not isinstance(self.model, InfersTask):
             x, y = self._test(task)
-            prediction = self.model.predict(x, among=among)
+            prediction = self.model.predict(x, among=among, **self._how)
             right = (prediction.labels == y).cpu()
             return Answers(right, torch.ones(len(y), dtype=torch.int64), prediction.tasks)
         if deciding is None:
@@ -145,7 +149,7 @@ class Grader:
                 rows = batches.repeat_interleave(size)
                 of_batch = torch.arange(len(size)).repeat_interleave(size)[rows]
                 rows = rows.to(x.device)
-                correct = self.model.predict(x[rows], task=name).labels == y[rows]
+                correct = self.model.predict(x[rows], task=name, **self._how).labels == y[rows]
                 right.index_add_(0, of_batch, correct.cpu().long())
         return Answers(right, size, deciding)
 
@@ -153,14 +157,22 @@ class Grader:
         """How many answers are right in each batch."""
         if task.name not in self.known.right:
             x, y = self._test(task)
-            correct = self.model.predict(x, task=task.name).labels == y
+            correct = self.model.predict(x, task=task.name, **self._how).labels == y
             whole = torch.nn.functional.pad(correct, (0, -len(y) % self.known.batch_size))
             self.known.right[task.name] = whole.view(-1, self.known.batch_size).sum(1).cpu()
         return self.known.right[task.name]
 
     def _test(self, task: Task) -> tuple[Tensor, Tensor]:
         """A task's test images, in the order in which they make batches."""
-        return task.test.batch(self.known.order_of(task, self._device), self._device)
+        return self._asked(task, self.known.order_of(task, self._device))
+
+    def _asked(self, task: Task, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Test images at these positions as the learner takes them, and their labels."""
+        if task.inputs is None or not (isinstance(self.model, TakesRaw) and self.model.takes_raw(task.name)):
+            return task.test.batch(positions, self._device)
+        labels = task.test.labels.index_select(0, positions.to(task.test.labels.device))
+        raw = task.raw_test(positions)
+        return (raw if task.inputs.tokens else raw.float()).to(self._device), labels.to(self._device)
 
     @property
     def _device(self) -> torch.device:
@@ -173,7 +185,7 @@ class Grader:
         decided: dict[str, list[str]] = {}
         for start in range(0, len(tasks), _ASKED_TOGETHER):
             asked = tasks[start : start + _ASKED_TOGETHER]
-            leads = [task.test.batch(self.known.leading_of(task, self._device), self._device)[0] for task in asked]
+            leads = [self._asked(task, self.known.leading_of(task, self._device))[0] for task in asked]
             names = iter(model.infer_task(torch.cat(leads), among=among))
             decided |= {task.name: [next(names) for _ in lead] for task, lead in zip(asked, leads)}
         return decided
@@ -189,13 +201,13 @@ class Grader:
 
     def _mixed(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Answers]:
         """Each image on its own, in batches of all these tasks' images in a random order."""
-        parts = [task.test.tensors(self._device) for task in tasks]
+        parts = [self._asked(task, torch.arange(len(task.test))) for task in tasks]
         x, y = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         order = philox.permutations(0, ["mixture"], len(y))[0].to(y.device)
         right = torch.zeros_like(y, dtype=torch.bool)
         used = [""] * len(y)
         for rows in order.split(_STRICT[self._device.type]):
-            prediction = self.model.predict(x[rows], among=among)
+            prediction = self.model.predict(x[rows], among=among, **self._how)
             right[rows] = prediction.labels == y[rows]
             for row, name in zip(rows.tolist(), prediction.tasks):
                 used[row] = name

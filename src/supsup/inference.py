@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -17,12 +17,13 @@ from supsup import objectives, search
 from supsup.bank import Bank
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.objectives import Standing
 from supsup.query import Goal, can_be_captured, query
 from supsup.validation import check_fields, choice, names, optional, real, text, whole
 
 Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
 _MOST_STEPS = 10_000  # of descent: a file may ask for any number
-Gradient = Callable[[Tensor, Tensor], Tensor]  # (decisions [n], α [k]) → −∂Obj/∂α [n, k]
+Gradient = Callable[[Tensor | None, Tensor | None], Tensor]  # (decisions [n], α [k]; None: all) → −∂Obj/∂α [n, k]
 
 
 @dataclass(frozen=True)
@@ -66,27 +67,57 @@ def _layers(value: Any, name: str) -> str | tuple[str, ...]:
     return text(value, name) if isinstance(value, str) else tuple(names(value, name))
 
 
+class Decision(NamedTuple):
+    """The index of a mask for each decision [r], and how it stands out among the candidates (None: not looked at)."""
+
+    chosen: Tensor
+    standing: Standing | None = None
+
+
+class View(NamedTuple):
+    """Images [r, b, …] as some of the tasks see them, by index (None: as all do)."""
+
+    x: Tensor
+    members: Sequence[int] | None = None
+
+
 def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int] | None, classes: int, how: Inference) -> Tensor:
     """The index of the mask that each decision falls on, among `members` of the bank (None: all of them)."""
+    return decide(net, bank, [View(x)], members, classes, how).chosen
+
+
+def decide(
+    net: FrozenNet, bank: Bank, views: Sequence[View], members: Sequence[int] | None, classes: int, how: Inference
+) -> Decision:
+    """`infer`, and how far the task stands out.
+
+    Where tasks do not see images alike, the superposition is shown each view, and a candidate has its number from the
+    gradient of its own; `coordinates` is for one view.
+    """
+    x = views[0].x
     if members is None or len(set(members)) == len(bank):
         members, candidates = None, torch.arange(len(bank), device=bank.device)
     else:
         candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
     if len(candidates) == 1:
-        return candidates.expand(len(x))
+        return Decision(candidates.expand(len(x)))
     if how.method == "exhaustive":
         level = objectives.LEVELS[how.objective]
-        return exhaustive(net, bank, x, candidates, lambda y: level(y, classes))
+        return exhaustive(net, bank, views, candidates, lambda y: level(y, classes))
     layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
     alive = None if members is None else _membership(bank, candidates)
-    if how.coordinates is not None:
-        return few_coordinates(net, bank, x, candidates, alive, goal, layers, how.coordinates)
+    if how.coordinates is not None and len(views) == 1:
+        return Decision(few_coordinates(net, bank, x, candidates, alive, goal, layers, how.coordinates))
+
+    def gradient(decisions: Tensor | None, alpha: Tensor | None) -> Tensor:
+        seen = [view.x if decisions is None else view.x[decisions] for view in views]
+        each = [alpha_gradient(net, bank, images, alpha, goal, layers) for images in seen]
+        for g, view in zip(each[1:], views[1:]):
+            each[0][:, view.members] = g[:, view.members]
+        return each[0]
+
     if how.method == "one-shot":
-        return one_shot(net, bank, x, alive, goal, layers)
-
-    def gradient(decisions: Tensor, alpha: Tensor) -> Tensor:
-        return alpha_gradient(net, bank, x[decisions], alpha, goal, layers)
-
+        return one_shot(net, bank, x, alive, goal, layers, gradient if len(views) > 1 else None)
     everywhere = _membership(bank, candidates).expand(len(x), -1)
     if how.method == "descent":
         return descend(gradient, everywhere, how.steps, how.step_size)
@@ -117,17 +148,42 @@ def alpha_gradient(
     )
 
 
-def one_shot(net: FrozenNet, bank: Bank, x: Tensor, alive: Tensor | None, goal: Goal, layers: Sequence[str]) -> Tensor:
+def one_shot(
+    net: FrozenNet,
+    bank: Bank,
+    x: Tensor,
+    alive: Tensor | None,
+    goal: Goal,
+    layers: Sequence[str],
+    gradient: Gradient | None = None,
+) -> Decision:
     """The largest coordinate of a single gradient; alive [k] says which masks are candidates (None: all)."""
-    if alive is None:
+    if alive is not None:
+        alpha = alive / alive.sum()
+        g = alpha_gradient(net, bank, x, alpha, goal, layers) if gradient is None else gradient(None, alpha)
+        return _largest(g.masked_fill_(~alive, -torch.inf), alive)
+    if gradient is not None:
+        return _largest(gradient(None, None))
 
-        def answer(images: Tensor) -> Tensor:
-            return alpha_gradient(net, bank, images, None, goal, layers).argmax(1)
+    def answer(images: Tensor) -> Decision:
+        return _largest(alpha_gradient(net, bank, images, None, goal, layers))
 
-        question = (net, tuple(x.shape), goal, *layers)
-        return bank.replays.answer(question, answer, x, lambda: can_be_captured(net))
-    g = alpha_gradient(net, bank, x, alive / alive.sum(), goal, layers)
-    return g.masked_fill_(~alive, -torch.inf).argmax(1)
+    if not x.is_cuda:
+        return answer(x)
+
+    def packed(images: Tensor) -> Tensor:
+        index, standing = answer(images)
+        assert standing is not None
+        return torch.stack([index.double(), *(number.double() for number in standing[:3])])
+
+    question = (net, tuple(x.shape), goal, *layers)
+    index, best, mean, variance = bank.replays.answer(question, packed, x, lambda: can_be_captured(net))
+    return Decision(index.long(), Standing(best, mean, variance, len(bank)))
+
+
+def _largest(g: Tensor, alive: Tensor | None = None) -> Decision:
+    best = g.max(1)
+    return Decision(best.indices, Standing.of(best.values, g if alive is None else g[:, alive]))
 
 
 def few_coordinates(
@@ -146,22 +202,28 @@ def few_coordinates(
     return torch.cat([search.nearest(rows, bank, coordinates, candidates) for rows in queries])
 
 
-def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Tensor:
+def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Decision:
     """Keep the best ⌈γ·n⌉ of n candidates (always fewer than n) until one is left; alive is [r, k].
 
-    Decisions that still consider the same candidates share one superposition.
+    Decisions that still consider the same candidates share one superposition. How far the last one stands out is seen
+    in the first gradient.
     """
+    first: Tensor | None = None
+    candidates_first = alive[0]
     while (remaining := int(alive[0].sum())) > 1:
         keep = min(remaining - 1, max(1, math.ceil(gamma * remaining - 1e-9)))
         still = torch.zeros_like(alive)
         for decisions, candidates in _same_rows(alive):
             g = gradient(decisions, candidates / remaining).masked_fill(~candidates, -torch.inf)
             still[decisions] = torch.zeros_like(g, dtype=torch.bool).scatter_(1, g.topk(keep, dim=1).indices, True)
+            first = g if first is None else first  # all decisions begin with the same candidates
         alive = still
-    return alive.int().argmax(1)
+    index = alive.int().argmax(1)
+    assert first is not None
+    return Decision(index, Standing.of(first.gather(1, index[:, None])[:, 0], first[:, candidates_first]))
 
 
-def descend(gradient: Gradient, alive: Tensor, steps: int, step_size: float) -> Tensor:
+def descend(gradient: Gradient, alive: Tensor, steps: int, step_size: float) -> Decision:
     """α ← α − η∇, negative coefficients to 0 and the rest renormalised, after `steps` steps the largest."""
     alpha = alive / alive.sum(1, keepdim=True)
     for _ in range(steps):
@@ -170,18 +232,22 @@ def descend(gradient: Gradient, alive: Tensor, steps: int, step_size: float) -> 
             moved[decisions] = (shared + step_size * gradient(decisions, shared)).clamp(min=0) * alive[decisions]
         total = moved.sum(1, keepdim=True)
         alpha = torch.where(total > 0, moved / total.clamp(min=torch.finfo(total.dtype).tiny), alpha)
-    return alpha.argmax(1)
+    return _largest(alpha.masked_fill(~alive, -torch.inf), alive[0])
 
 
-def exhaustive(net: FrozenNet, bank: Bank, x: Tensor, candidates: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """Every candidate mask in turn; the one with the lowest objective."""
-    values = torch.stack(
-        [
-            score(net.run_many(x.flatten(0, 1), net.masked(bank.subnetwork(int(index))))).view(x.shape[:2]).mean(1)
-            for index in candidates
-        ]
-    )
-    return candidates[values.argmin(0)]
+def exhaustive(
+    net: FrozenNet, bank: Bank, views: Sequence[View], candidates: Tensor, score: Callable[[Tensor], Tensor]
+) -> Decision:
+    """Every candidate mask in turn, on images as its task sees them; the one with the lowest objective."""
+    seen = {index: view.x for view in views[1:] for index in view.members or ()}
+    values = []
+    for index in candidates.tolist():
+        x = seen.get(index, views[0].x)
+        outputs = net.run_many(x.flatten(0, 1), net.masked(bank.subnetwork(index)))
+        values.append(score(outputs).view(x.shape[:2]).mean(1))
+    levels = torch.stack(values)
+    lowest = levels.min(0)
+    return Decision(candidates[lowest.indices], Standing.of(-lowest.values, -levels.T))
 
 
 def _membership(bank: Bank, candidates: Tensor) -> Tensor:

@@ -14,26 +14,29 @@ from torch import Tensor, nn
 
 from supsup import checks, progress
 from supsup.allocation import Allocation
+from supsup.asking.asking import Asking, image_by_image
 from supsup.checks import Array
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.concurrency.locks import Lock
 from supsup.data import Part, Task
+from supsup.data.making import Normalise
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.file.convert import check_notes
 from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
-from supsup.inference import Inference, infer
+from supsup.inference import Inference
 from supsup.kernels.graphs import WAITING
 from supsup.learning import Learning, train_together
 from supsup.observing import Observer
-from supsup.protocol import Prediction
+from supsup.progress import Callback
+from supsup.protocol import Outputs, Prediction, check_outputs
 from supsup.state import ModelState, Settings
-from supsup.tasks import Extras
+from supsup.tasks import Extras, Facts
 from supsup.training import Recipe
 from supsup.validation import choice, given, plain_tensor
 
-_PARTS = ("state", "net", "bank", "device", "_learning", "_observer")  # of every model
+_PARTS = ("state", "net", "bank", "device", "_learning", "_observer", "_asking")  # of every model
 
 
 class SupSup:
@@ -81,7 +84,7 @@ class SupSup:
 
     def _take_state(self, state: ModelState) -> None:
         self.state, self.net, self.bank, self.device = state, state.net, state.bank, state.net.device
-        self._learning, self._observer = Learning(state), Observer(state)
+        self._learning, self._observer, self._asking = Learning(state), Observer(state), Asking(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         added = {name: value for name, value in vars(self).items() if name not in _PARTS}
@@ -151,6 +154,17 @@ class SupSup:
         """How many classes a task has."""
         return self.state.tasks[task].classes
 
+    def facts(self, task: str) -> Facts:
+        """What a task has of its own: the names of its classes, and what becomes of its raw inputs."""
+        return self.state.tasks[task].facts
+
+    def takes_raw(self, task: str) -> bool:
+        """Whether `predict` takes this task's inputs as the user has them, not as the network sees them."""
+        return task in self.state.tasks and self.facts(task).inputs is not None
+
+    def __repr__(self) -> str:
+        return self.state.summary(type(self).__name__)
+
     @property
     def image_shape(self) -> tuple[int, ...] | None:
         """The shape of the images learned, or None before the first."""
@@ -171,13 +185,31 @@ class SupSup:
             found = self.bank.subnetwork(self.state.tasks.index(task))
             return {name: value.clone() for name, value in self.net.masked(found).items()}
 
-    def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
-        """Train one new mask on a `Task`, or on a pair (images, labels) with task="name"; returns the name."""
+    def learn(
+        self,
+        data: Any,
+        /,
+        task: str | None = None,
+        *,
+        label: Any = None,
+        layout: str | None = None,
+        normalise: Normalise = True,
+        callback: Callback | None = None,
+        show_progress: bool | None = None,
+    ) -> str:
+        """Train one new mask on a `Task`, or on data of any form (docs/own-data.md) with task="name"; returns the name.
+
+        label      the column or key of the labels, where the data has names
+        layout     "NCHW" or "NHWC", where the shape leaves doubt
+        normalise  True: by the data's mean and deviation, or those of the first task where they suit; "own"; False
+        callback   hears of the training between steps; what it raises stops it, and nothing is learned
+        """
         with self.state.changing:
-            checked = checks.task_to_learn(data, task, self.state.tasks, self.image_shape, self.device)
+            made = checks.task_of(data, task, self._about(), label=label, layout=layout, normalise=normalise)
+            checked = checks.task_to_learn(made, task, self.state.tasks)
             checks.task_fits(checked, self.net, self.image_shape)
             self._observer.write_back()
-            self._learning.learn([checked], show_progress=False)
+            self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
 
     def learn_many(
@@ -189,7 +221,7 @@ class SupSup:
         on a GPU (for fully connected networks) and float32 elsewhere.
         """
         with self.state.changing:
-            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self.image_shape)
+            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._about())
             self._observer.write_back()
             self._learning.learn(tasks, precision=precision, show_progress=show_progress)
             return [task.name for task in tasks]
@@ -201,25 +233,19 @@ class SupSup:
         *,
         among: Sequence[str] | None = None,
         inference: Inference | None = None,
+        outputs: Outputs = "classes",
     ) -> Prediction:
         """A label for every image, with the task known or inferred for each image on its own.
 
-        among      where it is not known: only these tasks come into question (all by default)
+        x          inputs as they were learned: raw where a task was made of raw data, else as the network sees them
+        among      where the task is not known: only these come into question (all by default)
         inference  how to infer, in place of the model's own setting
+        outputs    "all": also those that stand for no class may answer, as the paper grades
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
+        check_outputs(outputs, "outputs")
         with self._waiting(), self._reading():
-            images = self._images(x)
-            if task is not None:
-                confidence, labels = self._answers(images, self.state.tasks.index(task))
-                return Prediction(labels, [task] * len(images), confidence)
-            indices = self._infer(images[:, None], among, how)
-            labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
-            confidence = torch.empty(len(images), device=self.device)
-            for index in indices.unique().tolist():
-                rows = (indices == index).nonzero().flatten()
-                confidence[rows], labels[rows] = self._answers(images[rows], index)
-            return Prediction(labels, self._names(indices), confidence)
+            return self._asking.predict(x, task, among, how, outputs)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -242,18 +268,15 @@ class SupSup:
             settings = replace(self.inference, **how)
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
+        decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
         with self._waiting(), self._reading():
-            images = self._images(x)
-            decisions = {"image": images[:, None], "batch": images[None], "first": images[None, :1]}[per]
-            inferred = self._names(self._infer(decisions, among, settings))
+            inferred = self._asking.infer(x, among, settings, decisions)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         with self._waiting(), self._reading():
-            decisions = checks.batches(x, self.device)
-            checks.same_shape(tuple(decisions.shape[2:]), self.image_shape)
-            return self._names(self._infer(decisions, among, self.inference))
+            return self._asking.infer(x, among, self.inference, lambda batches: batches, leading=2)
 
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
@@ -264,7 +287,8 @@ class SupSup:
         Scores and optimiser state stay with a mask, so a task that comes back is taken up where it was left.
         """
         with self.state.changing:
-            images = self._images(x, learning=True)
+            images = checks.images(x, self.device)
+            checks.same_shape(tuple(images.shape[1:]), self.image_shape)
             labels = checks.labels(y, len(images), self.device)
             checks.label_range(labels, checks.outputs_for(self.net, images, self.image_shape), "observed")
             if len(images) == 1:
@@ -350,31 +374,11 @@ class SupSup:
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
         return WAITING.reading()
 
-    def _answers(self, images: Tensor, index: int) -> tuple[Tensor, Tensor]:
-        """The largest probability and its label for each image, under one mask."""
-        run = partial(self.state.switched.run, self.bank, index)
-        outputs = torch.cat([run(piece) for piece in self.net.pieces(images)])
-        confidence, labels = outputs.softmax(-1).max(-1)
-        return confidence, labels
-
-    def _infer(self, decisions: Tensor, among: Sequence[str] | None, how: Inference) -> Tensor:
-        """The index of the task of each of r batches [r, b, …]."""
-        tasks = self.state.tasks
-        if not len(tasks):
-            raise SupSupError("no task has been learned yet; call learn or observe first")
-        among = checks.among_tasks(among)
-        members = None if among is None else tasks.indices(among)
-        return infer(self.net, self.bank, decisions, members, tasks.most_classes(among), how)
-
-    def _names(self, indices: Tensor) -> list[str]:
-        return [self.state.tasks.at(index).name for index in indices.tolist()]
-
-    def _images(self, x: Array, learning: bool = False) -> Tensor:
-        if not learning and not len(self.state.tasks):
-            raise SupSupError("no task has been learned yet; call learn or observe first")
-        images = checks.images(x, self.device)
-        checks.same_shape(tuple(images.shape[1:]), self.image_shape)
-        return images
+    def _about(self) -> checks.Learner:
+        """What has to be known to make tasks of raw data for this model."""
+        net, shape, tasks = self.net, self.image_shape, self.state.tasks
+        learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
+        return checks.Learner(partial(net.run, weights=net.weights), net.module, self.device, learned)
 
 
 def load(
@@ -392,5 +396,5 @@ def load(
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
     """Several models on one frozen network learn a task, each with its own recipe; in one go where they allow it."""
     for model in models:
-        checks.stream_to_learn([task], model.state.tasks, model.net, model.image_shape)
+        checks.stream_to_learn([task], model.state.tasks, model.net, model._about())
     train_together([model._learning for model in models], task, advance)

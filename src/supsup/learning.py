@@ -14,6 +14,7 @@ from supsup.data import Task
 from supsup.errors import SupSupError
 from supsup.scores import RunningMean, initial_scores, transferred
 from supsup.state import ModelState
+from supsup.tasks import Facts
 from supsup.training import Job, Trained, train_masks
 
 
@@ -25,12 +26,22 @@ class Learning:
         self._earlier_scores = RunningMean()  # of all tasks learned, for transfer="scores"
 
     def learn(
-        self, tasks: Sequence[Task], *, precision: torch.dtype | None = None, show_progress: bool | None = None
+        self,
+        tasks: Sequence[Task],
+        *,
+        precision: torch.dtype | None = None,
+        show_progress: bool | None = None,
+        callback: progress.Callback | None = None,
     ) -> None:
-        """Train a mask for each task; with transfer one after the other, else many at once."""
+        """Train a mask for each task; with transfer one after the other, else many at once.
+
+        callback  hears of the steps, for one task
+        """
         net, recipe = self.state.net, self.state.settings.recipe
         groups = [tasks] if recipe.transfer == "none" else [[task] for task in tasks]
-        with progress.bar("learning", len(tasks), show=show_progress) as advance:
+        alone = len(tasks) == 1
+        watched = progress.steps(tasks[0].name, self.job(tasks[0]).steps, show_progress, callback) if alone else None
+        with watched or progress.bar("learning", len(tasks), show=show_progress) as advance:
             for group in groups:
                 jobs = [self.job(task) for task in group]
                 with closing(train_masks(net, jobs, precision, advance)) as groups_trained:
@@ -49,8 +60,9 @@ class Learning:
             assert trained.scores is not None
             scores = scores.with_more(trained.scores)
         classes = {task.name: task.classes for task in trained.tasks}
+        facts = {task.name: Facts(task.names, task.inputs) for task in trained.tasks}
         with uninterrupted():
-            self.state.add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
+            self.state.add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape, facts)
             self._earlier_scores = scores
             self.state.commit()
 

@@ -7,6 +7,7 @@ paper's, for gradients; `LEVELS` are the same as values to compare one mask's ou
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from supsup.errors import SupSupError
 
 Objective = Callable[[Tensor, int], Tensor]
+_FEW = 3  # candidates, of which none stands out by deviations
 
 
 def entropy(outputs: Tensor, classes: int) -> Tensor:
@@ -59,6 +61,35 @@ def gradient(name: str, outputs: Tensor, classes: int) -> Tensor:
     top = p.amax(-1, keepdim=True)
     largest = (p == top).to(p.dtype)  # several where they share the maximum, as autograd has it
     return top * (p - largest / largest.sum(-1, keepdim=True))
+
+
+class Standing(NamedTuple):
+    """How far the best of k candidates stands out: its number, the mean and the variance of all, each [r]."""
+
+    best: Tensor
+    mean: Tensor
+    variance: Tensor
+    candidates: int
+
+    @classmethod
+    def of(cls, best: Tensor, scores: Tensor) -> Standing:
+        """From the scores [r, k] of all candidates, the larger the better."""
+        variance, mean = torch.var_mean(scores, 1, correction=0)
+        return cls(best, mean, variance, scores.shape[1])
+
+    def confidence(self) -> Tensor:
+        """The chance [r] that the best of k − 1 wrong candidates, normal with the others' mean and deviation, is worse.
+
+        Two others or one have no deviation to speak of: then the softmax of the best number against the others' mean.
+        """
+        k = self.candidates
+        above = (self.best - self.mean).double() * (k / (k - 1))  # the mean of the others
+        if k <= _FEW:
+            return ((k - 1) * (-above).exp() + 1).reciprocal().float()
+        variance = self.variance.double() * (k / (k - 1)) - above.square() / k
+        deviations = above / variance.clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+        logarithm: Tensor = torch.special.log_ndtr(deviations)
+        return ((k - 1) * logarithm).exp().float()
 
 
 def _need_superfluous(outputs: Tensor, classes: int) -> None:

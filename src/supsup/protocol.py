@@ -5,24 +5,90 @@ Grading knows nothing else of them but the protocols after it, for what only som
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from supsup.data import Part, Task
+from supsup.data.labels import Label
+from supsup.objectives import Standing
+from supsup.tasks import Facts
 from supsup.training.recipe import Recipe
+from supsup.validation import choice
+
+Outputs = Literal["classes", "all"]  # which outputs may answer: those of the task's classes, or, as in the paper, all
+check_outputs = choice(*get_args(Outputs))
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer per image: the label, the task whose mask gave it, and the probability of the label under it."""
+    """One answer per image: the label, the task whose mask gave it, and the probability of the label under it.
+
+    labels         0 … classes − 1 of the task; `names` are the user's own
+    probabilities  [images, most classes of these tasks]: of each class of the image's task; 0 for classes that a task
+                   does not have; empty where a learner does not say
+    standing       how far the inferred task stands out; None where it was given or there is one only
+    facts          of the tasks in `tasks`, by name
+    """
 
     labels: Tensor
     tasks: list[str]
     confidence: Tensor
+    probabilities: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    standing: Standing | Tensor | None = None
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        probabilities: Tensor,
+        tasks: list[str],
+        facts: Mapping[str, Facts],
+        standing: Standing | Tensor | None = None,
+    ) -> Prediction:
+        """The most probable class of each image."""
+        confidence, labels = probabilities.max(-1)
+        return cls(labels, tasks, confidence, probabilities, standing, facts)
+
+    @cached_property
+    def names(self) -> list[Label]:
+        """What the user calls the class of each image."""
+        none = Facts()
+        return [self.facts.get(task, none).called(label) for task, label in zip(self.tasks, self.labels.tolist())]
+
+    @cached_property
+    def task_confidence(self) -> Tensor:
+        """How sure the task of each image is, 0 to 1: 1 where it was given (docs/inference.md)."""
+        if isinstance(self.standing, Tensor):
+            return self.standing
+        return torch.ones_like(self.confidence) if self.standing is None else self.standing.confidence()
+
+
+def answer_among(outputs: Tensor, classes: Mapping[str, int], facts: Mapping[str, Facts]) -> Prediction:
+    """Task and label at once, where tasks have outputs of their own: [images, all classes], block after block.
+
+    The largest output says both. Probabilities are those of the classes given the task.
+    """
+    joint = outputs.softmax(-1)
+    names, sizes = list(classes), list(classes.values())
+    best = joint.argmax(-1)
+    owner = torch.arange(len(sizes), device=best.device).repeat_interleave(torch.tensor(sizes, device=best.device))[
+        best
+    ]
+    padded = torch.stack(
+        [pad(block, (0, max(sizes) - block.shape[1])) for block in outputs.split(sizes, -1)], 1
+    )  # [images, tasks, most classes]
+    mine = padded[torch.arange(len(owner), device=owner.device), owner]
+    absent = torch.arange(max(sizes), device=owner.device) >= torch.tensor(sizes, device=owner.device)[owner][:, None]
+    probabilities = mine.masked_fill(absent, -torch.inf).softmax(-1)
+    shares = torch.stack([block.sum(-1) for block in joint.split(sizes, -1)], 1)
+    share = shares[torch.arange(len(owner), device=owner.device), owner]
+    return Prediction.of(probabilities, [names[i] for i in owner.tolist()], facts, share)
 
 
 @runtime_checkable
@@ -58,6 +124,14 @@ class InfersBatches(Protocol):
 
     def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]:
         """A name for each of r batches [r, b, …]."""
+
+
+@runtime_checkable
+class TakesRaw(Protocol):
+    """Takes some tasks' inputs as the user has them, not as the network sees them."""
+
+    def takes_raw(self, task: str) -> bool:
+        """Whether this task's are."""
 
 
 @runtime_checkable

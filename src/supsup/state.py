@@ -20,7 +20,7 @@ from supsup.bank import Bank
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.devices import resolve
-from supsup.errors import SupSupError
+from supsup.errors import SupSupError, printable
 from supsup.file import convert, copying
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile, write_new
@@ -29,9 +29,10 @@ from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference
 from supsup.switching import SwitchedNets
-from supsup.tasks import LearnedTask, TaskTable, check_classes, check_name, now
+from supsup.tasks import NO_FACTS, Facts, LearnedTask, TaskTable, check_classes, check_name, now
 from supsup.training.recipe import Recipe
 
+_NAMED = 5  # tasks that a summary lists
 _ONE_AT_A_TIME = new_lock()  # models that learn on a GPU: graphs are captured and torch is watched for all threads
 _LEFT_TO_THE_PARENT: list[ModelFile] = []  # SQLite must not even close, in a forked process, what another opened
 
@@ -150,19 +151,42 @@ class ModelState:
             allocation=asdict(settings.allocation),
         )
 
+    def summary(self, kind: str) -> str:
+        """What the model holds, in a line."""
+        net, names = self.net, self.tasks.names
+        weights = sum(shape.numel() for shape in net.shapes.values())
+        some = ", ".join(map(printable, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
+        size = len(names) * sum(-(-shape.numel() // 8) for shape in net.shapes.values())
+        origin = "pretrained" if net.pretrained else f"seed {net.seed}"
+        told = [
+            f"{type(net.module).__name__} of {weights:,} masked weights, {origin}",
+            f"{len(names):,} task{'' if len(names) == 1 else 's'}" + (f": {some}" if names else ""),
+            f"{size:,} bytes of masks",
+            f"on {net.device}",
+            f"in {self._file.path}" if self._file is not None else "in no file",
+        ]
+        return f"{kind}({'; '.join(told)})"
+
     def add(
         self,
         classes: Mapping[str, int],
         packed: Tensor,
         statistics: Mapping[str, Tensor],
         image_shape: tuple[int, ...],
+        facts: Mapping[str, Facts] | None = None,
     ) -> None:
-        """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …]."""
+        """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …].
+
+        facts  what a task has of its own beside its mask, by name, for those that have some
+        """
         for name, count in classes.items():
             check_name(name)
             check_classes(name, count, least=0)  # a task that is observed has none at first
         learned_at = now()
-        tasks = self.tasks.adding(LearnedTask(name, count, learned_at) for name, count in classes.items())
+        own = facts or {}
+        tasks = self.tasks.adding(
+            LearnedTask(name, count, learned_at, facts=own.get(name, NO_FACTS)) for name, count in classes.items()
+        )
         masks = self.bank.adding(packed, statistics)
         with self.lock.writing():
             masks()

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from supsup.concurrency.interrupts import uninterrupted
+from supsup.data.inputs import Inputs, key_of
+from supsup.data.labels import Label, Names
 from supsup.errors import SupSupError, printable
 from supsup.validation import shown
 
@@ -24,9 +26,30 @@ _WRITABLE = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a task has of its own beside its mask; a file keeps it with the mask.
+
+    names   of the classes, as the user calls them; None: their numbers
+    inputs  what becomes of raw inputs before the network sees them; None: they are given as it sees them
+    recipe  how the mask was trained, as plain values, where that is the task's own
+    """
+
+    names: Names | None = None
+    inputs: Inputs | None = None
+    recipe: Mapping[str, str | int | float | None] | None = None
+
+    def called(self, label: int) -> Label:
+        """What the user calls a class."""
+        return label if self.names is None or label >= len(self.names) else self.names[label]
+
+
+NO_FACTS = Facts()
+
+
 @dataclass
 class LearnedTask:
-    """The facts of one task.
+    """A task that was learned.
 
     learned_at  UTC, as `now` writes it
     extras      tensors that the user keeps with the task
@@ -36,6 +59,10 @@ class LearnedTask:
     classes: int
     learned_at: str
     extras: dict[str, Tensor] = field(default_factory=dict)
+    facts: Facts = NO_FACTS
+
+
+Views = list[tuple[Inputs | None, list[int]]]  # tasks, by index, whose inputs are treated alike
 
 
 class TaskTable:
@@ -48,6 +75,7 @@ class TaskTable:
     def __init__(self, tasks: Iterable[LearnedTask] = ()) -> None:
         self._rows: tuple[list[LearnedTask], dict[str, int]] = ([], {})  # in order, and their indices by name
         self._unsaved: dict[str, object] = {}  # by name, a mark for what the model's file does not have as it is
+        self._views: tuple[object, Views] = (None, [])  # of all tasks, and of which rows
         self.adding(tasks)()
 
     def __len__(self) -> int:
@@ -81,6 +109,17 @@ class TaskTable:
     def at(self, index: int) -> LearnedTask:
         """The task with an index."""
         return self._rows[0][index]
+
+    def views(self, members: Sequence[int] | None = None) -> Views:
+        """Tasks (all by default) by what becomes of their raw inputs, in the order of the first of each kind."""
+        rows = self._rows[0]
+        if members is not None:
+            return _views(rows, members)
+        of, views = self._views
+        if of is not rows:
+            views = _views(rows, range(len(rows)))
+            self._views = rows, views
+        return views
 
     def most_classes(self, names: Iterable[str] | None = None) -> int:
         """The most classes that one of these tasks has (of all by default)."""
@@ -186,6 +225,14 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
         return sum(1 for _ in self)
 
 
+def _views(tasks: Sequence[LearnedTask], members: Iterable[int]) -> Views:
+    found: dict[object, tuple[Inputs | None, list[int]]] = {}
+    for index in members:
+        inputs = tasks[index].facts.inputs
+        found.setdefault(key_of(inputs), (inputs, []))[1].append(index)
+    return list(found.values())
+
+
 def _index(indices: Mapping[str, int], name: str) -> int:
     if not isinstance(name, str) or name not in indices:
         raise unknown_task(name, list(indices))
@@ -195,7 +242,7 @@ def _index(indices: Mapping[str, int], name: str) -> int:
 def check_name(name: object) -> None:
     """An error unless a task can be learned, saved and loaded again under this name."""
     if not isinstance(name, str) or not name:
-        raise SupSupError(f"a task needs a name that is text and not empty; got {printable(repr(name))}")
+        raise SupSupError(f"a task needs a name that is text and not empty; got {shown(name)}")
     if "\0" in name or len(name) > _LONGEST_NAME or name != name.encode(errors="replace").decode():
         raise SupSupError(
             f"the name {printable(repr(name), 60)} is not text that can be written: without NUL, of at most "

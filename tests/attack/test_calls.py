@@ -185,6 +185,17 @@ def labels(count: int) -> list[Any]:
 SHAPE = (6, 1, 4, 4)
 
 
+def no_inputs() -> list[Any]:
+    """What cannot be learned from: numbers of any kind can."""
+    whole = (torch.uint8, torch.int64, torch.bool, np.dtype(np.int32), np.dtype(bool), np.dtype(np.uint16))
+    return [value for value in images(SHAPE) if getattr(value, "dtype", None) not in whole]
+
+
+def no_classes(y: Tensor) -> list[Any]:
+    """What is no label for each image, or one class alone."""
+    return [*labels(len(y)), y[1:], y[:, None], y.float(), [*range(5), None]]
+
+
 @dataclass
 class World:
     """Small models that have learned two tasks each, and good arguments for every call."""
@@ -374,7 +385,12 @@ def data_calls(w: World) -> dict[str, Calls]:
         np.dtype(np.uint16),
     )
     arrays_of_images = [*(v for v in images(SHAPE) if getattr(v, "dtype", None) not in fine), x[0, 0, 0], x[:0], x[:3]]
-    arrays_of_labels = [v for v in labels(len(y)) if getattr(v, "dtype", None) not in (torch.int64, torch.bool)]
+    of_one_class = (torch.int64, torch.bool, np.dtype(object), np.dtype("<U1"))  # names that the other half may add to
+    arrays_of_labels = [
+        v
+        for v in labels(len(y))
+        if getattr(v, "dtype", None) not in of_one_class and not (isinstance(v, list) and v[:1] == ["a"])
+    ]
     folder = {"path": w.folder}
     return {
         "data.arrays": Calls(
@@ -382,7 +398,7 @@ def data_calls(w: World) -> dict[str, Calls]:
             pair,
             {
                 **dict.fromkeys(("train_x", "test_x"), arrays_of_images),
-                **{key: [*arrays_of_labels, y - 1, y[1:], y[:, None]] for key in ("train_y", "test_y")},
+                **{key: [*arrays_of_labels, y[1:], y[:, None]] for key in ("train_y", "test_y")},
                 "name": NAME,
                 "normalise": FLAG,
             },
@@ -441,7 +457,7 @@ def data_calls(w: World) -> dict[str, Calls]:
             Part,
             {"images": x, "labels": y},
             {
-                "images": no_images,
+                "images": [v for v in no_images if getattr(v, "dtype", None) != torch.int64],
                 "labels": [None, *[v for v in no_index if not _negative(v)]],
                 **dict.fromkeys(("gain", "offset"), no_scale),
                 "rows": no_index,
@@ -535,7 +551,27 @@ def model_calls(w: World) -> dict[str, Calls]:
         "SupSup.learn images": Calls(
             lambda x, y: m.learn((x, y), task="new"),
             {"x": x, "y": y},
-            {"x": [*images(SHAPE), x[:, :, :2]], "y": labels(len(y))},
+            {"x": [*no_inputs(), x[:, :, :2]], "y": no_classes(y)},
+        ),
+        "SupSup.learn forms": Calls(
+            lambda **how: m.learn((x, y), task="new", **how),
+            {},
+            {
+                "layout": ["", "CHWN", 3, object(), Hostile(), ["NCHW"]],
+                "normalise": [None, "yes", "", 1, 0.5, object(), Hostile(), []],
+            },
+        ),
+        "data.task": Calls(
+            lambda **how: data.task(**({"data": (x, y), "name": "t"} | how)),
+            {},
+            {
+                "data": [value for value in no_task if not isinstance(value, str)],
+                "name": NAME,
+                "test": [*OBJECT, (x[:, :, 1:], y), (x, y + 1), (x[:2], y)],
+                "layout": ["", "CHWN", 3],
+                "normalise": [None, "yes", 1],
+                "tokens": [*FLAG, True],
+            },
         ),
         "SupSup.learn_many": Calls(
             m.learn_many,
@@ -626,7 +662,7 @@ def hop_calls(w: World) -> dict[str, Calls]:
         "HopSupSup.learn images": Calls(
             lambda x, y: h.learn((x, y), task="new"),
             {"x": x, "y": y},
-            {"x": [*images(SHAPE), x[:1]], "y": labels(len(y))},
+            {"x": [*no_inputs(), x[:1]], "y": no_classes(y)},
         ),
         "HopSupSup.predict": Calls(
             h.predict, {"x": x}, {"x": [*images(SHAPE), x[:1]], "task": TASK, "among": AMONG, "units": units}

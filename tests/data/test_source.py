@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from supsup import data
 from supsup.data import Part, Source, arrays
 from supsup.errors import SupSupError
 
@@ -46,7 +47,32 @@ def test_labels_of_any_whole_kind(dtype: str) -> None:
 
 def test_classes_count_those_seen_only_in_the_test_images() -> None:
     x = np.zeros((2, 2))
-    assert arrays(x, [0, 1], x, [0, 4]).classes == 5
+    assert arrays(x, [0, 1], x, [0, 2]).classes == 3
+    gaps = arrays(x, [0, 1], x, [0, 4])
+    assert (gaps.classes, gaps.names, gaps.test_labels.tolist()) == (3, (0, 1, 4), [0, 2])
+
+
+def test_names_of_classes_go_with_the_tasks() -> None:
+    made = arrays(np.zeros((4, 2)), ["d", "b", "a", "c"], np.zeros((2, 2)), ["a", "b"])
+    assert (made.classes, made.names) == (4, ("a", "b", "c", "d"))
+    assert [task.names for task in data.split(made, 2)] == [("a", "b"), ("c", "d")]
+    assert data.permuted(made, 1)[0].names == made.names
+
+
+def test_tables_are_normalised_feature_by_feature() -> None:
+    """One mean for all features of wine loses a third of the answers."""
+    x = np.random.default_rng(0).normal([0, 50, -3], [1e-3, 100, 5], (500, 3))
+    part = data.permuted(arrays(x, np.arange(500) % 2, x, np.arange(500) % 2), 1)[0].train
+    seen, _ = part.tensors()
+    assert seen.mean(0).abs().max() < 1e-5
+    assert (seen.std(0) - 1).abs().max() < 0.01
+
+
+def test_channels_may_be_last() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (4, 8, 9, 3), dtype=np.uint8)
+    assert source(x).shape == source(x, layout="NHWC").shape == (3, 8, 9)
+    assert torch.equal(source(x).train_images, torch.from_numpy(x).movedim(-1, 1))
+    assert source(x, layout="NCHW").shape == (8, 9, 3)
 
 
 @pytest.mark.parametrize(
@@ -100,20 +126,20 @@ def test_read_only_and_reversed_arrays() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((3, 2)), LABELS, r"train_y has shape \[4\] for 3 images; give one label for each"),
-        (np.zeros((4, 2)), LABELS[:, None], r"train_y has shape \[4, 1\] for 4 images"),
-        (np.zeros((0, 2)), LABELS[:0], r"train_x is empty \(shape \[0, 2\]\)"),
-        (np.zeros(4), LABELS, r"train_x has shape \[4\]; give \[n, features\]"),
-        (np.array([[0, 1], [np.nan, 2], [3, np.inf], [0, 0]]), LABELS, r"2 values .* first at index \[1, 0\]"),
-        (np.full((4, 2), 1e300), LABELS, "8 values that are NaN or infinite as float32"),
-        (np.array([["a", "b"]] * 4), LABELS, "train_x holds <U1 values"),
-        (np.array([[None, 1]] * 4), LABELS, "train_x holds object values"),
-        (np.zeros((4, 2), complex), LABELS, "train_x holds complex128 values"),
-        (torch.zeros(4, 2, dtype=torch.complex64), LABELS, "train_x holds torch.complex64 values"),
-        ([[1, 2], [3]], LABELS, "give rows of equal length"),
-        (np.zeros((4, 2)), np.array([0, 1, -1, 7]), "train_y has labels from -1 to 7; number the classes 0, 1, 2"),
-        (np.zeros((4, 2)), np.array([0.0, 1.5, 2, 1]), r"train_y holds real numbers \(up to 2\); give whole numbers"),
-        (np.zeros((4, 2)), np.array([]), r"train_y has shape \[0\]"),
+        (np.zeros((3, 2)), LABELS, "train_y has 4 labels for 3 images; give one label for each"),
+        (np.zeros((4, 2)), LABELS[:, None], r"train_y have shape \[4, 1\]; give one label"),
+        (np.zeros((0, 2)), LABELS[:0], r"train_x: inputs have shape \[0, 2\]"),
+        (np.zeros(4), LABELS, r"train_x: inputs have shape \[4\]; give a batch"),
+        (np.array([[0, 1], [np.nan, 2], [3, np.inf], [0, 0]]), LABELS, "train_x: 2 of 4 inputs hold NaN"),
+        (np.full((4, 2), 1e300), LABELS, "4 of 4 inputs hold .* such as float32 cannot hold"),
+        (np.array([["a", "b"]] * 4), LABELS, "train_x: inputs must be an array of numbers, not of <U1"),
+        (np.array([[None, 1]] * 4), LABELS, "train_x: .* not of object"),
+        (np.zeros((4, 2), complex), LABELS, "train_x: .* not of complex128"),
+        (torch.zeros(4, 2, dtype=torch.complex64), LABELS, "train_x: .* torch.complex64"),
+        ([[1, 2], [3]], LABELS, "inputs differ in shape"),
+        (np.zeros((4, 2)), np.array([0, 0, 0, 0]), "give at least two classes"),
+        (np.zeros((4, 2)), np.array([0.0, 1.5, 2, 1]), "train_y are real numbers .*; give classes: whole numbers"),
+        (np.zeros((4, 2)), np.array([], int), r"train_y have shape \[0\]"),
     ],
 )
 def test_errors_say_what_is_wrong_and_where(x: Any, y: Any, message: str) -> None:

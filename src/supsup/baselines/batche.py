@@ -17,7 +17,7 @@ from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.protocol import Prediction
+from supsup.protocol import Outputs, Prediction, check_outputs
 from supsup.tasks import check_among
 from supsup.training import Recipe
 from supsup.training.trainee import State
@@ -59,7 +59,6 @@ class BatchE(Rival):
         self.first_matters = base == "trained"
         self.scaled = self._scaled_with(last)
         self.inference = checks.setting(inference, TaskInference, "inference")
-        self._classes: dict[str, int] = {}
 
     def begin(self, task: Task) -> State:
         """Rank-one matrices of random signs."""
@@ -79,7 +78,6 @@ class BatchE(Rival):
             own.add(self.head)
         self.shared = {name: value if name in own else state[name] for name, value in self.shared.items()}
         self.own[task.name] = {name: state[name] for name in own}
-        self._classes[task.name] = task.classes
 
     def effective(self, state: Mapping[str, Tensor]) -> State:
         weights = super().effective(state)
@@ -136,26 +134,34 @@ class BatchE(Rival):
                 raise SupSupError("no task has been learned yet; call learn first")
             names = self.tasks if asked is None else asked
             check_among(names, self.own)
-            indices = decide(self, x, names, max(self._classes[name] for name in names), settings)
+            indices = decide(self, x, names, self.most_classes(names), settings)
         return [names[i] for i in indices.tolist()]
 
     @torch.no_grad()
-    def predict(self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+    def predict(
+        self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None, outputs: Outputs = "classes"
+    ) -> Prediction:
         """A label for every image, with the task known or inferred for each image on its own.
 
-        among  where it is not known: only these tasks come into question (all by default)
+        among    where it is not known: only these tasks come into question (all by default)
+        outputs  "all": also those that stand for no class may answer, as the paper grades
         """
         if task is not None:
-            return super().predict(x, task)
+            return super().predict(x, task, outputs=outputs)
+        check_outputs(outputs, "outputs")
         with self.lock.reading():
             images = self.checked_images(x)
             names = self._inferred(images[:, None], among, {})
-            labels = torch.empty(len(images), dtype=torch.int64, device=self.device)
-            confidence = torch.empty(len(images), device=self.device)
-            for name in set(names):
+            found = set(names)
+            width = self.most_classes(found) if outputs == "classes" else self.outputs_for(images)
+            probabilities = torch.zeros(len(images), width, device=self.device)
+            for name in found:
                 rows = torch.tensor([i for i, used in enumerate(names) if used == name], device=self.device)
-                confidence[rows], labels[rows] = self.answers(images[rows], self.state_of(name))
-        return Prediction(labels, names, confidence)
+                classes = self.learned[name].classes if outputs == "classes" else None
+                some = self.probabilities(images[rows], self.state_of(name), classes)
+                probabilities[rows, : some.shape[1]] = some
+            unknown = torch.full((len(names),), torch.nan, device=self.device)
+            return Prediction.of(probabilities, names, self.facts_of(found), unknown)
 
     @property
     def bytes(self) -> int:

@@ -66,6 +66,7 @@ class UpperBound(Rival):
         )
         lower.shared = dict(self.shared)
         lower.own = {task: {self.head: state[self.head]} for task, state in self.own.items()}
+        lower.learned = dict(self.learned)
         return lower
 
     @property

@@ -18,7 +18,7 @@ from supsup.baselines import storage
 from supsup.baselines.rival import Rival
 from supsup.checks import Array
 from supsup.data import Task
-from supsup.protocol import Prediction
+from supsup.protocol import Outputs, Prediction, answer_among
 from supsup.training import Recipe
 from supsup.training.trainee import State
 from supsup.validation import choice, real
@@ -99,27 +99,25 @@ class Consolidation(Rival):
         """How much the task just learned needs each weight."""
 
     @torch.no_grad()
-    def predict(self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+    def predict(
+        self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None, outputs: Outputs = "classes"
+    ) -> Prediction:
         """A label for every image and, where labels are unshared, the task whose output is the largest.
 
-        among  where the task is not given: only the outputs of these may answer (of all tasks by default)
+        among    where the task is not given: only the outputs of these may answer (of all tasks by default)
+        outputs  "all": where labels are shared, also those that stand for no class may answer, as the paper grades
         """
         among = checks.among_tasks(among)
         with self.lock.reading():
             name = self.answering(task, among)
             if self.labels == "shared":
-                return super().predict(x, task, among=among)
+                return super().predict(x, task, among=among, outputs=outputs)
             images = self.checked_images(x)
-            asked = [name] if task is not None else self.tasks if among is None else list(among)
-            closed = torch.full((self.shared[self.head].shape[0],), -torch.inf, device=self.device)
-            owner = torch.zeros(len(closed), dtype=torch.int64, device=self.device)
-            start = owner.clone()
-            for number, each in enumerate(asked):
-                outputs = self._outputs[each]
-                span = slice(outputs.start, outputs.stop)
-                closed[span], owner[span], start[span] = 0, number, outputs.start
-            confidence, chosen = self.answers(images, self.shared | {OPEN: closed})
-            return Prediction(chosen - start[chosen], [asked[i] for i in owner[chosen].tolist()], confidence)
+            asked = [name] if task is not None else self.tasks if among is None else list(dict.fromkeys(among))
+            columns = [output for each in asked for output in self._outputs[each]]
+            answers = self.outputs_with(images, self.shared)[:, columns]
+            classes = {each: len(self._outputs[each]) for each in asked}
+            return answer_among(answers, classes, self.facts_of(asked))
 
     @property
     def bytes(self) -> int:

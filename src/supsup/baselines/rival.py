@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -29,8 +29,8 @@ from supsup.errors import SupSupError
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.known import known_throughout
-from supsup.protocol import Prediction
-from supsup.tasks import check_among, unknown_task
+from supsup.protocol import Outputs, Prediction, check_outputs
+from supsup.tasks import Facts, LearnedTask, check_among, now, unknown_task
 from supsup.training import Recipe
 from supsup.training.captured import Lane
 from supsup.training.trainee import State
@@ -81,6 +81,7 @@ class Rival(ABC):
         filled = initial.weights(net, self.seed, self.filling, self.device, self.head_filling)
         self.shared: State = filled | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
+        self.learned: dict[str, LearnedTask] = {}  # what is known of each of them
         self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
         self.lanes: list[Lane] = []  # the same on another network on a GPU
         self.captures: bool | None = None  # whether that network can be captured, once it was tried
@@ -149,6 +150,7 @@ class Rival(ABC):
         closed = self.closed(task, state)
         with self.lock.writing():
             self.finish(task, closed)
+            self.learned[task.name] = LearnedTask(task.name, task.classes, now(), facts=Facts(task.names))
 
     def closed(self, task: Task, state: State) -> State:
         """A trained state with all that takes its time to compute from it."""
@@ -231,15 +233,29 @@ class Rival(ABC):
         yield from learn_independent(self, tasks[len(alone) :])
 
     @torch.no_grad()
-    def predict(self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+    def predict(
+        self, x: Array, task: str | None = None, *, among: Sequence[str] | None = None, outputs: Outputs = "classes"
+    ) -> Prediction:
         """A label for every image, with the task given where the method needs it.
 
-        among  where it is not given: only these tasks come into question (all by default)
+        among    where it is not given: only these tasks come into question (all by default)
+        outputs  "all": also those that stand for no class may answer, as the paper grades
         """
+        check_outputs(outputs, "outputs")
         with self.lock.reading():
-            name = self.answering(task, checks.among_tasks(among))
-            confidence, labels = self.answers(self.checked_images(x), self.state_of(name))
-        return Prediction(labels, [name] * len(labels), confidence)
+            asked = checks.among_tasks(among)
+            name = self.answering(task, asked)
+            classes = self.most_classes([name] if task is not None else asked) if outputs == "classes" else None
+            probabilities = self.probabilities(self.checked_images(x), self.state_of(name), classes)
+            return Prediction.of(probabilities, [name] * len(probabilities), self.facts_of([name]))
+
+    def most_classes(self, tasks: Iterable[str] | None) -> int:
+        """The most classes that one of these tasks has (of all by default)."""
+        return max(self.learned[name].classes for name in (self.own if tasks is None else tasks))
+
+    def facts_of(self, tasks: Iterable[str]) -> dict[str, Facts]:
+        """What the tasks have of their own, for an answer."""
+        return {name: self.learned[name].facts for name in tasks}
 
     def checked_images(self, x: Array) -> Tensor:
         """Images on the device, or an error if the network does not take them."""
@@ -252,10 +268,13 @@ class Rival(ABC):
         """How many outputs the network gives for such images, or an error if it does not take them."""
         return checks.outputs_of(lambda x: self.run_with(self.shared, x), images)
 
-    def answers(self, images: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """The largest probability and its output for each image."""
-        pieces = [self.run(state, piece).softmax(-1).max(-1) for piece in images.split(_IMAGES)]
-        return torch.cat([piece.values for piece in pieces]), torch.cat([piece.indices for piece in pieces])
+    def outputs_with(self, images: Tensor, state: State) -> Tensor:
+        """All outputs for each image."""
+        return torch.cat([self.run(state, piece) for piece in images.split(_IMAGES)])
+
+    def probabilities(self, images: Tensor, state: State, classes: int | None) -> Tensor:
+        """Of each class (None: of every output) for each image."""
+        return self.outputs_with(images, state)[:, :classes].softmax(-1)
 
     def answering(self, task: str | None, among: Sequence[str] | None = None) -> str:
         """The task to answer for, or an error that says what to do.
@@ -277,7 +296,7 @@ class Rival(ABC):
 
     def check(self, task: Task) -> None:
         """An error if a task cannot be learned."""
-        checks.task_to_learn(given(task, Task, "the task"), None, self.own, None, self.device)
+        checks.task_to_learn(task, None, self.own)
         checks.finite(task, self.device)
         first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
         outputs = self.outputs_for(first.to(self.device)) - self.label_offset(task)

@@ -19,11 +19,14 @@ import supsup.file.repair
 from supsup.cli.talking import Yes, agreed, interruptible, say, shown
 from supsup.errors import SupSupError
 from supsup.file import codec
+from supsup.file.convert import facts_of
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND, read
+from supsup.tasks import Facts
 
 File = Annotated[Path, Argument(help="A model file.")]
 _MOST_OF_A_LINE = 2000  # characters
+_NAMED = 5  # classes of a task that are listed
 
 
 def tasks(file: File) -> None:
@@ -33,12 +36,15 @@ def tasks(file: File) -> None:
         if model.header.kind == KIND:
             for heading in ("classes", "learned"):
                 table.add_column(heading, justify="right", no_wrap=True)
+            table.add_column("labels and inputs")
             for task in read(model).tasks:
-                table.add_row(shown(task.name), f"{task.classes}", shown(task.learned_at[:10]))
+                own = _facts(task.facts)
+                table.add_row(shown(task.name), f"{task.classes}", shown(task.learned_at[:10]), own)
             Console().print(table)
             return
         for heading in ("classes", "density %", "bytes", "bits/weight", "learned"):
             table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("labels and inputs")
         weights = sum(model.header.sizes)
         for row in model.records():
             size = len(row.mask) + len(row.extras)
@@ -49,8 +55,21 @@ def tasks(file: File) -> None:
                 f"{size:,}",
                 f"{8 * len(row.mask) / weights:.4f}",
                 shown(row.created[:10]),
+                _facts(facts_of(row, model.header)),
             )
         Console().print(table)
+
+
+def _facts(facts: Facts) -> str:
+    """What the user calls a task's classes and what becomes of raw inputs, in a few words."""
+    names = [] if facts.names is None else [str(name) for name in facts.names[:_NAMED]]
+    labels = ", ".join(names) + (", …" if facts.names is not None and len(facts.names) > _NAMED else "")
+    told = [labels] if labels else []
+    if facts.inputs is not None:
+        count = facts.inputs.gain.numel()
+        kind = "tokens" if facts.inputs.tokens else f"raw, {count} mean{'' if count == 1 else 's'}"
+        told.append(f"{kind}{', channels last' if facts.inputs.channels_last else ''}")
+    return shown("; ".join(told))
 
 
 def info(file: File) -> None:
@@ -67,15 +86,20 @@ def info(file: File) -> None:
 def _lines(model: ModelFile) -> dict[str, str]:
     """What the masks of a SupSup model take."""
     header, coded, extras, bound, paper = model.header, 0, 0, 0.0, 0.0
+    named = raw = 0
     for row in model.records():
         packed = row.decoded(header, model.reference).packed
         coded, extras = coded + len(row.mask), extras + len(row.extras)
         bound += codec.entropy_bytes(packed, header.sizes)
+        facts = facts_of(row, header)
+        named, raw = named + (facts.names is not None), raw + (facts.inputs is not None)
         paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
     masks = {
         "masked weights": f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}",
         "inference": f"{header.inference.get('method')}, objective {header.inference.get('objective')}",
-        "tasks": f"{len(model.names):,}",
+        "tasks": f"{len(model.names):,}"
+        + (f", {named:,} with names of classes" if named else "")
+        + (f", {raw:,} from raw inputs" if raw else ""),
         "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
         "extras": f"{extras:,} bytes",
     }

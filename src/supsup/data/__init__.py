@@ -4,6 +4,8 @@ from supsup.data.augmentation import Augmentation
 from supsup.data.cifar100 import cifar100
 from supsup.data.digits import digits
 from supsup.data.folder import image_folder
+from supsup.data.inputs import Inputs
+from supsup.data.making import task
 from supsup.data.mnist import fashion_mnist, mnist
 from supsup.data.registry import SOURCES, named
 from supsup.data.source import Source, arrays
@@ -13,6 +15,7 @@ from supsup.data.task import Part, Task
 __all__ = [
     "SOURCES",
     "Augmentation",
+    "Inputs",
     "Part",
     "Source",
     "Stream",
@@ -27,4 +30,5 @@ __all__ = [
     "permuted",
     "rotated",
     "split",
+    "task",
 ]

@@ -14,7 +14,8 @@ from torch import Tensor
 from supsup import philox
 from supsup.data.augmentation import Augmentation, ResizedCrop
 from supsup.data.decode_many import cores, decode_all, needs_pillow, sizes_of
-from supsup.data.source import Source, measured_normalisation
+from supsup.data.inputs import measured_normalisation
+from supsup.data.source import Source
 from supsup.errors import SupSupError
 from supsup.validation import choice, flag, optional, real, text, whole
 from supsup.validation import path as checked_path
@@ -82,7 +83,7 @@ def image_folder(
     gain, offset = measured_normalisation(train) if normalisation == "measured" else _imagenet()
     varied = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
     labels = (listing.train_labels, listing.test_labels)
-    return Source(called, train, labels[0], test, labels[1], gain, offset, len(listing.classes), varied)
+    return Source(called, train, labels[0], test, labels[1], gain, offset, len(listing.classes), varied, listing.names)
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,11 @@ class _Listing:
     train_labels: Tensor
     test: list[str]
     test_labels: Tensor
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes, as text that a file can hold."""
+        return tuple(name.encode(errors="replace").decode() for name in self.classes)
 
 
 def _streamed(
@@ -123,6 +129,7 @@ def _streamed(
         gain,
         offset,
         len(listing.classes),
+        names=listing.names,
         train_files=train,
         test_files=test,
         crop=crop,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from supsup.data import forms
 from supsup.data.augmentation import Augmentation
+from supsup.data.inputs import Inputs, is_table, measured
+from supsup.data.labels import Names, check_names, encoded_together
+from supsup.data.layout import channels_first, is_last
 from supsup.data.task import Part
 from supsup.errors import SupSupError
-from supsup.validation import check_fields, flag, given, plain_tensor, text, whole
+from supsup.validation import check_fields, flag, given, text, whole
 
-_PIXELS_IN_A_CHUNK = 4096 * 784  # that are summed together
 _DIMENSIONS = (2, 3, 4)
-_LAYOUTS = "[n, features], [n, height, width] or [n, channels, height, width]"
+_LAYOUTS = "[n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,7 @@ class Source:
     Images are [n, features] or [n, channels, height, width], uint8 or float32; labels are int64.
     gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
     augmentation: how training images are varied; not at all when None.
+    names: of the classes, as the user calls them; None: their numbers.
     """
 
     name: str
@@ -38,11 +40,16 @@ class Source:
     offset: Tensor
     classes: int
     augmentation: Augmentation | None = None
+    names: Names | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, name=text, classes=whole(1))
+        if self.names is not None and len(check_names(self.names, "Source.names")) != self.classes:
+            raise SupSupError(f"Source.names has {len(self.names)} names for {self.classes} classes; give one each")
         for half in ("train", "test"):
             images, labels = (given(getattr(self, f"{half}_{what}"), Tensor, what) for what in ("images", "labels"))
+            if images.dtype == torch.int64:
+                raise SupSupError(f"images of source {self.name} must be uint8 or float32; tokens go into data.task")
             part = self.train_part(labels) if half == "train" else self.test_part(labels)  # which checks them
             if not len(part) or int(labels.min()) < 0 or int(labels.max()) >= self.classes:
                 raise SupSupError(
@@ -69,94 +76,49 @@ class Source:
 
 
 def arrays(
-    train_x: Any, train_y: Any, test_x: Any, test_y: Any, *, name: str = "arrays", normalise: bool = True
+    train_x: Any,
+    train_y: Any,
+    test_x: Any,
+    test_y: Any,
+    *,
+    name: str = "arrays",
+    normalise: bool = True,
+    layout: str | None = None,
 ) -> Source:
-    """A source from numpy arrays or torch tensors, which are copied.
+    """A source from arrays of any library, frames or lists, which are copied.
 
-    Images: [n, features], [n, height, width] or [n, channels, height, width] (channels first; [n, height, width,
-    channels] is not recognised: move the last axis yourself). uint8 pixels stay so, all others become float32.
-    Labels: whole numbers 0 … classes − 1. With `normalise` the pixels are shifted and scaled by the mean and standard
-    deviation of the training images, channel by channel where there are several; without it they stay as they are.
+    Images: [n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]: `layout` is
+    "NCHW" or "NHWC", and told from the shape where that leaves no doubt. uint8 stay so, all others become float32.
+    Labels: whole numbers or names of any kind. With `normalise` the pixels are shifted and scaled by the mean and
+    standard deviation of the training images, channel by channel where there are several, tables feature by feature;
+    without it they stay as they are.
     """
     normalise = flag(normalise, "normalise")
-    train_images, test_images = _images(train_x, "train_x"), _images(test_x, "test_x")
+    train_images, test_images = _images(train_x, "train_x", layout), _images(test_x, "test_x", layout)
     if train_images.shape[1:] != test_images.shape[1:]:
         raise SupSupError(
             f"images of train_x have shape {list(train_images.shape[1:])}, those of test_x "
             f"{list(test_images.shape[1:])}; bring them to one shape"
         )
-    train_labels = _labels(train_y, "train_y", len(train_images))
-    test_labels = _labels(test_y, "test_y", len(test_images))
-    gain, offset = measured_normalisation(train_images) if normalise else (torch.tensor(1.0), torch.tensor(0.0))
-    classes = int(max(train_labels.max(), test_labels.max())) + 1
-    return Source(name, train_images, train_labels, test_images, test_labels, gain, offset, classes)
+    (train_labels, test_labels), classes, names = encoded_together([train_y, test_y], ["train_y", "test_y"])
+    for images, labels, what in ((train_images, train_labels, "train_y"), (test_images, test_labels, "test_y")):
+        if len(labels) != len(images):
+            raise SupSupError(f"{what} has {len(labels)} labels for {len(images)} images; give one label for each")
+    inputs = Inputs(*measured(train_images)) if normalise else Inputs()
+    if inputs.gain.numel() > 1 and is_table(train_images):  # so that features can be rearranged
+        train_images, test_images, inputs = inputs.seen(train_images), inputs.seen(test_images), Inputs()
+    return Source(
+        name, train_images, train_labels, test_images, test_labels, inputs.gain, inputs.offset, classes, names=names
+    )
 
 
-def _tensor(values: Any, what: str) -> Tensor:
-    """The values as uint8, int64 or float32, on the CPU and in memory of their own."""
-    if isinstance(values, Tensor):
-        if values.is_complex():
-            raise SupSupError(f"{what} holds {values.dtype} values; give whole or real numbers")
-        plain = plain_tensor(values, what)
-        wide = torch.float32 if plain.is_floating_point() else torch.int64
-        kept = torch.uint8 if plain.dtype == torch.uint8 else wide
-        return plain.to("cpu", kept, copy=True).contiguous()
+def _images(values: Any, what: str, layout: str | None) -> Tensor:
     try:
-        array = np.asarray(values)
-    except Exception as error:  # what is no array makes numpy raise nearly anything
-        raise SupSupError(f"{what} is not an array ({error}); give rows of equal length") from error
-    if isinstance(values, np.ma.MaskedArray):
-        raise SupSupError(f"{what} is a masked array; fill its holes first, with filled(…)")
-    if array.dtype.kind not in "biuf":
-        raise SupSupError(f"{what} holds {array.dtype} values; give whole or real numbers")
-    if array.dtype != np.uint8:
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
-    return torch.from_numpy(np.array(array, order="C"))
-
-
-def _images(values: Any, what: str) -> Tensor:
-    images = _tensor(values, what)
+        images = forms.tensor(values)
+    except SupSupError as error:
+        raise SupSupError(f"{what}: {error}") from error
     if images.dim() not in _DIMENSIONS:
         raise SupSupError(f"{what} has shape {list(images.shape)}; give {_LAYOUTS}")
-    if images.numel() == 0:
-        raise SupSupError(f"{what} is empty (shape {list(images.shape)}); give at least one image")
-    if images.dtype != torch.uint8:
-        images = images.float()
-        bad = (~images.isfinite()).nonzero()
-        if len(bad):
-            raise SupSupError(
-                f"{what} has {len(bad)} values that are NaN or infinite as float32, the first at index "
-                f"{bad[0].tolist()}; replace them"
-            )
+    images = images.clone() if images.dtype == torch.uint8 else images.to(torch.float32, copy=True)
+    images = channels_first(images) if is_last(images, layout) else images.contiguous()
     return images[:, None] if images.dim() == 3 else images
-
-
-def _labels(values: Any, what: str, count: int) -> Tensor:
-    labels = _tensor(values, what)
-    if labels.shape != (count,):
-        raise SupSupError(f"{what} has shape {list(labels.shape)} for {count} images; give one label for each")
-    if labels.is_floating_point():
-        raise SupSupError(f"{what} holds real numbers (up to {labels.max().item():g}); give whole numbers 0, 1, 2, …")
-    if labels.min() < 0:
-        raise SupSupError(f"{what} has labels from {labels.min()} to {labels.max()}; number the classes 0, 1, 2, …")
-    return labels.long()
-
-
-def measured_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
-    """gain and offset that give mean 0 and standard deviation 1; a channel that never varies is only shifted."""
-    channels = images.shape[1] if images.dim() == 4 else 1
-    count = images.numel() // channels
-    pixels = images.view(len(images), channels, -1)
-    mean = _sum(pixels, lambda chunk: chunk) / count
-    std = (_sum(pixels, lambda chunk: (chunk - mean[:, None]).square()) / count).sqrt()
-    varies = std > torch.finfo(torch.float32).eps * mean.abs()
-    gain = 1 / torch.where(varies, std, 1.0)
-    offset = -mean * gain
-    return (gain.float(), offset.float()) if channels > 1 else (gain[0].float(), offset[0].float())
-
-
-def _sum(pixels: Tensor, term: Callable[[Tensor], Tensor]) -> Tensor:
-    """The sum of a term over images and pixels, [n, channels, pixels] → [channels], in float64 but a few at a time."""
-    chunks = pixels.split(max(1, _PIXELS_IN_A_CHUNK // pixels[0].numel()))
-    return torch.stack([term(chunk.double()).sum((0, 2)) for chunk in chunks]).sum(0)

@@ -120,7 +120,8 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
         name = "classes-" + "-".join(map(str, group.tolist()))
         train = _of_classes(source.train_part, source.train_labels, group)
         test = _of_classes(source.test_part, source.test_labels, group)
-        return Task(name, train, test, size)
+        names = None if source.names is None else tuple(source.names[number] for number in group.tolist())
+        return Task(name, train, test, size, names)
 
     return Stream(f"split-{source.name}", make, _first(count if tasks is None else tasks))
 
@@ -128,7 +129,7 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
 def _remapped(source: Source, name: str, pixels: Tensor) -> Task:
     train = source.train_part(source.train_labels, pixels=pixels)
     test = source.test_part(source.test_labels, pixels=pixels)
-    return Task(name, train, test, source.classes)
+    return Task(name, train, test, source.classes, source.names)
 
 
 def _of_classes(part: Callable[..., Part], labels: Tensor, group: Tensor) -> Part:

@@ -12,13 +12,16 @@ from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
 from supsup.data.device_copies import on_device
+from supsup.data.inputs import Inputs
+from supsup.data.labels import Names, check_names
+from supsup.data.layout import channels_last
 from supsup.devices import resolve
 from supsup.errors import SupSupError
 from supsup.validation import check_fields, given, text, whole
 
 Device = str | torch.device
 GREY, BLACK = -1, -2  # in a map of pixels: what is shown where no pixel of the image is
-_PIXELS = (torch.uint8, torch.float32)
+_PIXELS = (torch.uint8, torch.float32, torch.int64)
 
 
 def pixels_per_channel(shape: tuple[int, ...]) -> int:
@@ -30,9 +33,10 @@ def pixels_per_channel(shape: tuple[int, ...]) -> int:
 class Part:
     """Images and labels of one half (train or test) of a task, made as tensors when asked for.
 
-    images: [n, features] or [n, channels, height, width], uint8 or float32; shared by every task of a stream.
+    images: [n, features] or [n, channels, height, width], uint8 or float32; shared by every task of a stream. int64 are
+        tokens: whole numbers that reach the network as they are.
     labels: int64, the task's own labels 0 … classes − 1, one for each image kept.
-    gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
+    gain, offset: float32, one number or one for each channel (feature): normalised = pixel · gain + offset.
     rows: int64, which of the images are kept; all when None.
     pixels: int64, output pixel p of each channel shows input pixel pixels[p]; where that is BLACK, a pixel of 0 before
         normalisation, where it is GREY, 0 after it.
@@ -64,7 +68,7 @@ class Part:
         given(self.labels, Tensor, "Part.labels")
         if self.images.dtype not in _PIXELS or self.images.ndim < 2:
             raise SupSupError(
-                f"images of a part must be uint8 or float32, [n, features] or [n, channels, height, width]; "
+                f"images of a part must be uint8, float32 or int64, [n, features] or [n, channels, height, width]; "
                 f"got {self.images.dtype} {list(self.images.shape)}"
             )
         for name in ("labels", "rows", "pixels"):
@@ -79,10 +83,15 @@ class Part:
         self._check_within("pixels", BLACK, pixels_per_channel(self.shape))
         for name in ("gain", "offset"):
             tensor = given(getattr(self, name), Tensor, f"Part.{name}")
-            if tensor.dtype != torch.float32 or tensor.numel() not in (1, *self.shape[:-2]):
+            if tensor.dtype != torch.float32 or tensor.numel() not in (1, self.shape[0]):
                 raise SupSupError(
                     f"{name} of a part must be float32, one number or one for each channel; "
                     f"got {tensor.dtype} {list(tensor.shape)}"
+                )
+            if tensor.numel() > 1 and len(self.shape) < 3 and self.pixels is not None:
+                raise SupSupError(
+                    f"{name} of a part has a number for each feature, and its features are rearranged; normalise them "
+                    "before: data.arrays does"
                 )
         if self.augmentation is not None:
             given(self.augmentation, Augmentation, "Part.augmentation")
@@ -127,6 +136,17 @@ class Part:
             pixels=None if self.pixels is None else on_device(self.pixels, target),
         )
 
+    @property
+    def tokens(self) -> bool:
+        """Whether the images are whole numbers for an embedding."""
+        return self.images.dtype == torch.int64
+
+    def raw(self, positions: Tensor) -> Tensor:
+        """Images at these positions before normalisation, on the part's own device."""
+        check_positions(positions)
+        positions = positions.to(self.images.device)
+        return self.images.index_select(0, positions if self.rows is None else self.rows.index_select(0, positions))
+
     def batch(self, positions: Tensor, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """float32 images and int64 labels at these positions (0 … len − 1), on the part's own device if none is given.
 
@@ -163,7 +183,11 @@ class Part:
     def _made(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Images and labels at positions on the part's device, augmented as drawn."""
         rows = positions if self.rows is None else self.rows.index_select(0, positions)
-        images = self.images.index_select(0, rows).float()
+        images = self.images.index_select(0, rows)
+        labels = self.labels.index_select(0, positions)
+        if self.tokens:
+            return images, labels
+        images = images.float()
         if self.augmentation is not None and draws is not None:
             images = self.augmentation.apply(images, draws)
         pixels = images.view(-1, pixels_per_channel(self.shape))
@@ -172,12 +196,13 @@ class Part:
             pixels = pixels.index_select(1, source)
         if lit is not None:
             pixels.mul_(lit)
-        channels = pixels.view(len(rows), *self.shape[:-2], pixels.shape[1])
-        gain, offset = (on_device(number, channels.device).view(-1, 1) for number in (self.gain, self.offset))
-        channels.mul_(gain).add_(offset)
+        shaped = pixels.view(len(rows), *self.shape)
+        ones = [1] * (len(self.shape) - 1)
+        gain, offset = (on_device(number, shaped.device).view(-1, *ones) for number in (self.gain, self.offset))
+        shaped.mul_(gain).add_(offset)
         if visible is not None:
-            channels.mul_(visible)
-        return channels.view(len(rows), *self.shape), self.labels.index_select(0, positions)
+            pixels.mul_(visible)
+        return shaped, labels
 
     @cached_property
     def _map(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -194,17 +219,35 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One classification problem with a name, the labels 0 … classes − 1, and images to learn and to test on."""
+    """One classification problem with a name, the labels 0 … classes − 1, and images to learn and to test on.
+
+    names   of the classes, in order, as the user calls them; None: their numbers
+    inputs  what a model does with raw inputs of this task before its network sees them, as `train` and `test` do; None:
+            a model is given what the network sees
+    """
 
     name: str
     train: Part
     test: Part
     classes: int
+    names: Names | None = None
+    inputs: Inputs | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, name=text, classes=whole(1))
         given(self.train, Part, "Task.train")
         given(self.test, Part, "Task.test")
+        if self.inputs is not None:
+            given(self.inputs, Inputs, "Task.inputs")
+        if self.names is not None:
+            object.__setattr__(self, "names", check_names(self.names, "Task.names"))
+            if len(self.names) != self.classes:
+                raise SupSupError(f"Task.names has {len(self.names)} names for {self.classes} classes; give one each")
+
+    def raw_test(self, positions: Tensor) -> Tensor:
+        """Test images at these positions as they were handed in."""
+        images = self.test.raw(positions)
+        return channels_last(images) if self.inputs is not None and self.inputs.channels_last else images
 
 
 def check_positions(positions: Tensor) -> None:

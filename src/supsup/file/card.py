@@ -26,8 +26,15 @@ def card(
 
 def with_card(extras: bytes, text: str) -> bytes:
     """Safetensors bytes (or none) with the card in their metadata, in place of an older one."""
+    return with_text(extras, _KEY, text)
+
+
+def with_text(extras: bytes, key: str, text: str) -> bytes:
+    """Safetensors bytes (or none) with a text in their metadata, in place of an older one under this key."""
     header, tensors = _parts(extras)
-    header = {_METADATA: {_KEY: text}} | {name: value for name, value in header.items() if name != _METADATA}
+    metadata = header.get(_METADATA)
+    metadata = {key: text} | {name: value for name, value in (metadata or {}).items() if name != key}
+    header = {_METADATA: metadata} | {name: value for name, value in header.items() if name != _METADATA}
     content = json.dumps(header, separators=(",", ":")).encode()
     content += b" " * (-len(content) % _ALIGNED)
     return len(content).to_bytes(_LENGTH, "little") + content + tensors
@@ -40,6 +47,15 @@ def card_of(extras: bytes) -> dict[str, Any] | None:
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def text_of(extras: bytes, key: str) -> str | None:
+    """A text among a task's extras; None where there is none."""
+    metadata = _parts(extras)[0].get(_METADATA)
+    found = metadata.get(key) if isinstance(metadata, dict) else None
+    if found is not None and not isinstance(found, str):
+        raise Damaged("its extras cannot be read (metadata that is no text)")
+    return found
 
 
 def holds_tensors(extras: bytes) -> bool:

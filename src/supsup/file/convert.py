@@ -21,15 +21,15 @@ from torch import Tensor, nn
 
 from supsup.bank import Bank
 from supsup.errors import Damaged, SupSupError, printable
-from supsup.file import limits
-from supsup.file.card import holds_tensors
+from supsup.file import facts, limits
+from supsup.file.card import holds_tensors, text_of, with_text
 from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask, TaskRecord
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
 from supsup.nets.registry import Architecture, architecture_of
-from supsup.tasks import STATISTICS, LearnedTask, TaskTable, check_extras
+from supsup.tasks import STATISTICS, Facts, LearnedTask, TaskTable, check_extras
 
 _BLOCK = 256  # tasks that are read together
 
@@ -206,6 +206,14 @@ def extras_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
     return from_bytes(task.extras, f"task {printable(repr(task.name))} has extras that") if tensors else {}
 
 
+def facts_of(task: TaskRecord | PackedTask, header: Header) -> Facts:
+    """What the task has of its own beside its mask."""
+    try:
+        return facts.from_text(text_of(task.extras, facts.KEY), task.classes, header.image_shape)
+    except SupSupError as error:
+        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
+
+
 def impossible(name: str, statistics: Tensor) -> Tensor:
     """Which numbers no normalisation layer keeps: they are finite, and variances are not negative."""
     return ~statistics.isfinite() if name.endswith("mean") else ~(statistics.isfinite() & (statistics >= 0))
@@ -221,6 +229,8 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
         )
     tensors = task.extras | statistics
     extras = to_bytes(tensors) if tensors else b""
+    own = facts.to_text(task.facts, task.classes)
+    extras = with_text(extras, facts.KEY, own) if own else extras
     return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
 
 
@@ -231,8 +241,9 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
         with explained(file.path):
             tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
+            own = facts_of(task, file.header)
         extras = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, extras))
+        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):

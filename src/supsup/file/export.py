@@ -20,6 +20,7 @@ from supsup.errors import SupSupError
 from supsup.file.paths import AnyPath, to_write
 from supsup.frozen import FrozenNet
 from supsup.nets.registry import architecture_of
+from supsup.tasks import Facts
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
@@ -34,6 +35,8 @@ class HasSubnetworks(Protocol):
     def image_shape(self) -> tuple[int, ...] | None: ...
 
     def classes(self, task: str) -> int: ...
+
+    def facts(self, task: str) -> Facts: ...
 
     def subnetwork(self, task: str) -> dict[str, Tensor]: ...
 
@@ -70,16 +73,26 @@ def plain_network(model: HasSubnetworks, task: str) -> nn.Module:
 def _safetensors(model: HasSubnetworks, task: str, path: Path) -> None:
     module = plain_network(model, task)
     architecture = architecture_of(module)
-    about = {
-        "task": task,
-        "classes": str(model.classes(task)),
-        "architecture": json.dumps(architecture and {"name": architecture.name, "arguments": architecture.arguments}),
-        "made_by": "supsup",
+    about = _about(model, task) | {
+        "architecture": json.dumps(architecture and {"name": architecture.name, "arguments": architecture.arguments})
     }
     save_file({name: value.contiguous() for name, value in module.state_dict().items()}, path, metadata=about)
     again = copy.deepcopy(module)
     again.load_state_dict(load_file(path))
     _check(model, task, again)
+
+
+def _about(model: HasSubnetworks, task: str) -> dict[str, str]:
+    """What goes with the network: the first `classes` outputs are the task's, and inputs are x · gain + offset."""
+    facts = model.facts(task)
+    about = {"task": task, "classes": str(model.classes(task)), "made_by": "supsup"}
+    if facts.names is not None:
+        about["names"] = json.dumps(facts.names)
+    if facts.inputs is not None:
+        inputs = facts.inputs
+        numbers = {"gain": inputs.gain.tolist(), "offset": inputs.offset.tolist()}
+        about["inputs"] = json.dumps(numbers | {"channels_last": inputs.channels_last, "tokens": inputs.tokens})
+    return about
 
 
 def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
@@ -88,7 +101,7 @@ def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
         raise SupSupError(f"writing ONNX needs {', '.join(missing)}: pip install 'supsup[onnx]'")
     import onnxruntime
 
-    module, images = plain_network(model, task), _images(model)
+    module, images = plain_network(model, task), _images(model, task)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -102,6 +115,7 @@ def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
         )
     if program is None:
         raise SupSupError(f"torch could not write task {task!r} as ONNX")
+    program.model.metadata_props.update(_about(model, task))
     program.save(str(path), external_data=False)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
@@ -113,7 +127,7 @@ def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
 
 
 def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -> None:
-    images = _images(model, count=5)
+    images = _images(model, task, count=5)
     with torch.no_grad():
         expected = model.net.run(images.to(model.device), model.subnetwork(task)).cpu()
         exported = network(images)
@@ -121,7 +135,10 @@ def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -
         raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing written")
 
 
-def _images(model: HasSubnetworks, count: int = 2) -> Tensor:
+def _images(model: HasSubnetworks, task: str, count: int = 2) -> Tensor:
     if model.image_shape is None:
         raise SupSupError("the model has learned nothing yet, so there is no task to export")
+    inputs = model.facts(task).inputs
+    if inputs is not None and inputs.tokens:
+        return torch.zeros(count, *model.image_shape, dtype=torch.int64)
     return torch.randn(count, *model.image_shape, generator=torch.Generator().manual_seed(0))

@@ -17,6 +17,7 @@ VARIABLE = "SUPSUP_MAX_BYTES"
 MOST_BYTES = 2 << 30  # of memory that one file may ask for beyond what its own bytes account for
 MOST_TENSORS = 10_000  # masked weights of a network
 LONGEST_HEADER = 16 << 20  # characters
+LONGEST_FACTS = 4 << 20  # characters of what belongs to one task
 DEEPEST = 50  # lists and mappings in one another
 MOST_PARAMETERS = 2000  # of a network of which nothing else is known
 PER_WEIGHT = 40  # bytes, while a network is built and its weights are drawn from the seed
@@ -116,6 +117,9 @@ def check_details(details: Mapping[str, Any], outputs: int) -> None:
         raise Damaged("the list of its tasks cannot be read")
     if len({name for name, _, _ in tasks}) < len(tasks):
         raise Damaged("two of its tasks have one name")
+    own = details.get("facts", {})
+    if not isinstance(own, dict) or not all(isinstance(text, str) for text in own.values()):
+        raise Damaged("what belongs to its tasks cannot be read")
     if sum(count for _, count, _ in tasks) > outputs:
         raise Damaged(f"its tasks have more classes than the network has outputs, {outputs:,}")
 

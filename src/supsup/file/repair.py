@@ -16,7 +16,7 @@ from torch import nn
 from supsup.errors import Damaged, SupSupError, printable
 from supsup.file import journal
 from supsup.file.card import card_of
-from supsup.file.convert import extras_of, from_bytes, header_of_card, impossible
+from supsup.file.convert import extras_of, facts_of, from_bytes, header_of_card, impossible
 from supsup.file.descriptors import Held
 from supsup.file.format import (
     COLUMNS,
@@ -62,6 +62,7 @@ class Findings:
         """Add a task to the intact or to the damaged ones."""
         try:
             record.decoded(header, self.reference)
+            facts_of(record, header)
             for name, value in extras_of(record).items():
                 if name.startswith(STATISTICS) and bool(impossible(name, value).any()):
                     raise Damaged(f"task {printable(repr(record.name))} has statistics that no training gives")

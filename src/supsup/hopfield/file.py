@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from supsup.errors import Damaged, SupSupError
-from supsup.file import convert
+from supsup.file import convert, facts
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath
@@ -42,6 +42,9 @@ def write(path: AnyPath, net: FrozenNet, contents: Contents, memory: Layers) -> 
         "recovery": asdict(contents.recovery),
         "tasks": [[task.name, task.classes, task.learned_at] for task in contents.tasks],
     }
+    own = {task.name: facts.to_text(task.facts, task.classes) for task in contents.tasks}
+    if any(own.values()):
+        details["facts"] = {name: text for name, text in own.items() if text}
     header = convert.header_of(
         net,
         asdict(contents.recipe),
@@ -69,11 +72,17 @@ def read(file: ModelFile) -> Contents:
             rule=str(details["rule"]),
             recipe=UnitRecipe(**header.recipe),
             recovery=Recovery(**details["recovery"]),
-            tasks=TaskTable(LearnedTask(*task) for task in details["tasks"]),
+            tasks=TaskTable(_learned(header, *task) for task in details["tasks"]),
             image_shape=convert.image_shape_of(header),
             notes=dict(header.notes),
             created=header.created,
         )
+
+
+def _learned(header: Header, name: str, classes: int, learned_at: str) -> LearnedTask:
+    """A task as the header names it, with what belongs to it."""
+    text = header.details.get("facts", {}).get(name)
+    return LearnedTask(name, classes, learned_at, facts=facts.from_text(text, classes, header.image_shape))
 
 
 def _check_size(header: Header, stored: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from supsup import checks
+from supsup.asking.images import images_for
 from supsup.checks import Array
 from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.data import Task
@@ -34,9 +35,9 @@ from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
 from supsup.hopfield.units import UnitRecipe, train_units
 from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.nets.registry import architecture_of
-from supsup.protocol import Prediction
-from supsup.tasks import LearnedTask, TaskTable, now
-from supsup.validation import flag, listed, plain_tensor, text, whole
+from supsup.protocol import Prediction, answer_among
+from supsup.tasks import NO_FACTS, Facts, LearnedTask, TaskTable, now
+from supsup.validation import flag, given, listed, plain_tensor, text, whole
 
 
 class MemoryFull(UserWarning):
@@ -123,9 +124,23 @@ class HopSupSup:
         """The size of Ψ and μ: a matter of the network's widths alone."""
         return sum(tensor.nbytes for tensor in [*self.psi, *self.mean])
 
-    def learn(self, data: Task | tuple[Array, Array], /, task: str | None = None) -> str:
-        """Train a mask on a `Task`, or on a pair (images, labels) with task="name", and store it; returns the name."""
-        checked = self._checked(data, task)
+    def learn(
+        self,
+        data: Any,
+        /,
+        task: str | None = None,
+        *,
+        label: Any = None,
+        layout: str | None = None,
+        normalise: bool = True,
+    ) -> str:
+        """Train a mask on a `Task`, or on data of any form (docs/own-data.md) with task="name", and store it.
+
+        A mask is sought before its task is known, so all tasks have the normalisation of the first. Returns the name.
+        """
+        about = self._about()
+        made = checks.task_of(data, task, about, label=label, layout=layout, normalise=flag(normalise, "normalise"))
+        checked = self._checked(made, task)
         learn_together([self], checked)
         return checked.name
 
@@ -136,7 +151,10 @@ class HopSupSup:
         procedure  "paper" or "best-of", in place of the model's own setting
         """
         with self._lock.reading():
-            return recover_together([self], self._images(x), trace=flag(trace, "trace"), procedure=procedure)
+            return self._recovered(self._images(x), flag(trace, "trace"), procedure)
+
+    def _recovered(self, images: Tensor, trace: bool = False, procedure: str | None = None) -> Recovered:
+        return recover_together([self], images, trace=trace, procedure=procedure)
 
     def predict(
         self,
@@ -155,20 +173,25 @@ class HopSupSup:
         """
         with self._lock.reading():
             images = self._images(x)
-            answering = self._outputs_of(task, among)
-            mask = [part.view(1, -1) for part in (self.recover(images).units if units is None else self._units(units))]
-        probabilities = outputs_together([self], images, mask)[0].softmax(-1)
-        columns = torch.tensor([output for output, _, _ in answering], device=self.device)
-        confidence, best = probabilities[:, columns].max(-1)
-        chosen = [answering[index] for index in best.tolist()]
-        labels = torch.tensor([label for _, _, label in chosen], device=self.device)
-        return Prediction(labels, [name for _, name, _ in chosen], confidence)
+            columns, classes = self._outputs_of(task, among)
+            found = self._recovered(images).units if units is None else self._units(units)
+            mask = [part.view(1, -1) for part in found]
+            facts = {name: self._tasks[name].facts for name in classes}
+        outputs = outputs_together([self], images, mask)[0]
+        return answer_among(outputs[:, columns], classes, facts)
 
-    def store(self, task: str, classes: int, units: Sequence[Tensor], shape: tuple[int, ...]) -> None:
+    def store(
+        self,
+        task: str,
+        classes: int,
+        units: Sequence[Tensor],
+        shape: tuple[int, ...],
+        facts: Facts = NO_FACTS,
+    ) -> None:
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
         classes = whole(1)(classes, "classes")
         units = self._units(units)
-        change = self._tasks.adding([LearnedTask(text(task, "task"), classes, now())])
+        change = self._tasks.adding([LearnedTask(text(task, "task"), classes, now(), facts=facts)])
         self._check_outputs(task, classes)
         self._check_shape(shape)
         count = len(self._tasks) + 1
@@ -223,14 +246,21 @@ class HopSupSup:
     def _outputs_used(self) -> int:
         return sum(task.classes for task in self._tasks)
 
-    def _outputs_of(self, task: Any, among: Sequence[str] | None) -> list[tuple[int, str, int]]:
-        """(output, task, label) of each output that may answer."""
+    def _outputs_of(self, task: Any, among: Sequence[str] | None) -> tuple[list[int], dict[str, int]]:
+        """The outputs that may answer, task by task, and how many each task has."""
         if task is not None and not isinstance(task, str):
             raise SupSupError("task is the name of a task; a recovered mask goes in as predict(x, units=…)")
         asked = [task] if task is not None else checks.among_tasks(among)
         indices = range(len(self._tasks)) if asked is None else set(self._tasks.indices(asked))
-        owners = [(index, task.name, label) for index, task in enumerate(self._tasks) for label in range(task.classes)]
-        return [(output, name, label) for output, (index, name, label) in enumerate(owners) if index in indices]
+        columns: list[int] = []
+        classes: dict[str, int] = {}
+        start = 0
+        for index, learned in enumerate(self._tasks):
+            if index in indices:
+                columns += range(start, start + learned.classes)
+                classes[learned.name] = learned.classes
+            start += learned.classes
+        return columns, classes
 
     def _units(self, units: Sequence[Tensor]) -> list[Tensor]:
         """A mask as booleans [width] for each hidden layer, or an error if it is none of this network."""
@@ -242,8 +272,32 @@ class HopSupSup:
             )
         return masks
 
-    def _checked(self, data: Task | tuple[Array, Array], name: str | None) -> Task:
-        task = checks.task_to_learn(data, name, self._tasks, self.image_shape, self.device)
+    def facts(self, task: str) -> Facts:
+        """What a task has of its own: the names of its classes, and what becomes of its raw inputs."""
+        return self._tasks[task].facts
+
+    def takes_raw(self, task: str) -> bool:
+        """Whether `predict` takes this task's inputs as the user has them, not as the network sees them."""
+        return task in self._tasks and self.facts(task).inputs is not None
+
+    def __repr__(self) -> str:
+        names, widths = self.tasks, " → ".join(map(str, self._module.widths))
+        used = f"{self._outputs_used} of {self.outputs} outputs used; {self.memory_bytes:,} bytes of memory"
+        return f"HopSupSup({widths}, seed {self.seed}; {len(names):,} tasks, {used}; on {self.device})"
+
+    def _about(self) -> checks.Learner:
+        """What has to be known to make tasks of raw data for this model."""
+        shape, tasks = self.image_shape, self._tasks
+        learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
+        return checks.Learner(None, self._module, self.device, learned, one_normalisation=True)
+
+    def _checked(self, data: Task, name: str | None) -> Task:
+        task = checks.task_to_learn(checks.suited(given(data, Task, "the task"), self._about()), name, self._tasks)
+        if task.inputs is None and len(self._tasks) and self._tasks.at(0).facts.inputs is not None:
+            raise SupSupError(
+                f"this model takes raw inputs, and task {task.name!r} has them as the network sees them; make the task "
+                "with data.task"
+            )
         if len(task.train) < 2:
             raise SupSupError(f"task {task.name!r} has {len(task.train)} training images; give at least 2")
         checks.finite(task, self.device)
@@ -273,7 +327,8 @@ class HopSupSup:
     def _images(self, x: Array) -> Tensor:
         if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
-        images = checks.images(x, self.device)
+        inputs, views = self._tasks.at(0).facts.inputs, self._tasks.views([0])
+        images = images_for(x, views, self.image_shape, self.device).seen(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
             raise SupSupError(
@@ -294,11 +349,12 @@ def learn_together(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
         for model in sorted(models, key=id):
             held.enter_context(model.changing)
         for model in models:
-            model._checked(task, None)
+            task = model._checked(task, None)
         seeds = [model.seed for model in models]
         units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
+        facts = Facts(task.names, task.inputs)
         for index, model in enumerate(models):
-            model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape)
+            model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape, facts)
     return units
 
 

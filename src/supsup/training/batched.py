@@ -17,7 +17,7 @@ from supsup import philox
 from supsup.bank import pack_columns
 from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import repeated
-from supsup.progress import Advance
+from supsup.progress import Advance, report
 from supsup.scores import score_bound, score_label
 from supsup.training.feed import Feed
 from supsup.training.grouping import free_memory, groups
@@ -135,6 +135,13 @@ class BatchedTrainer:
             tensors += [t for t in (layer.scores, layer.masked, layer.first, layer.second) if t is not None]
         return tensors
 
+    def figures(self) -> tuple[float, float]:
+        """Loss and accuracy of the first task's last batch, from what its step has left: (p − 1 at the label) / b."""
+        slope, y = self.hidden[-1][0, :, : self.outputs].float() * self.x.shape[1], self.y[0].long()[:, None]
+        p = slope.scatter_add(1, y, torch.ones_like(slope[:, :1]))
+        loss = -p.gather(1, y).clamp(min=torch.finfo(p.dtype).tiny).log().mean()
+        return float(loss), float((p.argmax(1, keepdim=True) == y).float().mean())
+
     def step_from(self, feed: Feed) -> None:
         """One step on the feed's next batch."""
         gather(feed, self.x, self.y)
@@ -189,6 +196,7 @@ class BatchedOnGPU:
                 step()
                 if count % _REPORTED == 0 or count == steps:
                     torch.cuda.synchronize()
+                    report(advance, tasks[0].name, count, steps, trainer.figures)
                     advance(len(group) * ((count - 1) % _REPORTED + 1) / steps)
             trained = Trained(tasks, pack_columns(trainer.masks()), {}, trainer.scores_if_asked())
             del trainer, feed, step
@@ -222,11 +230,12 @@ class BatchedOnCPU:
             trainer.rates = Rates(recipe, job.steps, net.device)
             start_jobs(trainer, [job])
             order = batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, job.steps)
-            for x, y in task.train.training_batches(order, net.seed, task.name):
+            for count, (x, y) in enumerate(task.train.training_batches(order, net.seed, task.name), 1):
                 if stop.is_set():
                     break
                 trainer.load(x, y)
                 trainer.step()
+                report(advance, task.name, count, job.steps, trainer.figures)
             return Trained([task], pack_columns(trainer.masks()), {}, trainer.scores_if_asked())
 
         with ThreadsOfOne(threads) as pool:

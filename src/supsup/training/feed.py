@@ -108,7 +108,11 @@ class Feed:
         Nothing here waits for the host, so that it can be captured.
         """
         rows, labels = (table.view(-1, batch_size).index_select(0, self.step)[0] for table in (self.rows, self.labels))
-        images = self.part.images.index_select(0, rows).float()
+        images = self.part.images.index_select(0, rows)
+        if self.part.tokens:
+            self.step += 1
+            return images, labels.long()
+        images = images.float()
         if self.part.augmentation is not None and self.crops is not None:
             crops = self.crops.view(-1, batch_size).index_select(0, self.step)[0].long()
             drawn = torch.stack([crops & 255, (crops >> 8) & 255, crops >> 16], 1)

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from supsup.bank import pack_columns
 from supsup.data import Part
 from supsup.frozen import FrozenNet
-from supsup.progress import Advance
+from supsup.progress import Advance, report
 from supsup.scores import initial_scores
 from supsup.training.draws import DRAWING, Draws
 from supsup.training.job import Job, Trained
@@ -50,7 +50,8 @@ class PlainTraining:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.done, self.steps)
         with self.trainee.training() as module, torch.enable_grad():
-            loss = cross_entropy(self.trainee.run(self.state, x, module), y)
+            outputs = self.trainee.run(self.state, x, module)
+            loss = cross_entropy(outputs, y)
             penalty = self.trainee.penalty(self.state)
             total = loss if penalty is None else loss + penalty
         self.optimiser.zero_grad()
@@ -59,14 +60,22 @@ class PlainTraining:
         self.optimiser.step()
         self.trainee.after_update(self.state)
         self.done += 1
+        self._last = outputs.detach(), y
 
-    def run(self, task: str, part: Part, offset: int = 0, after_step: Callable[[], None] | None = None) -> None:
+    def figures(self) -> tuple[float, float]:
+        """Loss and accuracy of the last batch, before its step."""
+        outputs, y = self._last
+        return float(cross_entropy(outputs, y)), float((outputs.argmax(1) == y).float().mean())
+
+    def run(
+        self, task: str, part: Part, offset: int = 0, after_step: Callable[[PlainTraining], None] | None = None
+    ) -> None:
         """All batches of a task, whose name and size decide their order; `offset` is added to the labels."""
         order = batch_positions(self.trainee.seed, task, len(part), self.recipe.batch_size, self.steps)
         for x, y in part.on(self.trainee.device).training_batches(order, self.trainee.seed, task):
             self.step(x, y + offset if offset else y)
             if after_step is not None:
-                after_step()
+                after_step(self)
 
 
 class MaskTraining(PlainTraining):
@@ -105,7 +114,7 @@ def train_mask(
     task: str,
     part: Part,
     recipe: Recipe,
-    after_step: Callable[[], None] | None = None,
+    after_step: Callable[[PlainTraining], None] | None = None,
     scores: Mapping[str, Tensor] | None = None,
 ) -> MaskTraining:
     """A trained mask: a function of the network's seed, the task's name and images, the recipe and first scores alone.
@@ -131,10 +140,11 @@ class Plain:
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
         for task, recipe, scores in jobs:
-            share = 1 / recipe.steps_for(len(task.train))
+            steps = recipe.steps_for(len(task.train))
 
-            def after_step(share: float = share) -> None:
-                advance(share)
+            def after_step(training: PlainTraining, task: str = task.name, steps: int = steps) -> None:
+                report(advance, task, training.done, steps, training.figures)
+                advance(1 / steps)
 
             training = train_mask(net, task.name, task.train, recipe, after_step, scores)
             packed = pack_columns({name: bits[None] for name, bits in training.mask().items()})

@@ -69,7 +69,7 @@ def _finished(
     environment: Environment,
 ) -> Finished:
     begin = environment.clock()
-    graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
+    graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")
     seconds = learning | {"grading": environment.clock() - begin}
     file = wanted.path(seed).with_suffix(".supsup")
     file.parent.mkdir(parents=True, exist_ok=True)

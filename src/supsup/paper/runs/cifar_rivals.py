@@ -33,7 +33,7 @@ def split_cifar100_rivals(trial: Trial[SplitCifarRivalExperiment], environment: 
         if isinstance(model, UpperBound) and wanted.experiment.own.keep == "lower":
             graded_model = model.lower_bound()
         begin = environment.clock()
-        graded = evaluate(graded_model, stream, "GG", stages=[len(stream)], show_progress=False)
+        graded = evaluate(graded_model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")
         seconds = {"learning": learning, "grading": environment.clock() - begin}
         figures, each = figures_of(wanted, graded), per_task(graded)
         yield Finished(wanted, seed, figures, each, _sizes(graded_model), seconds)

@@ -35,7 +35,7 @@ def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environme
                 model.learn_many(waiting)
             learning = environment.clock() - begin
             begin = environment.clock()
-            graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False)
+            graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")
             seconds = {"learning": learning, "grading": environment.clock() - begin}
         fewer = f"made from {len(stream)} of 100 tasks; {source.name} has {source.classes} classes"
         note = "" if len(stream) == 100 else fewer

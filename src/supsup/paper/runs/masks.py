@@ -80,13 +80,17 @@ def _graded(
     inference = Inference(own.method, own.objective, own.layers)
     if own.gammas is None:
         model.inference = inference
-        graded = evaluate(model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known)
+        graded = evaluate(
+            model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known, outputs="all"
+        )
         return figures_of(wanted, graded), per_task(graded)
     figures: dict[str, dict[str, float]] = {}
     for asked in own.gammas:
         gamma = 1 / len(stream) if isinstance(asked, str) else asked
         model.inference = replace(inference, gamma=gamma)
-        graded = evaluate(model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known)
+        graded = evaluate(
+            model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known, outputs="all"
+        )
         for figure, values in figures_of(wanted, graded).items():
             figures.setdefault(figure, {})[f"{gamma:.4g}"] = list(values.values())[-1]
     return figures, per_task(graded)

@@ -46,7 +46,7 @@ class SoFar:
 
     def follow(self, stream: Stream) -> Generator[int, None, Evaluation]:
         """Learn what is left of the stream, and be graded on all of it."""
-        way = following(self.model, stream, "NNs", stages=[len(stream)], seen=self.tasks)
+        way = following(self.model, stream, "NNs", stages=[len(stream)], seen=self.tasks, outputs="all")
         while True:
             try:
                 finished = next(way)

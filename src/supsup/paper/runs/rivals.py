@@ -76,7 +76,7 @@ def psp(trial: Trial[PSPExperiment], environment: Environment) -> Work:
     models = [PSP(net_of(training), seed, recipe=recipe, device=environment.device) for seed in trial.seeds]
 
     def grade(model: Rival, stream: Stream) -> Evaluation:
-        return evaluate(model, stream, "GG", show_progress=False)
+        return evaluate(model, stream, "GG", show_progress=False, outputs="all")
 
     yield from _given(trial, environment, models, grade)
 
@@ -99,7 +99,7 @@ def consolidation(trial: Trial[ConsolidationExperiment], environment: Environmen
     ]
 
     def grade(model: Rival, stream: Stream) -> Evaluation:
-        return evaluate(model, stream, "GNu", protocol="strict", show_progress=False)
+        return evaluate(model, stream, "GNu", protocol="strict", show_progress=False, outputs="all")
 
     yield from _given(trial, environment, models, grade)
 
@@ -132,7 +132,7 @@ def bounds(trial: Trial[BoundsExperiment], environment: Environment) -> Work:
     def grade(number: int, count: int, model: Rival, stream: Stream) -> None:
         for kept, curve in curves.items():
             answers = known[number] if kept == "upper" else None
-            graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, known=answers)
+            graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, known=answers, outputs="all")
             curve.add(trial.seeds[number], count, graded)
 
     yield from work.run(grade)
@@ -168,7 +168,9 @@ def batche(trial: Trial[BatchEExperiment], environment: Environment) -> Work:
         own, begin = wanted.experiment.own, environment.clock()
         if own.scenario != "GG":
             model.inference = TaskInference(own.method or "one-shot", own.objective or "H", own.images)
-        graded = evaluate(model, stream, own.scenario, protocol=own.protocol or "paper", stages=own.stages, known=known)
+        graded = evaluate(
+            model, stream, own.scenario, protocol=own.protocol or "paper", stages=own.stages, known=known, outputs="all"
+        )
         seconds = {"learning": learning, "grading": environment.clock() - begin} | plain
         size = {"paper's count": model.bytes}
         yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), size, seconds)

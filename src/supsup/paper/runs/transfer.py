@@ -35,7 +35,8 @@ def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environme
     seconds = {"learning": environment.clock() - begin}
     begin = environment.clock()
     graded = {
-        budget: 100 * evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False).average_accuracy
+        budget: 100
+        * evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all").average_accuracy
         for budget, model in zip(training.budgets, models)
     }
     seconds["grading"] = environment.clock() - begin

@@ -1,0 +1,114 @@
+"""What a model answers: which task images belong to, and which class under that task's mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from supsup import checks
+from supsup.asking.images import Images, images_for
+from supsup.errors import SupSupError
+from supsup.inference import Decision, Inference, View, decide
+from supsup.protocol import Outputs, Prediction
+from supsup.state import ModelState
+from supsup.tasks import Views
+
+Decisions = Callable[[Tensor], Tensor]  # from images [n, …] to the batches [r, b, …] that decide
+
+
+def image_by_image(images: Tensor) -> Tensor:
+    """Every image decides for itself."""
+    return images[:, None]
+
+
+class Asking:
+    """Answers from a model's state, which the caller holds for reading."""
+
+    def __init__(self, state: ModelState) -> None:
+        self.state = state
+
+    def predict(
+        self, x: Any, task: str | None, among: Sequence[str] | None, how: Inference, outputs: Outputs
+    ) -> Prediction:
+        """The answer to each image, with the task known or inferred for each on its own."""
+        if task is not None:
+            self.check_learned()
+            index = self.state.tasks.index(task)
+            facts = self.state.tasks.at(index).facts
+            images = self.images(x, [(facts.inputs, [index])])
+            probabilities = self._probabilities(images, index, None, outputs)
+            return Prediction.of(probabilities, [task] * len(images), {task: facts})
+        members, views = self._candidates(among)
+        images = self.images(x, views)
+        decided = self._decide(images, members, views, how, image_by_image)
+        indices = decided.chosen
+        present = indices.unique().tolist()
+        facts = {learned.name: learned.facts for learned in map(self.state.tasks.at, present)}
+        if len(present) == 1:
+            probabilities = self._probabilities(images, present[0], None, outputs)
+        else:
+            probabilities = self._of_several(images, indices, present, outputs)
+        return Prediction.of(probabilities, self.names(indices), facts, decided.standing)
+
+    def infer(
+        self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
+    ) -> list[str]:
+        """The name of the task that each decision falls on."""
+        members, views = self._candidates(among)
+        return self.names(self._decide(self.images(x, views, leading), members, views, how, decisions).chosen)
+
+    def images(self, x: Any, views: Views, leading: int = 1) -> Images:
+        """What was handed in, for tasks of these kinds."""
+        return images_for(x, views, self.state.image_shape, self.state.net.device, leading)
+
+    def names(self, indices: Tensor) -> list[str]:
+        """The names of tasks with these indices."""
+        return [self.state.tasks.at(index).name for index in indices.tolist()]
+
+    def check_learned(self) -> None:
+        """An error if there is nothing to answer from."""
+        if not len(self.state.tasks):
+            raise SupSupError("no task has been learned yet; call learn or observe first")
+
+    def _candidates(self, among: Sequence[str] | None) -> tuple[list[int] | None, Views]:
+        """The indices of the tasks that come into question (None: all), and how they see images."""
+        self.check_learned()
+        asked = checks.among_tasks(among)
+        members = None if asked is None else self.state.tasks.indices(asked)
+        return members, self.state.tasks.views(members)
+
+    def _decide(
+        self, images: Images, members: list[int] | None, views: Views, how: Inference, decisions: Decisions
+    ) -> Decision:
+        state = self.state
+        classes = max(state.tasks.at(i).classes for i in members) if members is not None else state.tasks.most_classes()
+        shown = [View(decisions(images.seen(inputs)), indices) for inputs, indices in views]
+        return decide(state.net, state.bank, shown, members, classes, how)
+
+    def _of_several(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
+        """Probabilities of images of several tasks; a class that a task does not have is at 0."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for index in present:
+            rows = (indices == index).nonzero().flatten()
+            found.append((rows, self._probabilities(images, index, rows, outputs)))
+        most = max(probabilities.shape[1] for _, probabilities in found)
+        out = torch.empty(len(images), most, device=indices.device)
+        for rows, probabilities in found:
+            out[rows] = pad(probabilities, (0, most - probabilities.shape[1]))
+        return out
+
+    def _probabilities(self, images: Images, index: int, rows: Tensor | None, outputs: Outputs) -> Tensor:
+        """Of each class [n, classes], for some of the images under one mask."""
+        learned = self.state.tasks.at(index)
+        seen = images.seen(learned.facts.inputs)
+        run = partial(self.state.switched.run, self.state.bank, index)
+        pieces = self.state.net.pieces(seen if rows is None else seen[rows])
+        answers = run(pieces[0]) if len(pieces) == 1 else torch.cat([run(piece) for piece in pieces])
+        if outputs == "classes" and learned.classes:
+            answers = answers[:, : learned.classes]
+        return answers.softmax(-1)

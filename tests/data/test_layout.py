@@ -1,0 +1,53 @@
+"""Where channels are: 32 × 32 × 3 must never be taken for 32 channels."""
+
+import pytest
+import torch
+
+from supsup import SupSupError
+from supsup.data.layout import as_learned, channels_first, channels_last, is_last
+
+
+@pytest.mark.parametrize(
+    ("shape", "last"),
+    [
+        ((8, 32, 32, 3), True),
+        ((8, 32, 48, 1), True),
+        ((8, 28, 28, 4), True),
+        ((8, 3, 32, 32), False),
+        ((8, 1, 28, 28), False),
+        ((8, 32, 32, 32), False),
+        ((8, 3, 3, 3), False),
+        ((8, 64, 8, 8), False),
+        ((8, 4, 4, 3), False),
+        ((8, 28, 28), False),
+        ((8, 10), False),
+        ((8, 16, 32, 32, 3), False),
+    ],
+)
+def test_the_shape_tells_where_it_leaves_no_doubt(shape: tuple[int, ...], last: bool) -> None:
+    assert is_last(torch.empty(shape)) is last
+
+
+def test_what_is_said_counts() -> None:
+    assert is_last(torch.empty(2, 3, 3, 3), "NHWC")
+    assert not is_last(torch.empty(2, 32, 32, 3), "NCHW")
+    with pytest.raises(SupSupError, match="layout"):
+        is_last(torch.empty(2, 32, 32, 3), "HWC")
+    with pytest.raises(SupSupError, match="height, width"):
+        is_last(torch.empty(2, 32), "NHWC")
+
+
+def test_images_come_in_the_shape_that_was_learned() -> None:
+    images = torch.rand(2, 3, 5, 6)
+    assert torch.equal(channels_first(channels_last(images)), images)
+    for last in (False, True):
+        assert as_learned(images, (3, 5, 6), last) is images
+        assert torch.equal(as_learned(channels_last(images), (3, 5, 6), last), images)
+    assert as_learned(torch.rand(2, 5, 6), (1, 5, 6), False).shape == (2, 1, 5, 6)
+    cube = torch.rand(2, 3, 3, 3)
+    assert as_learned(cube, (3, 3, 3), False) is cube
+    assert torch.equal(as_learned(cube, (3, 3, 3), True), channels_first(cube))
+    batches = torch.rand(4, 2, 5, 6, 3)
+    assert torch.equal(as_learned(batches, (3, 5, 6), True, 2)[1], channels_first(batches[1]))
+    with pytest.raises(SupSupError, match=r"shape \(5, 7, 3\), but this model learned images of shape \(3, 5, 6\)"):
+        as_learned(torch.rand(2, 5, 7, 3), (3, 5, 6), True)

@@ -39,7 +39,7 @@ def test_together_as_alone(served: Served, shapes: Any, asked: list[Any]) -> Non
         for one, other in zip(answer["answers"], alone["answers"], strict=True):
             assert (one["task"], one["label"], one["name"]) == (other["task"], other["label"], other["name"])
             assert one["confidence"] == pytest.approx(other["confidence"], abs=1e-5)
-            assert ("scores" in one) == question.scores
+            assert ("scores" in one) == (question.scores and question.task is None)
 
 
 def test_a_question_that_cannot_be_answered_spoils_no_other(served: Served, shapes: Any) -> None:
@@ -66,7 +66,7 @@ def test_the_mask_that_answers_is_the_one_that_scores_highest(served: Served, sh
 
 def test_scores_of_thousands_are_gathered(learned: Any, images: Any) -> None:
     """A plot has room for some hundred; the best of its neighbours stands for them."""
-    found = scores(learned, images[:1], learned.tasks)
+    (found,) = scores(learned, images[:1], learned.tasks)
     assert found.each == 1
     assert len(found.values) == 4
     assert found.best[0] == (learned.infer_task(images[:1])[0], max(found.values))

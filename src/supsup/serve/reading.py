@@ -112,14 +112,14 @@ def _few(count: int, most: int) -> None:
         raise Refused(413, f"{count:,} images are too many; send at most {most:,} at a time")
 
 
-def _labels(values: object) -> list[str]:
+def _labels(values: object) -> list[Any]:
     good = isinstance(values, list) and all(
         isinstance(each, str | int) and not isinstance(each, bool) for each in values
     )
     if not good:
         raise Refused(400, "labels must be a list with a text or a whole number for each image")
     assert isinstance(values, list)
-    return [str(each) for each in values]
+    return values
 
 
 def _question(images: Array, options: Mapping[str, Any]) -> Question:

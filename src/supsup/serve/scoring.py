@@ -1,4 +1,4 @@
-"""How every mask scored for one image: what task inference looked at, for whoever wants to see it."""
+"""How every mask scored for an image: what task inference looked at, for whoever wants to see it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from supsup.asking import Asking
 from supsup.inference import alpha_gradient, choose_layers
 from supsup.learner import SupSup
 from supsup.objectives import LEVELS
@@ -29,25 +30,32 @@ class Scores:
     best: list[tuple[str, float]]
 
 
-def scores(model: SupSup, image: Tensor, candidates: list[str]) -> Scores:
-    """The scores of these tasks for one image [1, …], as the first pass of inference has them.
+def scores(model: SupSup, inputs: object, candidates: list[str]) -> list[Scores]:
+    """The scores of these tasks for each input of [n, …], as the first pass of inference has them.
 
     −∂Obj/∂α at the mean of the masks; for "exhaustive" minus the objective under each mask.
     """
-    how, tasks = model.inference, model.state.tasks
-    indices = torch.tensor(tasks.indices(candidates), device=model.device)
-    classes = tasks.most_classes(candidates)
+    how, tasks, bank = model.inference, model.state.tasks, model.bank
+    indices = tasks.indices(candidates)
+    every = len(set(indices)) == len(bank)
+    views = tasks.views(None if every else indices)
+    images, classes = Asking(model.state).images(inputs, views), tasks.most_classes(candidates)
+    found = torch.zeros(len(images), len(bank), device=model.device)
     if how.method == "exhaustive":
         level = LEVELS[how.objective]
-        outputs = (model.state.switched.run(model.bank, index, image) for index in indices.tolist())
-        found = -torch.stack([level(each, classes).mean() for each in outputs])
+        for index in indices:
+            outputs = model.state.switched.run(bank, index, images.seen(tasks.at(index).facts.inputs))
+            found[:, index] = -level(outputs, classes)
     else:
         alpha = None
-        if len(candidates) < len(model.bank):
-            alpha = torch.zeros(len(model.bank), device=model.device).index_fill_(0, indices, 1 / len(candidates))
+        if not every:
+            alpha = torch.zeros(len(bank), device=model.device)
+            alpha[indices] = 1 / len(indices)
         goal, layers = Goal(how.objective, classes), choose_layers(model.net, how.layers)
-        found = alpha_gradient(model.net, model.bank, image[None], alpha, goal, layers)[0, indices]
-    return _shown(found.cpu().double(), candidates)
+        for seen, members in views:
+            shown = images.seen(seen)[:, None]
+            found[:, members] = alpha_gradient(model.net, bank, shown, alpha, goal, layers)[:, members]
+    return [_shown(row, candidates) for row in found[:, indices].cpu().double()]
 
 
 def _shown(found: Tensor, names: list[str]) -> Scores:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,20 +11,21 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 import supsup
+from supsup.data.mnist import normalisation
 from supsup.errors import SupSupError
 from supsup.file.sizes import stored_bytes
 from supsup.learner import SupSup
+from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores
 from supsup.serve.uploads import Array
 
 EXAMPLES = "examples"  # among the extras of a task: a few small images it was learned from
-_NAMES = "class-names"
-_KEPT, _SIDE = 6, 64  # examples, and their longest side in pixels
 Json = dict[str, Any]
+MNIST = normalisation(0.1307, 0.3081)
+CIFAR = normalisation(0.473, 0.251)
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Lesson:
 
     task: str
     images: Array
-    labels: list[str]
+    labels: list[str] | list[int]
 
 
 class Served:
@@ -69,7 +67,7 @@ class Served:
         """Answer once, so that the first visitor does not wait for kernels to be loaded or compiled."""
         shape = self.model.image_shape
         if shape is not None and len(self.model.state.tasks):
-            self.answers([Question(np.zeros((1, *shape), np.float32))])
+            self.answers([Question(np.zeros((1, *shape), np.float32))] * 3)
 
     def facts(self) -> Json:
         """What a visitor should know."""
@@ -105,42 +103,51 @@ class Served:
 
     def _together(self, questions: Sequence[Question]) -> list[Json | Exception]:
         first, tasks = questions[0], self.model.state.tasks
-        images = _inputs(np.concatenate([question.images for question in questions]))
-        prediction = self.model.predict(images, task=first.task, among=first.among)
-        labels, confidence = prediction.labels.tolist(), prediction.confidence.tolist()
+        inputs = self._inputs(np.concatenate([question.images for question in questions]))
+        prediction = self.model.predict(inputs, task=first.task, among=first.among)
         candidates = list(first.among) if first.among is not None else tasks.names
+        every = [
+            {
+                "task": task,
+                "label": label,
+                "name": _plain(name),
+                "confidence": _number(confidence),
+                "task_confidence": _number(task_confidence),
+            }
+            for task, label, name, confidence, task_confidence in zip(
+                prediction.tasks,
+                prediction.labels.tolist(),
+                prediction.names,
+                prediction.confidence.tolist(),
+                prediction.task_confidence.tolist(),
+                strict=True,
+            )
+        ]
         answers: list[Json | Exception] = []
         start = 0
         for question in questions:
-            each = []
-            for row in range(start, start + len(question)):
-                name = prediction.tasks[row]
-                answer = {
-                    "task": name,
-                    "label": labels[row],
-                    "name": dict(enumerate(self._class_names(name))).get(labels[row], str(labels[row])),
-                    "confidence": _number(confidence[row]),
-                }
-                if question.scores:
-                    answer["scores"] = asdict(scores(self.model, images[row : row + 1], candidates))
-                each.append(answer)
-            answers.append({"answers": each, "among": 1 if first.task is not None else len(candidates)})
+            mine = every[start : start + len(question)]
+            if question.scores and first.task is None:
+                scored = scores(self.model, inputs[start : start + len(question)], candidates)
+                mine = [answer | {"scores": asdict(each)} for answer, each in zip(mine, scored, strict=True)]
+            answers.append({"answers": mine, "among": 1 if first.task is not None else len(candidates)})
             start += len(question)
         return answers
 
     def learn(self, lesson: Lesson, progress: Callable[[float], None]) -> None:
-        """Learn a task and keep a few examples; it is in the file when this returns."""
-        classes = sorted(set(lesson.labels))
-        numbers = {name: number for number, name in enumerate(classes)}
-        labels = torch.tensor([numbers[label] for label in lesson.labels])
-        self.model.learn((_inputs(lesson.images), labels), task=lesson.task)
-        content = torch.frombuffer(bytearray(json.dumps(classes).encode()), dtype=torch.uint8)
-        kept = {_NAMES: content}
+        """Learn a task and keep a few examples; then it is in the file. What `progress` raises stops it."""
+        self.model.learn(
+            (self._inputs(lesson.images), lesson.labels),
+            task=lesson.task,
+            layout="NCHW" if lesson.images.ndim == 4 else None,
+            normalise=not self._as_network_sees(),
+            callback=lambda step: progress(step.step / step.steps),
+            show_progress=False,
+        )
         if lesson.images.dtype == np.uint8 and lesson.images.ndim == 4:
-            kept[EXAMPLES] = _examples(lesson.images, lesson.labels)
-        self.model.extras[lesson.task] = self.model.extras.get(lesson.task, {}) | kept
-        self.model.save()
-        progress(1.0)
+            examples = chosen(lesson.images, lesson.labels)
+            self.model.extras[lesson.task] = self.model.extras.get(lesson.task, {}) | {EXAMPLES: examples}
+            self.model.save()
 
     def forget(self, task: str) -> None:
         """Remove a task for good, from the file too."""
@@ -163,58 +170,41 @@ class Served:
         return {
             "name": row.name,
             "classes": row.classes,
-            "class_names": self._class_names(task),
+            "class_names": [_plain(row.facts.called(number)) for number in range(row.classes)],
             "learned_at": row.learned_at,
             "bytes": stored_bytes(self.path, task),
-            "examples": [_data_url(image) for image in row.extras.get(EXAMPLES, torch.empty(0))],
+            "examples": [data_url(image) for image in row.extras.get(EXAMPLES, [])],
         }
 
     def close(self) -> None:
         """Let go of the file."""
         self.model.close()
 
-    def _class_names(self, task: str) -> list[str]:
-        row = self.model.state.tasks[task]
-        if _NAMES in row.extras:
-            return [str(name) for name in json.loads(bytes(row.extras[_NAMES].tolist()))]
-        return [str(number) for number in range(row.classes)]
+    def _as_network_sees(self) -> bool:
+        """Whether no task knows what to do with raw images: all were learned from what had been normalised before."""
+        views = self.model.state.tasks.views()
+        return bool(views) and all(inputs is None for inputs, _ in views)
+
+    def _inputs(self, images: Array) -> Tensor:
+        """Images and arrays as the model takes them.
+
+        Its tasks know how pixels are normalised. Where none does, images are taken for MNIST's if they are grey and for
+        CIFAR's if they have colours.
+        """
+        found = torch.from_numpy(images)
+        if not self._as_network_sees():
+            return found
+        if images.dtype != np.uint8:
+            return found.float()
+        colour = images.ndim == 4 and images.shape[1] == 3
+        gain, offset = CIFAR if colour else MNIST
+        return found.float() * gain + offset
 
 
-def _inputs(images: Array) -> Tensor:
-    found = torch.from_numpy(images)
-    return found.float().div_(127.5).sub_(1) if images.dtype == np.uint8 else found.float()
+def _plain(name: object) -> str | int | float:
+    """A class as JSON has it."""
+    return name if isinstance(name, str | int) or (isinstance(name, float) and math.isfinite(name)) else str(name)
 
 
 def _number(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None
-
-
-def _examples(images: Array, labels: Sequence[str]) -> Tensor:
-    """A few small images, of as many classes as can be."""
-    rows: list[int] = []
-    for turn in range(_KEPT):
-        seen: dict[str, int] = {}
-        for row, label in enumerate(labels):
-            if row not in rows:
-                seen.setdefault(label, row)
-        rows += list(seen.values())[: _KEPT - len(rows)]
-        if len(rows) >= _KEPT or turn >= len(labels):
-            break
-    return torch.stack([_small(images[row]) for row in rows])
-
-
-def _small(image: Array) -> Tensor:
-    picture = _picture(image)
-    picture.thumbnail((_SIDE, _SIDE))
-    pixels = np.asarray(picture, np.uint8)
-    return torch.from_numpy(pixels[None].copy() if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
-
-
-def _picture(image: Array) -> Image.Image:
-    return Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
-
-
-def _data_url(image: Tensor) -> str:
-    content = io.BytesIO()
-    _picture(image.cpu().numpy()).save(content, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

@@ -53,6 +53,8 @@ Query = Mapping[str, Tensor | Outer]  # by weight: [r, *shape], or the factors o
 Part = tuple[slice, Tensor]  # some bytes of a mask, and a query over their bits [r, bits]
 
 FEW = 8  # queries for which reading the bits costs more than the arithmetic
+SOME = 16  # queries that tables are made for together
+MANY_MASKS = 32  # for which tables cost less than passing images through one mask after the other, however many images
 _UNPACKED = 1 << 24  # how many bits the plain way unpacks at once
 _CANDIDATES = 4  # masks among which the exact inner product decides after a search from few coordinates
 _FAR_AHEAD = 6  # standard deviations
@@ -146,8 +148,9 @@ def triton_many(query: Query, bank: Bank) -> Tensor:
 
 
 def numba_tables(query: Query, bank: Bank) -> Tensor:
-    """Compiled: tables of the 256 sums that eight weights can give, looked up for each task."""
-    return _over_blocks(_parts(query, bank), query, bank, numba_search.add_inner)
+    """Compiled: tables of the 256 sums that eight weights can give, looked up for each task; some rows at a time."""
+    pieces = (_some(query, slice(start, start + SOME)) for start in range(0, _rows(query), SOME))
+    return torch.cat([_over_blocks(_parts(piece, bank), piece, bank, numba_search.add_inner) for piece in pieces])
 
 
 def mask_by_mask(query: Query, bank: Bank) -> Tensor:
@@ -217,7 +220,10 @@ def _in_factors(query: Query) -> bool:
 WAYS: tuple[Way, ...] = (
     Way(lambda query, bank: _on_gpu(bank) and _few(query), triton_few),
     Way(lambda query, bank: _on_gpu(bank), triton_many),
-    Way(lambda query, bank: _on_cpu(bank) and available.NUMBA and _few(query), numba_tables),
+    Way(
+        lambda query, bank: _on_cpu(bank) and available.NUMBA and (_few(query) or len(bank) >= MANY_MASKS),
+        numba_tables,
+    ),
     Way(lambda query, bank: _on_cpu(bank) and not _few(query) and _in_factors(query), mask_by_mask),
     Way(lambda query, bank: True, plain),
 )
@@ -230,6 +236,16 @@ SHORT_WAYS: tuple[ShortWay, ...] = (
 def dense(values: Tensor | Outer) -> Tensor:
     """A query over one weight as numbers: [r, *shape]."""
     return values.dense() if isinstance(values, Outer) else values
+
+
+def _some(query: Query, rows: slice) -> Query:
+    """Some rows of a query."""
+    return {
+        name: Outer(values.weight, values.delta[rows], values.inputs[rows])
+        if isinstance(values, Outer)
+        else values[rows]
+        for name, values in query.items()
+    }
 
 
 def _rows(query: Query) -> int:

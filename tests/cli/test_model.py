@@ -15,6 +15,7 @@ import supsup
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.file.modelfile import ModelFile
+from supsup.tasks import Facts
 
 
 def run(*arguments: object) -> Result:

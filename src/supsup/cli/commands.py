@@ -53,6 +53,11 @@ COMMANDS = {
         "Make a model file as small as it can be: no space of forgotten tasks, no mask larger than it must be.",
     ),
     "export": Place("model", "export", "Write one task's subnetwork as an ordinary network, checked by running it."),
+    "serve": Place(
+        "serve",
+        "serve",
+        "Serve a model over HTTP: answers, tasks to learn and forget, and a page to try it on at http://127.0.0.1:8000.",
+    ),
     "bench": Place("bench", "app", "Measure speed and memory on this machine."),
 }
 

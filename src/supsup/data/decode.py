@@ -43,7 +43,7 @@ def decoded(path: str, size: int | None = None, box: tuple[int, int, int, int, i
     """
     try:
         with Image.open(path) as image:
-            colour = _rgb(image)
+            colour = rgb(image)
         if box is not None and size is not None:
             left, top, width, height, mirrored = box
             colour = colour.crop((left, top, left + width, top + height)).resize(
@@ -52,13 +52,14 @@ def decoded(path: str, size: int | None = None, box: tuple[int, int, int, int, i
             if mirrored:
                 colour = colour.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         elif size is not None and colour.size != (size, size):
-            colour = _middle(colour, size)
+            colour = middle(colour, size)
         return np.asarray(colour, np.uint8).transpose(2, 0, 1)
     except Exception as error:
         raise Unreadable(f"{path} ({_reason(error)})") from error
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def rgb(image: Image.Image) -> Image.Image:
+    """The image in three channels of 8 bits."""
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
@@ -68,7 +69,8 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _middle(image: Image.Image, size: int) -> Image.Image:
+def middle(image: Image.Image, size: int) -> Image.Image:
+    """The middle size × size, once the shorter side has been brought to size · 256 / 224."""
     width, height = image.size
     shorter = round(size * _RESIZED)
     if width <= height:

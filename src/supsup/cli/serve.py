@@ -1,0 +1,68 @@
+"""`supsup serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from supsup.cli.talking import interruptible, say, shown
+from supsup.errors import SupSupError
+
+
+def serve(
+    model: Annotated[Path, Argument(help="A model file; tasks learned here are committed to it at once.")],
+    port: Annotated[int, Option(help="The port to listen on; 0 takes any that is free.")] = 8000,
+    host: Annotated[
+        str, Option(help="The address to listen on. Any but 127.0.0.1 needs a token, or --read-only.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        Option(
+            envvar="SUPSUP_TOKEN",
+            show_envvar=True,
+            help="What requests that learn or forget must show. The variable keeps it out of the list of processes.",
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, Option("--read-only", help="Answer only: the file is opened for reading and not locked.")
+    ] = False,
+    together: Annotated[int, Option(help="The most images that are answered in one batch.")] = 256,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+) -> None:
+    """Serve a model over HTTP: answers, tasks to learn and forget, and a page to try it on at http://127.0.0.1:8000.
+
+    POST /predict answers an image (task known or not), GET /tasks lists what was learned, POST /tasks/NAME learns a
+    folder of images, DELETE /tasks/NAME forgets; GET /health and /metrics are for machines. docs/serve.md has
+    examples. Requests that arrive together are answered in one batch, also while a task is being learned.
+
+    Ctrl-C ends it: answers under way are given, what was reported as learned is in the file.
+    """
+    try:
+        from supsup.serve.running import address, bound, run
+        from supsup.serve.served import Served
+        from supsup.serve.settings import Settings
+    except ModuleNotFoundError as error:
+        raise SupSupError(f"serving needs the package {error.name}: pip install 'supsup[serve]'") from error
+    settings = Settings(host=host, port=port, token=token, read_only=read_only, together=together)
+    listening = bound(settings)
+    with interruptible("nothing was served"), listening:
+        served = Served.open(model, read_only=read_only, device=device)
+        facts = served.facts()
+
+        def ready() -> None:
+            say(f"{shown(model)}: {facts['tasks']:,} tasks on {facts['device']}, at [bold]{address(listening)}[/]")
+            say(_who(settings.local, settings.token is not None, read_only))
+
+        run(served, settings, listening, ready)
+    say(f"stopped; {shown(model)} has {len(served.model.tasks):,} tasks")
+
+
+def _who(local: bool, token: bool, read_only: bool) -> str:
+    """Who may do what, in words."""
+    reach = "only this machine can reach it" if local else "anybody who reaches this machine can ask"
+    if read_only:
+        return f"{reach}; nobody can change the model. Ctrl-C ends it"
+    change = "learning and forgetting need the token" if token else "no token: any program here can change the model"
+    return f"{reach}; {change}. Ctrl-C ends it"

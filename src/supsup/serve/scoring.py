@@ -1,0 +1,69 @@
+"""How every mask scored for an image: what task inference looked at, for whoever wants to see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from supsup.asking import Asking
+from supsup.inference import alpha_gradient, choose_layers
+from supsup.learner import SupSup
+from supsup.objectives import LEVELS
+from supsup.query import Goal
+
+_MOST_SHOWN = 400  # numbers of a plot
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of the candidates in order, as standard deviations from their mean.
+
+    values  where there are many, the largest of every `each` neighbours
+    best    (task, score) of the highest, the highest first
+    """
+
+    values: list[float]
+    each: int
+    best: list[tuple[str, float]]
+
+
+def scores(model: SupSup, inputs: object, candidates: list[str]) -> list[Scores]:
+    """The scores of these tasks for each input of [n, …], as the first pass of inference has them.
+
+    −∂Obj/∂α at the mean of the masks; for "exhaustive" minus the objective under each mask.
+    """
+    how, tasks, bank = model.inference, model.state.tasks, model.bank
+    indices = tasks.indices(candidates)
+    every = len(set(indices)) == len(bank)
+    views = tasks.views(None if every else indices)
+    images, classes = Asking(model.state).images(inputs, views), tasks.most_classes(candidates)
+    found = torch.zeros(len(images), len(bank), device=model.device)
+    if how.method == "exhaustive":
+        level = LEVELS[how.objective]
+        for index in indices:
+            outputs = model.state.switched.run(bank, index, images.seen(tasks.at(index).facts.inputs))
+            found[:, index] = -level(outputs, classes)
+    else:
+        alpha = None
+        if not every:
+            alpha = torch.zeros(len(bank), device=model.device)
+            alpha[indices] = 1 / len(indices)
+        goal, layers = Goal(how.objective, classes), choose_layers(model.net, how.layers)
+        for seen, members in views:
+            shown = images.seen(seen)[:, None]
+            found[:, members] = alpha_gradient(model.net, bank, shown, alpha, goal, layers)[:, members]
+    return [_shown(row, candidates) for row in found[:, indices].cpu().double()]
+
+
+def _shown(found: Tensor, names: list[str]) -> Scores:
+    spread = float(found.std(correction=0)) if len(found) > 1 else 0.0
+    standard = (found - found.mean()) / spread if spread > 0 else torch.zeros_like(found)
+    standard = standard.nan_to_num()
+    each = -(-len(standard) // _MOST_SHOWN)
+    values = [round(float(piece.max()), 3) for piece in standard.split(each)]
+    top = standard.topk(min(_MOST_NAMED, len(standard)))
+    best = [(names[index], round(value, 3)) for value, index in zip(top.values.tolist(), top.indices.tolist())]
+    return Scores(values, each, best)

@@ -1,0 +1,1 @@
+"""Tests of the server; a package, so that its conftest is not taken for that of all tests."""

@@ -1,0 +1,110 @@
+"""The command: what it refuses, how it ends, and what a kill -9 leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import supsup
+from supsup.errors import SupSupError
+from supsup.file.repair import verify
+from supsup.serve.running import bound
+from supsup.serve.settings import Settings
+
+ENVIRONMENT = os.environ | {"COLUMNS": "400", "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def command(path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`supsup serve` in a process of its own, and its address."""
+    arguments = [sys.executable, "-m", "supsup", "serve", str(path), "--port", "0", "--device", "cpu", *options]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert "http://127.0.0.1:" in line, line
+            yield process, line.split()[-1]
+        finally:
+            process.kill()
+
+
+def test_a_signal_ends_it_in_order(path: Path, shapes: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with command(path) as (process, url), httpx.Client(base_url=url) as client:
+            assert process.stdout is not None
+            assert "only this machine can reach it; no token" in process.stdout.readline()
+            image = shapes.png(shapes.drawn("box", 31))
+            assert client.post("/predict", files={"image": image}).json()["answers"][0]["name"] == "box"
+            process.send_signal(number)
+            assert process.wait(30) == 0
+            assert "stopped" in process.stdout.read()
+        assert os.listdir(path.parent) == [path.name]
+
+
+def test_kill_9_while_it_learns_loses_nothing_that_was_reported(path: Path, shapes: Any) -> None:
+    upload = shapes.upload(shapes.lesson("x", count=4))
+    with command(path) as (process, url), httpx.Client(base_url=url) as client:
+        jobs = [client.post(f"/tasks/{number}", files=upload).json()["id"] for number in range(40)]
+        done: list[str] = []
+        while len(done) < 4:
+            facts = [client.get(f"/jobs/{job}").json() for job in jobs[: len(done) + 3]]
+            done = [job["task"] for job in facts if job["state"] == "done"]
+        process.kill()
+        process.wait()
+    assert verify(path).clean
+    with supsup.load(path, in_place=True, device="cpu") as model:
+        assert set(done) <= set(model.tasks)
+        assert len(model.tasks) < 42  # it was killed while it learned
+
+
+def test_a_second_server_on_one_file_is_refused(path: Path, running: Any) -> None:
+    said = _failed(path)
+    assert "being written by another process" in said
+
+
+def _failed(path: Path, *options: str) -> str:
+    arguments = [sys.executable, "-m", "supsup", "serve", str(path), "--device", "cpu", "--port", "0", *options]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert done.returncode != 0
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SupSupError, match=f"port {port} of 127.0.0.1 is taken by another program; use another"):
+            bound(Settings(port=port))
+    with pytest.raises(SupSupError, match="no address of this machine"):
+        bound(Settings(host="192.0.2.1", token="a-long-secret", port=0))
+
+
+IMPORTS = """
+import sys
+import supsup, supsup.cli
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert not loaded & {"starlette", "uvicorn", "multipart", "python_multipart", "PIL"}, loaded
+sys.modules["starlette"] = None
+from supsup.cli.serve import serve
+from pathlib import Path
+try:
+    serve(Path("model.supsup"))
+except supsup.SupSupError as error:
+    assert "pip install 'supsup[serve]'" in str(error), error
+else:
+    raise AssertionError
+"""
+
+
+def test_nothing_of_the_extra_is_needed_but_to_serve() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True, env=ENVIRONMENT)

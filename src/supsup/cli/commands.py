@@ -19,6 +19,21 @@ class Place(NamedTuple):
 
 
 COMMANDS = {
+    "learn": Place(
+        "learn",
+        "learn",
+        "Learn tasks from your own data and commit each to a model file; nothing that is in it can be forgotten by it.",
+    ),
+    "predict": Place(
+        "answers",
+        "predict",
+        "Say of each image or row what it is: its class by the name you gave it, its task, and how sure both are.",
+    ),
+    "evaluate": Place(
+        "answers",
+        "evaluate",
+        "Say how often a model is right on data with labels: with the task given, and with the task to be found.",
+    ),
     "demo": Place(
         "demo",
         "demo",

@@ -13,7 +13,7 @@ from torch import nn
 from supsup import nets
 from supsup.errors import SupSupError
 
-KNOWN = ("lenet_300_100", "fc_1024", "gem_resnet18", "resnet50")
+KNOWN = ("lenet_300_100", "fc_1024", "small_resnet", "gem_resnet18", "resnet50")
 
 
 def network_named(name: str, outputs: int) -> nn.Module:

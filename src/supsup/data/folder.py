@@ -62,13 +62,10 @@ def image_folder(
     augment, flip, stream = flag(augment, "augment"), flag(flip, "flip"), optional(flag)(stream, "stream")
     name = optional(text)(name, "name")
     choice(*get_args(Normalisation))(normalisation, "normalisation")
-    try:
-        listing = _listing(root, test_share, seed)
-    except OSError as error:
-        raise SupSupError(f"{root} cannot be looked through: {error}") from error
-    paths = [*listing.train, *listing.test]
+    found = listing(root, test_share, seed)
+    paths = [*found.train, *found.test]
     sizes = sizes_of(paths)
-    height, width = (size, size) if size is not None else _one_size(paths, sizes)
+    height, width = (size, size) if size is not None else one_size(paths, sizes)
     if stream is None:
         stream = len(paths) * 3 * height * width > IN_MEMORY
     called = name or root.resolve().name
@@ -76,18 +73,20 @@ def image_folder(
         if size is None:
             raise SupSupError("images are read while training (stream=True, or too many for memory); give size=224")
         return _streamed(
-            called, listing, sizes, size, normalisation, ResizedCrop(flip=flip) if augment else None, workers
+            called, found, sizes, size, normalisation, ResizedCrop(flip=flip) if augment else None, workers
         )
     images = decode_all(paths, height, width, size)
-    train, test = images[: len(listing.train)], images[len(listing.train) :]
+    train, test = images[: len(found.train)], images[len(found.train) :]
     gain, offset = measured_normalisation(train) if normalisation == "measured" else _imagenet()
     varied = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
-    labels = (listing.train_labels, listing.test_labels)
-    return Source(called, train, labels[0], test, labels[1], gain, offset, len(listing.classes), varied, listing.names)
+    labels = (found.train_labels, found.test_labels)
+    return Source(called, train, labels[0], test, labels[1], gain, offset, len(found.classes), varied, found.names)
 
 
 @dataclass(frozen=True)
-class _Listing:
+class Listing:
+    """Image files with the numbers of their classes."""
+
     classes: list[str]
     train: list[str]
     train_labels: Tensor
@@ -102,7 +101,7 @@ class _Listing:
 
 def _streamed(
     name: str,
-    listing: _Listing,
+    listing: Listing,
     sizes: Tensor,
     size: int,
     normalisation: Normalisation,
@@ -141,7 +140,7 @@ def _imagenet() -> tuple[Tensor, Tensor]:
     return 1 / (255 * std), -mean / std
 
 
-def _one_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
+def one_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
     """Height and width of all the images, or an error that shows two that differ."""
     other = (sizes != sizes[0]).any(1).nonzero()
     if len(other):
@@ -151,7 +150,15 @@ def _one_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
     return height, width
 
 
-def _listing(root: Path, test_share: float, seed: int) -> _Listing:
+def listing(root: Path, test_share: float, seed: int) -> Listing:
+    """The images of each class, to train and to test on."""
+    try:
+        return _listing(root, test_share, seed)
+    except OSError as error:
+        raise SupSupError(f"{root} cannot be looked through: {error}") from error
+
+
+def _listing(root: Path, test_share: float, seed: int) -> Listing:
     if not root.is_dir():
         raise SupSupError(f"{root} is not a folder; give one that holds a folder of images for each class")
     halves = _halves(root)
@@ -165,7 +172,7 @@ def _listing(root: Path, test_share: float, seed: int) -> _Listing:
                 f"{where} has no folder for {', '.join(lacking[:5])}{' …' if len(lacking) > 5 else ''}; "
                 f"{halves[0].name}/ and {halves[1].name}/ must have the same classes"
             )
-    return _Listing(list(train), *_labelled(train), *_labelled(test))
+    return Listing(list(train), *_labelled(train), *_labelled(test))
 
 
 def _halves(root: Path) -> tuple[Path, Path] | None:
@@ -186,7 +193,7 @@ def _classes(folder: Path) -> dict[str, list[str]]:
     inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not inner:
         raise SupSupError(f"{folder} holds no folders; make one for each class and put its images there")
-    found = {entry.name: _images(entry) for entry in inner}
+    found = {entry.name: images_in(entry) for entry in inner}
     empty = [name for name, images in found.items() if not images]
     if empty:
         raise SupSupError(
@@ -196,7 +203,7 @@ def _classes(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _images(folder: Path) -> list[str]:
+def images_in(folder: Path) -> list[str]:
     """Image files in the folder and the folders in it, but no hidden ones."""
     found = []
     for where, inner, names in os.walk(folder):
@@ -212,7 +219,14 @@ def _labelled(classes: dict[str, list[str]]) -> tuple[list[str], Tensor]:
     return paths, torch.arange(len(classes)).repeat_interleave(counts)
 
 
-def _divided(classes: dict[str, list[str]], test_share: float, seed: int) -> _Listing:
+def held_back(images: int, test_share: float, seed: int, label: str) -> tuple[list[int], list[int]]:
+    """Which of a class's images are trained on and which tested on: at least one of each."""
+    kept = min(max(1, round(images * test_share)), images - 1)
+    order = philox.permutations(seed, [label], images)[0].tolist()
+    return sorted(order[kept:]), sorted(order[:kept])
+
+
+def _divided(classes: dict[str, list[str]], test_share: float, seed: int) -> Listing:
     """A share of every class to test on, at least one image and not all."""
     train, test = {}, {}
     for name, images in classes.items():
@@ -220,8 +234,6 @@ def _divided(classes: dict[str, list[str]], test_share: float, seed: int) -> _Li
             raise SupSupError(
                 f"class {name} has 1 image ({images[0]}); give 2 or more, one to train on and one to test"
             )
-        kept = min(max(1, round(len(images) * test_share)), len(images) - 1)
-        order = philox.permutations(seed, [f"folder/{name}"], len(images))[0].tolist()
-        test[name] = [images[index] for index in sorted(order[:kept])]
-        train[name] = [images[index] for index in sorted(order[kept:])]
-    return _Listing(list(classes), *_labelled(train), *_labelled(test))
+        trained, tested = held_back(len(images), test_share, seed, f"folder/{name}")
+        train[name], test[name] = [images[index] for index in trained], [images[index] for index in tested]
+    return Listing(list(classes), *_labelled(train), *_labelled(test))

@@ -1,4 +1,4 @@
-"""The paper's architectures as plain modules: no mask, no task, no bias."""
+"""Architectures as plain modules, the paper's and a small one: no mask, no task, no bias."""
 
 from supsup.nets.fully_connected import FullyConnected as FullyConnected
 from supsup.nets.fully_connected import fc_1024 as fc_1024
@@ -8,3 +8,4 @@ from supsup.nets.hop_mlp import hop_mlp as hop_mlp
 from supsup.nets.resnet import ResNet as ResNet
 from supsup.nets.resnet import gem_resnet18 as gem_resnet18
 from supsup.nets.resnet import resnet50 as resnet50
+from supsup.nets.resnet import small_resnet as small_resnet

@@ -1,4 +1,4 @@
-"""Residual networks without biases, their normalisation without learned parameters: the two of the paper's GG half."""
+"""Residual networks without biases, normalisation without learned parameters: the two of the paper, and a small one."""
 
 from __future__ import annotations
 
@@ -123,6 +123,12 @@ class ResNet(nn.Module):
 def gem_resnet18(outputs: int = 5) -> ResNet:
     """The narrow ResNet-18 of SplitCIFAR100: widths 20-40-80-160 and, with 5 outputs, 1,090,940 weights."""
     return ResNet(outputs, (2, 2, 2, 2), (20, 40, 80, 160))
+
+
+@architecture
+def small_resnet(outputs: int = 100, channels: int = 3) -> ResNet:
+    """Four blocks of widths 16-32-64-128, for small pictures on a machine without a GPU."""
+    return ResNet(outputs, (1, 1, 1, 1), (16, 32, 64, 128), channels=channels)
 
 
 @architecture

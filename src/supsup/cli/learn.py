@@ -1,0 +1,154 @@
+"""`supsup learn`: tasks from folders and tables into a model file, one after the other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from typer import Argument, Option
+
+from supsup import nets
+from supsup.cli.networks import network_named
+from supsup.cli.talking import interruptible, say, shown
+from supsup.data import Task
+from supsup.data.places import Found, Reading, tasks_at
+from supsup.errors import SupSupError
+from supsup.evaluate import evaluate
+from supsup.file.modelfile import ModelFile
+from supsup.learner import SupSup, load
+
+_OUTPUTS = 100  # of a new network, unless a task has more than half as many classes
+
+Data = Annotated[
+    Path, Argument(help="A folder with a folder of images for each class, or a .csv, .tsv, .parquet, .npz.")
+]
+Each = Annotated[bool, Option("--each", help="Every folder in the folder is a task of its own.")]
+Label = Annotated[str | None, Option(help="The column of the labels; label, class or target by default.")]
+TaskColumn = Annotated[str | None, Option(help="A column of a table: the rows of each value are a task of their own.")]
+TestShare = Annotated[float, Option(help="The share of each class that is held back to test on.", min=0.01, max=0.9)]
+Seed = Annotated[int, Option(help="Decides the network's weights and what is held back.")]
+Net = Annotated[
+    str | None,
+    Option(help="A network by name, or module:function for your own. By default one that suits the data."),
+]
+Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A line of the closing table."""
+
+    name: str
+    classes: int
+    examples: int
+    accuracy: float
+    seconds: float
+
+
+def learn(
+    model: Annotated[Path, Argument(help="The model file; it is made if it is not there.")],
+    data: Data,
+    task: Annotated[str | None, Option(help="The task's name; that of the folder or file by default.")] = None,
+    each: Each = False,
+    label: Label = None,
+    task_column: TaskColumn = None,
+    net: Net = None,
+    outputs: Annotated[int | None, Option(help="Outputs of a new network: the most classes of a task.", min=2)] = None,
+    size: Annotated[
+        int | None,
+        Option(help="Images are brought to SIZE × SIZE; 32 by default, if they are not small already.", min=4),
+    ] = None,
+    crop: Annotated[bool, Option(help="Train on random crops of the images.")] = True,
+    flip: Annotated[bool, Option(help="Train on mirror images too; not for letters and signs.")] = False,
+    test_share: TestShare = 0.2,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Learn tasks from your own data and commit each to a model file; nothing that is in it can be forgotten by it.
+
+    A folder of class folders is one task, a folder of such folders with --each many; so are tables with --task-column.
+    The recipe is chosen for each task, by images that are held back from training; a further share, --test-share, is
+    never trained on and gives the accuracy in the table at the end.
+
+    Ctrl-C keeps what is finished; the same command goes on. Tasks that are in the file already are left as they are.
+    """
+    reading = Reading(each, label, task_column, size, test_share, seed, crop, flip)
+    found = tasks_at(data, reading, task)
+    done: list[Learned] = []
+    own = net is not None and ":" in net
+    known: list[str] = []
+    if model.exists():
+        with ModelFile(model) as file:
+            known = file.names
+    waiting = [each for each in found if each.name not in known]
+    for name in (each.name for each in found if each.name in known):
+        say(f"{shown(name)} is in {shown(model)} already")
+    if not waiting:
+        return
+
+    def outcome() -> str:
+        return f"{len(done)} of {len(waiting)} tasks are in {model}; the same command goes on with the others"
+
+    with interruptible(outcome):
+        first = None if model.exists() else waiting[0].read(reading)
+        if first is not None:
+            _new(model, first, net, outputs, seed)
+        module = network_named(net, outputs or _OUTPUTS) if own and net is not None else None
+        with load(model, module, in_place=True, device=device) as learner:
+            for number, one in enumerate(waiting, 1):
+                done.append(_learned(learner, one, first if number == 1 else None, reading))
+                say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
+    _table(model, done)
+
+
+def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading) -> Learned:
+    shape = learner.image_shape
+    if shape is not None and len(shape) == 3:
+        reading = replace(reading, size=shape[-1])
+    begin = time.perf_counter()
+    task = replace(read or found.read(reading), name=found.name)
+    learner.learn(task)
+    seconds = time.perf_counter() - begin
+    graded = evaluate(learner, [task], "GG", show_progress=False)
+    return Learned(task.name, task.classes, len(task.train), graded.average_accuracy, seconds)
+
+
+def _new(path: Path, task: Task, net: str | None, outputs: int | None, seed: int) -> None:
+    """A model without tasks, on a network that suits the first of them."""
+    most = outputs or max(_OUTPUTS, 2 * task.classes)
+    module = _suiting(task, most) if net is None else network_named(net, most)
+    SupSup(module, seed, device="cpu").save(path)
+    say(f"{shown(path)}: a new model on {_described(module, net)}")
+
+
+def _suiting(task: Task, outputs: int) -> nn.Module:
+    shape = task.train.shape
+    if len(shape) == 3:
+        return nets.small_resnet(outputs, shape[0])
+    if len(shape) == 1:
+        return nets.lenet_300_100(outputs, shape[0])
+    raise SupSupError(f"no network is known for inputs of shape {list(shape)}; give your own: --net module:function")
+
+
+def _described(module: nn.Module, net: str | None) -> str:
+    weights = sum(parameter.numel() for parameter in module.parameters())
+    name = net or ("small_resnet" if isinstance(module, nets.ResNet) else "lenet_300_100")
+    return f"{shown(name)}, {weights:,} weights"
+
+
+def _table(path: Path, done: list[Learned]) -> None:
+    with ModelFile(path) as file:
+        sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
+    table = Table(title=f"learned into {shown(path)}")
+    table.add_column("task", overflow="fold")
+    for name in ("classes", "examples", "right", "bytes", "seconds"):
+        table.add_column(name, justify="right")
+    for one in done:
+        right, size = f"{100 * one.accuracy:.1f} %", f"{sizes.get(one.name, 0):,}"
+        table.add_row(shown(one.name), f"{one.classes:,}", f"{one.examples:,}", right, size, f"{one.seconds:.1f}")
+    Console().print(table)

@@ -84,6 +84,7 @@ class Kills:
         with self._opened(folder / "observed", _silent) as model:
             for step in range(8):
                 self._observe(model, step)
+                model.mask(model.tasks[0])  # who asks brings the mask in training up to date
                 for name, mask in found(model).items():
                     self._observed.setdefault(name, set()).add(mask)
         shutil.rmtree(folder / "observed")

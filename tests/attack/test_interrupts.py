@@ -25,7 +25,6 @@ from supsup.file.repair import verify
 from supsup.hopfield.learner import MemoryFull
 from tests.attack.interrupting import CHANCE, TASKS, found, fresh, interrupt_everywhere, is_right, task
 
-
 # A lock that was taken when the interrupt came is let go of with the last reference to it, as any open file is.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 

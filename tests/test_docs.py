@@ -40,6 +40,16 @@ def test_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPa
     assert max(behind) <= 5
 
 
+def test_the_figures_on_trust_are_those_of_the_results() -> None:
+    """`python benchmarks/trust_table.py` puts them right."""
+    page = Path(__file__).parents[1] / "docs" / "trust.md"
+    script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "trust_table.py"))
+    assert script["with_tables"](page.read_text()) == page.read_text()
+    for part in script["PARTS"]:
+        assert script["read"](part)["sound"], part
+    assert script["read"]("speed")["slower than allowed"] == []
+
+
 def test_the_table_of_unannounced_tasks_is_that_of_the_results() -> None:
     root = Path(__file__).parents[1]
     page = (root / "docs" / "scenarios.md").read_text()

@@ -37,7 +37,6 @@ from supsup.validation import given
 T = TypeVar("T")
 _NAMED = 5  # tasks that a summary lists
 _ONE_AT_A_TIME = new_lock()  # models that learn on a GPU: graphs are captured and torch is watched for all threads
-_LEFT_TO_THE_PARENT: list[ModelFile] = []  # SQLite must not even close, in a forked process, what another opened
 
 
 @dataclass
@@ -102,7 +101,7 @@ class ModelState:
     def file(self, file: ModelFile | None) -> None:
         self._file, self._process = file, os.getpid()
         if file is not None:  # who was interrupted before the model was in a variable cannot close it
-            self._closing = weakref.finalize(self, _let_go, file, self._process)
+            self._closing = weakref.finalize(self, _let_go, file)
             self._closing.atexit = False
 
     @classmethod
@@ -272,7 +271,7 @@ class ModelState:
             with uninterrupted():
                 self._file = None
                 self._closing.detach()
-                _let_go(file, self._process)
+                _let_go(file)
 
     @property
     def is_foreign(self) -> bool:
@@ -289,13 +288,9 @@ class ModelState:
         return self._file
 
 
-def _let_go(file: ModelFile, process: int) -> None:
-    """Close a file in the process that opened it, and nowhere else."""
-    if process == os.getpid():
-        with uninterrupted():
-            file.close()
-    else:
-        _LEFT_TO_THE_PARENT.append(file)
+def _let_go(file: ModelFile) -> None:
+    with uninterrupted():
+        file.close()
 
 
 def _check_recipes(tasks: Sequence[LearnedTask]) -> None:

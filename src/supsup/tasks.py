@@ -19,7 +19,7 @@ Change = Callable[[], None]  # what is left to do of a change that was prepared:
 STATISTICS = "statistics/"  # before the names of a task's statistics in a file, among its extras
 _NAMED = 5  # tasks that an error lists
 _LONGEST_NAME = 1000  # characters of a task's name
-_MOST_CLASSES = 1 << 31
+MOST_CLASSES = 1 << 31
 _WRITABLE = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
@@ -147,11 +147,6 @@ class TaskTable:
 
         return change
 
-    def check_new(self, name: str) -> None:
-        """An error if there is a task of this name."""
-        if name in self:
-            raise SupSupError(f"task {name!r} has been learned already; use another name")
-
     def remove(self, name: str) -> None:
         """Take a task out; the later ones move up by one."""
         self.removing(name)()
@@ -252,7 +247,7 @@ def check_name(name: object) -> None:
 
 def check_classes(name: str, classes: object, least: int = 1) -> None:
     """An error unless a task can have so many classes."""
-    if isinstance(classes, bool) or not isinstance(classes, int) or not least <= classes < _MOST_CLASSES:
+    if isinstance(classes, bool) or not isinstance(classes, int) or not least <= classes < MOST_CLASSES:
         shown = printable(repr(classes))
         raise SupSupError(f"task {printable(repr(name))} has {shown} classes; give a whole number from {least} on")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from supsup import SupSupError
 from tests.attack import judge
 from tests.attack.forging import BYSTANDER, bystander, sound
 from tests.attack.interrupting import Scenario, task
@@ -90,7 +91,7 @@ def test_what_a_killed_process_lost_would_be_noticed(
     kills = Kills(tmp_path)
     kills.prepare(tmp_path / "place")
     kills.check(tmp_path / "place", operation, ["begin"])
-    with pytest.raises((AssertionError, judge.SupSupError), match=wrong):
+    with pytest.raises((AssertionError, SupSupError), match=wrong):
         kills.check(tmp_path / "place", operation, ["begin", *said])
 
 

@@ -25,6 +25,9 @@ from supsup.file.repair import verify
 from supsup.hopfield.learner import MemoryFull
 from tests.attack.interrupting import CHANCE, TASKS, found, fresh, interrupt_everywhere, is_right, task
 
+# A lock that was taken when the interrupt came is let go of with the last reference to it, as any open file is.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
 
 @pytest.fixture(scope="module")
 def masks() -> dict[str, bytes]:
@@ -104,7 +107,6 @@ def forget_later(model: SupSup) -> None:
             model.forget(name)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_the_lock_of_a_file(tmp_path: Path) -> None:
     """At every line: nobody is left with a lock that no one can let go of."""
 

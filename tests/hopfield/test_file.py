@@ -1,6 +1,7 @@
 """A HopSupSup model in its file: the memory comes back bit for bit, its size stays, and damage is noticed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,15 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert [again.learned_at(task) for task in again.tasks] == [model.learned_at(task) for task in model.tasks]
     stored(0).save(tmp_path / "m.supsup")  # over the older one
     assert HopSupSup.load(tmp_path / "m.supsup", device="cpu").tasks == []
+
+
+@pytest.mark.parametrize("notes", ["text", {"when": object()}, {1: "one"}, {"x": float("nan")}])
+def test_notes_are_refused_when_they_are_given(notes: Any) -> None:
+    """Not only when the model is saved, after it has learned."""
+    model = stored(1)
+    with pytest.raises(SupSupError, match="notes"):
+        model.notes = notes
+    assert model.notes == {}
 
 
 def test_the_state_has_one_size_whatever_the_number_of_tasks(tmp_path: Path) -> None:

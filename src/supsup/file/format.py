@@ -24,10 +24,10 @@ from supsup.file.codec import Bytes
 from supsup.file.journal import PAGE
 from supsup.file.reference import Reference
 from supsup.file.reference import decode as decode_mask
+from supsup.tasks import MOST_CLASSES
 
 FORMATS = {"SupSup": 1, "HopSupSup": 2}  # by kind of model
 APPLICATION_ID = 0x53555053  # "SUPS"
-_MOST_CLASSES = 1 << 31
 _MOST_POSITION = 1 << 62
 COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
 _MODEL = "(id INTEGER PRIMARY KEY, header TEXT NOT NULL, tasks BLOB NOT NULL, checksum BLOB NOT NULL)"
@@ -167,7 +167,7 @@ class TaskRecord:
         if not all(isinstance(value, kind) for value, kind in zip(values, types, strict=True)):
             raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type)")
         record = cls(*values)
-        if not 0 <= record.position < _MOST_POSITION or not 0 <= record.classes < _MOST_CLASSES:
+        if not 0 <= record.position < _MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
             raise Damaged(f"task {printable(repr(record.name))} is damaged (a number is out of range)")
         return record
 

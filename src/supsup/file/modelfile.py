@@ -204,16 +204,17 @@ class ModelFile:
         smaller = [new for new, old in zip(coded, plain) if len(new.mask) < len(old.mask)]
         if smaller:
             with self._writing(self.header, self._known_index()):
-                self._connection.executemany(
-                    "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?",
-                    [(record.codec, record.mask, record.position) for record in smaller],
-                )
+                self._put_masks(smaller)
 
     def _recode(self, records: list[TaskRecord], reference: Reference | None) -> None:
+        self._put_masks(records)
+        write_reference(self._connection, reference, self.names)
+
+    def _put_masks(self, records: list[TaskRecord]) -> None:
+        """The same masks, coded otherwise."""
         self._connection.executemany(
             "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?", [(r.codec, r.mask, r.position) for r in records]
         )
-        write_reference(self._connection, reference, self.names)
 
     def _known_index(self) -> dict[str, tuple[int, bytes]]:
         """Position and checksum of each task; the masks are not read."""

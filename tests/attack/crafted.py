@@ -182,8 +182,8 @@ OWN: dict[str, Any] = {
     "recipe beyond range": {"recipe": {"steps": 10**12}}, "recipe nested": {"recipe": {"steps": {"a": [1]}}},
 }  # fmt: skip
 for name, value in OWN.items():
-    text = value if isinstance(value, str | int) else json.dumps(value)
-    record(f"facts {name}", extras=safetensors({"__metadata__": {"task": text}}))
+    written = value if isinstance(value, str | int) else json.dumps(value)
+    record(f"facts {name}", extras=safetensors({"__metadata__": {"task": written}}))
 TOKENS = json.dumps({"inputs": PLAIN | {"tokens": True}})
 record("facts tokens", "other", extras=safetensors({"__metadata__": {"task": TOKENS}}))
 sql(

@@ -58,7 +58,7 @@ def test_what_a_network_does_not_take() -> None:
 def test_a_pair_becomes_a_task() -> None:
     x, y = torch.rand(5, 6), torch.tensor([0, 1, 2, 1, 0])
     net = FrozenNet(nets.FullyConnected((6, 2)), 0, CPU)
-    model = checks.Learner(lambda images: net.run(images, net.weights), net.module, CPU)
+    model = checks.Expectations(lambda images: net.run(images, net.weights), net.module, CPU)
     task = checks.task_of((x, y), "mine", model)
     assert (task.name, task.classes) == ("mine", 3)
     assert torch.equal(task.train.raw(torch.arange(5)), x)

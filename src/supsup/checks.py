@@ -147,7 +147,7 @@ def task_to_learn(data: Any, name: str | None, taken: Container[str]) -> Task:
 
 
 @dataclass(frozen=True)
-class Learner:
+class Expectations:
     """What has to be known of a model to make a task for it of raw data.
 
     run      its network on images as it sees them; None: any shape and number will do
@@ -164,7 +164,7 @@ class Learner:
 
 
 def task_of(
-    data: Any, name: str | None, model: Learner, *, label: Any = None, layout: Any = None, normalise: Any = True
+    data: Any, name: str | None, model: Expectations, *, label: Any = None, layout: Any = None, normalise: Any = True
 ) -> Task:
     """A `Task` as it is, or one made of any other data in terms of what the model has learned before."""
     if isinstance(data, Task):
@@ -177,7 +177,7 @@ def task_of(
     return suited(made(read, name, None, layout, normalise, tokens), model)
 
 
-def suited(task: Task, model: Learner) -> Task:
+def suited(task: Task, model: Expectations) -> Task:
     """A task of raw inputs as a model can learn it: with a channel where it needs one, normalised as its others."""
     if task.inputs is None:
         return task
@@ -195,7 +195,7 @@ def suited(task: Task, model: Learner) -> Task:
     return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
 
 
-def wants_tokens(inputs: Tensor, model: Learner) -> bool:
+def wants_tokens(inputs: Tensor, model: Expectations) -> bool:
     """Whether whole numbers go to the network as they are: it has an embedding, takes them, and no real numbers."""
     embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.module.modules())
     if inputs.is_floating_point() or not embeds or model.run is None:
@@ -213,7 +213,7 @@ def _with_channel(task: Task) -> Task:
     return replace(task, train=train, test=test)
 
 
-def _takes(model: Learner, part: Part) -> bool:
+def _takes(model: Expectations, part: Part) -> bool:
     assert model.run is not None
     images, _ = part.batch(torch.arange(min(2, len(part))))
     return _runs(model.run, images.to(model.device))
@@ -228,7 +228,7 @@ def _runs(run: Callable[[Tensor], Any], images: Tensor) -> bool:
     return isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(images)
 
 
-def stream_to_learn(stream: Iterable[Task], taken: Container[str], net: FrozenNet, model: Learner) -> list[Task]:
+def stream_to_learn(stream: Iterable[Task], taken: Container[str], net: FrozenNet, model: Expectations) -> list[Task]:
     """The tasks of a stream, at least one, all of which can be learned; images that tasks share are checked once."""
     checked: set[tuple[int, ...]] = set()
     tasks: list[Task] = []

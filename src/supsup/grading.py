@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -102,6 +103,10 @@ class Grader:
                 "use protocol='paper', which asks about each task's test images on their own"
             )
         self.model, self.scenario, self.protocol, self.known = model, scenario, protocol, known
+        if outputs == "all" and "outputs" not in signature(model.predict).parameters:
+            raise SupSupError(
+                f"{type(model).__name__} answers with outputs of its tasks' classes alone; leave outputs out"
+            )
         self._how: dict[str, Any] = {} if outputs == "classes" else {"outputs": outputs}
 
     def grades(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Grade]:

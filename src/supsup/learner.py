@@ -192,7 +192,7 @@ class SupSup:
         callback   hears of the training between steps; what it raises stops it, and nothing is learned
         """
         with self.state.changing:
-            made = checks.task_of(data, task, self._about(), label=label, layout=layout, normalise=normalise)
+            made = checks.task_of(data, task, self._expectations(), label=label, layout=layout, normalise=normalise)
             checked = checks.task_to_learn(made, task, self.state.tasks)
             checks.task_fits(checked, self.net, self.image_shape)
             self._observer.write_back()
@@ -208,7 +208,7 @@ class SupSup:
         on a GPU (for fully connected networks) and float32 elsewhere.
         """
         with self.state.changing:
-            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._about())
+            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._expectations())
             self._observer.write_back()
             self._learning.learn(tasks, precision=precision, show_progress=show_progress)
             return [task.name for task in tasks]
@@ -361,11 +361,11 @@ class SupSup:
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
         return WAITING.reading()
 
-    def _about(self) -> checks.Learner:
+    def _expectations(self) -> checks.Expectations:
         """What has to be known to make tasks of raw data for this model."""
         net, shape, tasks = self.net, self.image_shape, self.state.tasks
         learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
-        return checks.Learner(partial(net.run, weights=net.weights), net.module, self.device, learned)
+        return checks.Expectations(partial(net.run, weights=net.weights), net.module, self.device, learned)
 
 
 def load(
@@ -383,5 +383,5 @@ def load(
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
     """Several models on one frozen network learn a task, each with its own recipe; in one go where they allow it."""
     for model in models:
-        checks.stream_to_learn([task], model.state.tasks, model.net, model._about())
+        checks.stream_to_learn([task], model.state.tasks, model.net, model._expectations())
     train_together([model._learning for model in models], task, advance)

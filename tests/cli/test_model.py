@@ -138,3 +138,13 @@ def test_mistakes(file: Path, tmp_path: Path) -> None:
     as_typed = subprocess.run([sys.executable, "-c", code, "tasks", "nowhere"], capture_output=True, text=True)
     assert as_typed.returncode == 1
     assert as_typed.stderr.startswith("error there is no file")
+
+
+def test_tasks_and_info_show_what_belongs_to_a_task(tmp_path: Path) -> None:
+    model = SupSup(nets.FullyConnected((3, 8, 6)), recipe=Recipe(steps=1), device="cpu")
+    model.learn((torch.rand(6, 3), ["cat", "dog", "eel"] * 2), task="pets")
+    model.save(tmp_path / "m.supsup")
+    listed = run("tasks", str(tmp_path / "m.supsup"))
+    assert "cat, dog, eel" in listed.output.replace("\n", " ")
+    assert "3 means" in listed.output.replace("\n", " ")
+    assert "1 with names of classes, 1 from raw inputs" in run("info", str(tmp_path / "m.supsup")).output

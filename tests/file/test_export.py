@@ -1,5 +1,6 @@
 """One task as an ordinary network, for those without supsup."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,24 @@ def test_mistakes(learned: SupSup, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(SupSupError, match=r"pip install 'supsup\[onnx\]'"):
         supsup.export(learned, "permutation-0", tmp_path / "net.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_belongs_to_the_task_goes_along(tmp_path: Path) -> None:
+    """Who has the export alone needs the number of classes, their names and the normalisation."""
+    model = SupSup(nets.FullyConnected((3, 8, 6)), recipe=Recipe(steps=2), device="cpu")
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0)) * 50 + 7
+    model.learn((x, ["no", "yes", "maybe"] * 4), task="t")
+    supsup.export(model, "t", tmp_path / "t.safetensors")
+    with safe_open(tmp_path / "t.safetensors", "pt") as file:
+        about = file.metadata()
+    assert (about["classes"], json.loads(about["names"])) == ("3", ["maybe", "no", "yes"])
+    numbers = json.loads(about["inputs"])
+    plain = nets.FullyConnected((3, 8, 6))
+    plain.load_state_dict(load_file(tmp_path / "t.safetensors"))
+    seen = x * torch.tensor(numbers["gain"]) + torch.tensor(numbers["offset"])
+    assert torch.equal(plain(seen)[:, :3].argmax(1), model.predict(x, task="t").labels)
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    supsup.export(model, "t", tmp_path / "t.onnx")
+    found = {each.key: each.value for each in onnx.load(tmp_path / "t.onnx").metadata_props}
+    assert found == {key: value for key, value in about.items() if key != "architecture"}

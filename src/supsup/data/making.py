@@ -82,9 +82,8 @@ def _kept(raw: Tensor, last: bool, tokens: bool) -> Tensor:
     if tokens and raw.is_floating_point():
         raise SupSupError("tokens are whole numbers; the inputs are real ones")
     images = channels_first(raw) if last else raw.contiguous()
-    if tokens:
-        return images.long()
-    return images if images.dtype == torch.uint8 else images.float()
+    kept = images.long() if tokens else images if images.dtype == torch.uint8 else images.float()
+    return kept.view(kept.shape)  # an object of its own: tasks that share one are normalised together
 
 
 def _inputs(images: Tensor, normalise: Any) -> Inputs:

@@ -148,7 +148,7 @@ class HopSupSup:
 
         A mask is sought before its task is known, so all tasks have the normalisation of the first. Returns the name.
         """
-        about = self._about()
+        about = self._expectations()
         made = checks.task_of(data, task, about, label=label, layout=layout, normalise=flag(normalise, "normalise"))
         checked = self._checked(made, task)
         learn_together([self], checked)
@@ -295,14 +295,16 @@ class HopSupSup:
         used = f"{self._outputs_used} of {self.outputs} outputs used; {self.memory_bytes:,} bytes of memory"
         return f"HopSupSup({widths}, seed {self.seed}; {len(names):,} tasks, {used}; on {self.device})"
 
-    def _about(self) -> checks.Learner:
+    def _expectations(self) -> checks.Expectations:
         """What has to be known to make tasks of raw data for this model."""
         shape, tasks = self.image_shape, self._tasks
         learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
-        return checks.Learner(None, self._module, self.device, learned, one_normalisation=True)
+        return checks.Expectations(None, self._module, self.device, learned, one_normalisation=True)
 
     def _checked(self, data: Task, name: str | None) -> Task:
-        task = checks.task_to_learn(checks.suited(given(data, Task, "the task"), self._about()), name, self._tasks)
+        task = checks.task_to_learn(
+            checks.suited(given(data, Task, "the task"), self._expectations()), name, self._tasks
+        )
         if task.inputs is None and len(self._tasks) and self._tasks.at(0).facts.inputs is not None:
             raise SupSupError(
                 f"this model takes raw inputs, and task {task.name!r} has them as the network sees them; make the task "

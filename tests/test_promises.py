@@ -178,7 +178,7 @@ def answers_with_classes_that_the_task_has(kind: Kind) -> None:
         if kind.infers and kind.looks_back:
             answer = model.predict(noise)
             assert all(label < sizes[name] for label, name in zip(answer.labels.tolist(), answer.tasks))
-            assert all(called.startswith(name) for called, name in zip(answer.names, answer.tasks))
+            assert all(str(called).startswith(name) for called, name in zip(answer.names, answer.tasks))
             assert torch.allclose(answer.probabilities.sum(1), torch.ones(40), atol=1e-5)
 
 

@@ -68,10 +68,13 @@ def _layers(value: Any, name: str) -> str | tuple[str, ...]:
 
 
 class Decision(NamedTuple):
-    """The index of a mask for each decision [r], and how it stands out among the candidates (None: not looked at)."""
+    """The index of a mask for each decision [r], and how it stands out among the candidates.
+
+    standing  None: there is one candidate only; a tensor: NaN, it was not looked at
+    """
 
     chosen: Tensor
-    standing: Standing | None = None
+    standing: Standing | Tensor | None = None
 
 
 class View(NamedTuple):
@@ -107,7 +110,8 @@ def decide(
     layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
     alive = None if members is None else _membership(bank, candidates)
     if how.coordinates is not None and len(views) == 1:
-        return Decision(few_coordinates(net, bank, x, candidates, alive, goal, layers, how.coordinates))
+        found = few_coordinates(net, bank, x, candidates, alive, goal, layers, how.coordinates)
+        return Decision(found, torch.full((len(x),), torch.nan, device=x.device))
 
     def gradient(decisions: Tensor | None, alpha: Tensor | None) -> Tensor:
         seen = [view.x if decisions is None else view.x[decisions] for view in views]
@@ -173,7 +177,7 @@ def one_shot(
 
     def packed(images: Tensor) -> Tensor:
         index, standing = answer(images)
-        assert standing is not None
+        assert isinstance(standing, Standing)
         return torch.stack([index.double(), *(number.double() for number in standing[:3])])
 
     question = (net, tuple(x.shape), goal, *layers)

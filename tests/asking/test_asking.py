@@ -18,6 +18,7 @@ from supsup.asking.asking import Asking
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair
 from supsup.inference import View, alpha_gradient, choose_layers, decide
+from supsup.objectives import Standing
 from supsup.query import Goal
 
 ADAM = Recipe("adam", 1e-2, steps=60, batch_size=32)
@@ -104,8 +105,10 @@ def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -
                             steps=how.steps, coordinates=how.coordinates) == asking.names(found.chosen)  # fmt: skip
     if how.method == "exhaustive":
         alone = [decide(mixed.net, mixed.bank, [view], view.members, 3, how) for view in shown]
-        best = torch.stack([each.standing.best if each.standing else torch.full((20,), -9.0) for each in alone])
-        assert found.standing is not None
+        best = torch.stack(
+            [each.standing.best if isinstance(each.standing, Standing) else torch.full((20,), -9.0) for each in alone]
+        )
+        assert isinstance(found.standing, Standing)
         assert (found.standing.best >= best.amax(0) - 1e-6).all()
 
 

@@ -170,6 +170,22 @@ EXTRAS = {
 }  # fmt: skip
 for name, extras in EXTRAS.items():
     record(f"extras {name}", "other", extras=extras)
+PLAIN = {"gain": "AACAPw==", "offset": "AAAAAA==", "channels_last": False, "tokens": False}  # · 1 + 0
+OWN: dict[str, Any] = {
+    "number": 5, "no JSON": "{{{", "list": "[]", "deep": "[" * 50_000, "long": " " * (5 << 20),
+    "names missing": {"names": ["a"]}, "names twice": {"names": ["a", "a", "b"]}, "names of names": {"names": "abc"},
+    "names nested": {"names": [[[[[[["a"]]]]]], "b", "c"]}, "names huge": '{"names":[1,2,1' + "0" * 4500 + "]}",
+    "names endless": {"names": ["a", "b", "c" * 100_000]}, "names of mappings": {"names": [{}, {}, {}]},
+    "gain of another length": {"inputs": PLAIN | {"gain": ["AACAPwAAgD8="], "offset": ["AACAPwAAgD8="]}},
+    "gain not finite": {"inputs": PLAIN | {"gain": "AACAfw=="}}, "gain no number": {"inputs": PLAIN | {"gain": 1e300}},
+    "gain empty": {"inputs": PLAIN | {"gain": "", "offset": ""}}, "flags": {"inputs": PLAIN | {"tokens": "yes"}},
+    "recipe beyond range": {"recipe": {"steps": 10**12}}, "recipe nested": {"recipe": {"steps": {"a": [1]}}},
+}  # fmt: skip
+for name, value in OWN.items():
+    text = value if isinstance(value, str | int) else json.dumps(value)
+    record(f"facts {name}", extras=safetensors({"__metadata__": {"task": text}}))
+TOKENS = json.dumps({"inputs": PLAIN | {"tokens": True}})
+record("facts tokens", "other", extras=safetensors({"__metadata__": {"task": TOKENS}}))
 sql(
     "masks swapped",
     "UPDATE tasks SET mask = (SELECT mask FROM tasks t WHERE t.position = 1 - tasks.position) WHERE position < 2",
@@ -343,6 +359,11 @@ hop("a name twice", tasks=[["a", 1, "now"], ["a", 1, "now"]])
 hop("tasks are text", tasks="abc")
 hop("tasks of four", tasks=[["a", 1, "now", 4]])
 hop("rule", rule="x")
+hop("facts are a list", facts=[])
+hop("facts are numbers", facts={"task-0": 3})
+hop("facts are no JSON", facts={"task-0": "{{{"})
+hop("facts name other classes", facts={"task-0": '{"names":["a"]}'})
+hop("facts of nobody", "other", facts={"nobody": '{"names":["a"]}'})
 hop("rule is a list", rule=[])
 hop("recovery is a list", recovery=[])
 hop("10^12 starts", recovery={"starts": 10**12})

@@ -39,10 +39,10 @@ class Asking:
         if task is not None:
             self.check_learned()
             index = self.state.tasks.index(task)
-            facts = self.state.tasks.at(index).facts
-            images = self.images(x, [(facts.inputs, [index])])
+            own = self.state.tasks.at(index).facts
+            images = self.images(x, [(own.inputs, [index])])
             probabilities = self._probabilities(images, index, None, outputs)
-            return Prediction.of(probabilities, [task] * len(images), {task: facts})
+            return Prediction.of(probabilities, [task] * len(images), {task: own})
         members, views = self._candidates(among)
         images = self.images(x, views)
         decided = self._decide(images, members, views, how, image_by_image)

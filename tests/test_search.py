@@ -61,6 +61,18 @@ def test_every_way_on_a_cpu_gives_the_inner_products_of_float_masks(seed: int, k
                 assert torch.allclose(search.mask_by_mask(some, bank), expected, atol=1e-4)
 
 
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@given(st.integers(0, 2**31), st.integers(1, 90), st.integers(1, 40))
+def test_an_image_has_the_same_inner_products_alone_and_among_others(seed: int, k: int, rows: int) -> None:
+    """To the last bit: whether a server's answer came in a batch must not be seen from it."""
+    generator = torch.Generator().manual_seed(seed)
+    bank = filled(k, generator)
+    for query in queries(rows, 1, generator):
+        together = search.numba_tables(query, bank)
+        for row in range(rows):
+            assert torch.equal(search.numba_tables(search.some(query, slice(row, row + 1)), bank)[0], together[row])
+
+
 @pytest.mark.parametrize(("rows", "k"), [(1, 5), (3, 21), (8, 700)])
 def test_the_kernel_for_few_queries(rows: int, k: int) -> None:
     """Neighbouring weights go in one launch: bytes of one must not meet the query of another."""
@@ -91,6 +103,8 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_way(few, bank) == first_way(few_factors, bank) == search.numba_tables
     assert first_way(many, bank) == search.plain
     assert first_way(many_factors, bank) == search.mask_by_mask
+    thousands = filled(search.MANY_MASKS, generator)
+    assert first_way(many, thousands) == first_way(many_factors, thousands) == search.numba_tables
     assert first_way(few, gpu) == first_way(few_factors, gpu) == search.triton_few
     assert first_way(many, gpu) == first_way(many_factors, gpu) == search.triton_many
     monkeypatch.setattr(available, "NUMBA", False)

@@ -149,7 +149,7 @@ def triton_many(query: Query, bank: Bank) -> Tensor:
 
 def numba_tables(query: Query, bank: Bank) -> Tensor:
     """Compiled: tables of the 256 sums that eight weights can give, looked up for each task; some rows at a time."""
-    pieces = (_some(query, slice(start, start + SOME)) for start in range(0, _rows(query), SOME))
+    pieces = (some(query, slice(start, start + SOME)) for start in range(0, _rows(query), SOME))
     return torch.cat([_over_blocks(_parts(piece, bank), piece, bank, numba_search.add_inner) for piece in pieces])
 
 
@@ -238,7 +238,7 @@ def dense(values: Tensor | Outer) -> Tensor:
     return values.dense() if isinstance(values, Outer) else values
 
 
-def _some(query: Query, rows: slice) -> Query:
+def some(query: Query, rows: slice) -> Query:
     """Some rows of a query."""
     return {
         name: Outer(values.weight, values.delta[rows], values.inputs[rows])

@@ -357,6 +357,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     program = next((found for name in names if name and (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("no chromium, chromium-browser or google-chrome on the PATH; $CHROME may name one")
-    found = Chromium(program, tmp_path_factory.mktemp("browser"))
-    yield found
-    found.close()
+    started = Chromium(program, tmp_path_factory.mktemp("browser"))
+    yield started
+    started.close()

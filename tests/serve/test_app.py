@@ -13,8 +13,10 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 import pytest
+import torch
 
 import supsup
+from supsup import Recipe, SupSup, data, nets
 from supsup.serve.settings import Limits
 
 PNG, JSON = {"Content-Type": "image/png"}, {"Content-Type": "application/json"}
@@ -101,25 +103,47 @@ def test_a_task_says_what_it_is(running: Any, path: Path) -> None:
     assert running.client.get("/tasks/nobody").status_code == 404
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_task_of_any_name_is_learned_shown_asked_and_forgotten(
-    name: str, running: Any, shapes: Any, path: Path
-) -> None:
-    client, at = running.client, f"{running.url}/tasks/{quote(name, safe='')}"
-    answer = client.post(at, files=shapes.upload(shapes.lesson(name, count=2)))
-    assert answer.status_code == 202
-    assert answer.headers["location"] == f"/jobs/{answer.json()['id']}"
-    assert client.post(at, files=shapes.upload(shapes.lesson(name, count=2))).status_code == 409
-    assert running.ended(answer.json())["state"] == "done"
-    assert supsup.load(path, device="cpu").tasks == ["shapes", "negatives", name]
-    assert client.get(at).json()["name"] == name
-    assert client.get("/tasks", params={"search": name}).json()["matching"] >= 1
+def test_a_task_of_any_name_is_learned_shown_asked_and_forgotten(running: Any, shapes: Any, path: Path) -> None:
+    client, upload = running.client, shapes.upload(shapes.lesson("any", count=2))
     image = shapes.png(shapes.drawn("box", 1))
-    said = client.post("/predict", params={"task": name}, content=image, headers=PNG)
-    assert said.json()["answers"][0]["task"] == name
-    assert client.delete(at).json()["state"] == "done"
-    assert client.delete(at).status_code == 404
+    for name in NAMES:
+        at = f"{running.url}/tasks/{quote(name, safe='')}"
+        answer = client.post(at, files=upload)
+        assert answer.status_code == 202
+        assert answer.headers["location"] == f"/jobs/{answer.json()['id']}"
+        assert client.post(at, files=upload).status_code == 409
+        assert running.ended(answer.json())["state"] == "done"
+        assert client.get(at).json()["name"] == name
+        assert client.get("/tasks", params={"search": name}).json()["matching"] >= 1
+        said = client.post("/predict", params={"task": name}, content=image, headers=PNG)
+        assert said.json()["answers"][0]["task"] == name
+    assert supsup.load(path, device="cpu").tasks == ["shapes", "negatives", *NAMES]
+    for name in NAMES:
+        at = f"{running.url}/tasks/{quote(name, safe='')}"
+        assert client.delete(at).json()["state"] == "done"
+        assert client.delete(at).status_code == 404
     assert supsup.load(path, device="cpu").tasks == ["shapes", "negatives"]
+
+
+def test_a_model_that_learned_normalised_digits_takes_images(tmp_path: Path, serving: Any, shapes: Any) -> None:
+    """Its tasks do not say how pixels were normalised: grey images are taken for MNIST's."""
+    source, recipe = data.digits(), Recipe(steps=150, learning_rate=1e-3)
+    model = SupSup(nets.FullyConnected((784, 100, 20)), recipe=recipe, device="cpu")
+    model.learn(data.split(source, 10)[0])
+    model.save(tmp_path / "digits.supsup")
+    (name,) = model.tasks
+    with serving(tmp_path / "digits.supsup") as running:
+        files = [("images", shapes.png(image.numpy())) for image in source.test_images[:100]]
+        said = running.client.post("/predict", files=files).json()["answers"]
+        expected = model.predict(data.split(source, 10)[0].test.batch(torch.arange(100))[0]).labels.tolist()
+        assert [answer["label"] for answer in said] == expected
+        negatives = [
+            ("images", (f"{label}/{number}.png", shapes.png(255 - image.numpy())))
+            for number, (image, label) in enumerate(zip(source.train_images[:60], source.train_labels.tolist()))
+        ]
+        assert running.ended(running.client.post("/tasks/negatives", files=negatives).json())["state"] == "done"
+        again = running.client.post(f"/predict?task={name}", content=files[0][1], headers=PNG).json()["answers"]
+        assert again[0]["label"] == expected[0]
 
 
 def test_a_task_may_be_learned_from_json(running: Any, shapes: Any) -> None:

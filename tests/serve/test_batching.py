@@ -81,7 +81,7 @@ def test_a_full_queue_turns_others_away() -> None:
 
 
 def test_an_error_of_the_whole_batch_reaches_everybody_and_the_next_batch_is_answered() -> None:
-    failed = []
+    failed: list[bool] = []
 
     def answer(numbers: Sequence[int]) -> list[int | Exception]:
         if not failed:

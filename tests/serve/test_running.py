@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import httpx
 import pytest
 
 import supsup
+from supsup.cli import main
 from supsup.errors import SupSupError
 from supsup.file.repair import verify
 from supsup.serve.running import bound
+from supsup.serve.served import Served
 from supsup.serve.settings import Settings
 
 ENVIRONMENT = os.environ | {"COLUMNS": "400", "OMP_NUM_THREADS": "1"}
@@ -38,17 +41,29 @@ def command(path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
             process.kill()
 
 
-def test_a_signal_ends_it_in_order(path: Path, shapes: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with command(path) as (process, url), httpx.Client(base_url=url) as client:
-            assert process.stdout is not None
-            assert "only this machine can reach it; no token" in process.stdout.readline()
-            image = shapes.png(shapes.drawn("box", 31))
-            assert client.post("/predict", files={"image": image}).json()["answers"][0]["name"] == "box"
-            process.send_signal(number)
-            assert process.wait(30) == 0
-            assert "stopped" in process.stdout.read()
-        assert os.listdir(path.parent) == [path.name]
+def test_ctrl_c_ends_it_in_order(path: Path, shapes: Any) -> None:
+    with command(path) as (process, url), httpx.Client(base_url=url) as client:
+        assert process.stdout is not None
+        assert "only this machine can reach it; no token" in process.stdout.readline()
+        image = shapes.png(shapes.drawn("box", 31))
+        assert client.post("/predict", files={"image": image}).json()["answers"][0]["name"] == "box"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert "stopped" in process.stdout.read()
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_sigterm_stops_the_job_that_runs_and_keeps_what_is_learned(path: Path, shapes: Any) -> None:
+    with supsup.load(path, in_place=True, device="cpu") as model:
+        model.recipe = replace(model.recipe, steps=1_000_000)
+    with command(path) as (process, url), httpx.Client(base_url=url) as client:
+        job = client.post("/tasks/endless", files=shapes.upload(shapes.lesson("x", count=4))).json()["id"]
+        while not client.get(f"/jobs/{job}").json()["progress"]:
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert os.listdir(path.parent) == [path.name]
+    assert supsup.load(path, device="cpu").tasks == ["shapes", "negatives"]
 
 
 def test_kill_9_while_it_learns_loses_nothing_that_was_reported(path: Path, shapes: Any) -> None:
@@ -68,16 +83,25 @@ def test_kill_9_while_it_learns_loses_nothing_that_was_reported(path: Path, shap
 
 
 def test_a_second_server_on_one_file_is_refused(path: Path, running: Any) -> None:
-    said = _failed(path)
-    assert "being written by another process" in said
+    with pytest.raises(SupSupError, match="being written"):
+        Served.open(path, device="cpu")
 
 
-def _failed(path: Path, *options: str) -> str:
-    arguments = [sys.executable, "-m", "supsup", "serve", str(path), "--device", "cpu", "--port", "0", *options]
-    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
-    assert done.returncode != 0
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+def test_what_is_typed_wrong_is_said_in_one_line(path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUPSUP_TOKEN", raising=False)
+    for words, said in (
+        (["serve", str(path), "--host", "0.0.0.0"], "give one by --token"),
+        (["serve", str(path), "--token", "short"], "at least 8 characters"),
+        (["serve", "nowhere.supsup", "--port", "0"], "there is no file"),
+        (["serve", str(path), "--port", "99999"], "at most 65,535"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["supsup", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code
+        error = capsys.readouterr().err
+        assert said in " ".join(error.split())
+        assert "Traceback" not in error
 
 
 def test_a_port_that_is_taken_is_named() -> None:

@@ -95,16 +95,17 @@ def test_inputs_that_are_no_images_and_none_at_all_are_refused() -> None:
 def test_arrays_and_base64() -> None:
     assert arrays([[1, 2], [3, 4]], (2, 1)).shape == (2, 2, 1)
     assert arrays([[[0.5], [1]]], None).dtype.kind == "f"
-    for values in ([], [1], "text", [["a"]], [[1], [1, 2]], [[True]], None, {"a": 1}, [[10**400]], [[[]]]):
+    wrong: list[object] = [[], [1], "text", [["a"]], [[1], [1, 2]], [[True]], None, {"a": 1}, [[10**400]], [[[]]]]
+    for values in wrong:
         with pytest.raises(Refused):
             arrays(values, None)
     with pytest.raises(Refused, match=r"this model takes \(3,\)"):
         arrays([[1, 2]], (3,))
     text = base64.b64encode(b"abc").decode()
     assert from_base64(text, "it").content == from_base64(f"data:image/png;base64,{text}", "it").content == b"abc"
-    for wrong in ("@", "YWJ", 7, None):
+    for no_text in ("@", "YWJ", 7, None):
         with pytest.raises(Refused):
-            from_base64(wrong, "it")
+            from_base64(no_text, "it")
 
 
 def test_the_class_of_a_file_is_its_folder() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supsup.kernels.numba_rows import WIDTH, add_rows
+from supsup.kernels.numba_rows import WIDTH, add_rows, add_two_rows
 from supsup.kernels.numba_threads import shared_out, thread_count
 
 _TOGETHER = 3  # rows from which on they are faster side by side, though the rest of a vector is empty
@@ -105,19 +105,29 @@ def _add_sums(query, block, partial):  # type: ignore[no-untyped-def]
 
 @shared_out()
 def _add_sums_side_by_side(query, block, partial):  # type: ignore[no-untyped-def]
-    """`_add_sums` for up to WIDTH queries; partial is [threads, tasks, WIDTH]."""
+    """`_add_sums` for up to WIDTH queries, two bytes for each pass; partial is [threads, tasks, WIDTH]."""
     threads, tasks, _ = partial.shape
     for thread in numba.prange(threads):
-        sums = np.zeros((256, WIDTH), dtype=np.float32)
+        first, second = np.zeros((256, WIDTH), dtype=np.float32), np.zeros((256, WIDTH), dtype=np.float32)
         values = np.zeros((8, WIDTH), dtype=np.float32)
         total = partial[thread]
-        for byte in range(thread * len(block) // threads, (thread + 1) * len(block) // threads):
-            for row in range(len(query)):
-                for bit in range(8):
-                    values[bit, row] = query[row, 8 * byte + bit]
-            for bit in range(8):
-                for low in range(1 << bit):
-                    add_rows(sums, (1 << bit) + low, sums, low, values, bit)  # type: ignore[call-arg]
-            packed = block[byte]
+        stop = (thread + 1) * len(block) // threads
+        for byte in range(thread * len(block) // threads, stop, 2):
+            _fill_table(query, byte, values, first)
+            if byte + 1 < stop:
+                _fill_table(query, byte + 1, values, second)
+            here, beyond = block[byte], block[min(byte + 1, stop - 1)]
             for task in range(tasks):
-                add_rows(total, task, total, task, sums, packed[task])  # type: ignore[call-arg]
+                other = beyond[task] if byte + 1 < stop else 0  # the first sum of a table is always 0
+                add_two_rows(total, task, first, here[task], second, other)  # type: ignore[call-arg]
+
+
+@numba.njit(nogil=True)
+def _fill_table(query, byte, values, sums):  # type: ignore[no-untyped-def]
+    """The 256 sums that eight weights can give, of each query: [256, WIDTH]."""
+    for row in range(len(query)):
+        for bit in range(8):
+            values[bit, row] = query[row, 8 * byte + bit]
+    for bit in range(8):
+        for low in range(1 << bit):
+            add_rows(sums, (1 << bit) + low, sums, low, values, bit)  # type: ignore[call-arg]

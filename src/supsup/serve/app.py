@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-import supsup
+from supsup import __version__
 from supsup.errors import SupSupError
 from supsup.serve.batching import Batcher
 from supsup.serve.guard import Guard
@@ -135,7 +135,7 @@ class Server:
         settings = self.settings
         mine = {
             "status": "ok",
-            "version": supsup.__version__,
+            "version": __version__,
             "read_only": settings.read_only,
             "needs_token": settings.token is not None,
             "jobs": [job.facts() for job in self.jobs.under_way()],

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import supsup
 from supsup.data.mnist import normalisation
 from supsup.errors import SupSupError
 from supsup.file.sizes import stored_bytes
-from supsup.learner import SupSup
+from supsup.learner import SupSup, load
 from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores
 from supsup.serve.uploads import Array
@@ -59,7 +58,7 @@ class Served:
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False, device: str = "auto") -> Self:
         """The model in a file, to be changed there unless `read_only`."""
-        served = cls(supsup.load(path, in_place=not read_only, device=device), path)
+        served = cls(load(path, in_place=not read_only, device=device), path)
         served._warm_up()
         return served
 

@@ -302,14 +302,10 @@ class HopSupSup:
         return checks.Expectations(None, self._module, self.device, learned, one_normalisation=True)
 
     def _checked(self, data: Task, name: str | None) -> Task:
-        task = checks.task_to_learn(
-            checks.suited(given(data, Task, "the task"), self._expectations()), name, self._tasks
-        )
+        suited = checks.suited(given(data, Task, "the task"), self._expectations())
+        task = checks.task_to_learn(suited, name, self._tasks)
         if task.inputs is None and len(self._tasks) and self._tasks.at(0).facts.inputs is not None:
-            raise SupSupError(
-                f"this model takes raw inputs, and task {task.name!r} has them as the network sees them; make the task "
-                "with data.task"
-            )
+            raise SupSupError(f"this model takes raw inputs; make task {task.name!r} of raw data, by data.task")
         if len(task.train) < 2:
             raise SupSupError(f"task {task.name!r} has {len(task.train)} training images; give at least 2")
         checks.finite(task, self.device)
@@ -344,8 +340,7 @@ class HopSupSup:
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
             raise SupSupError(
-                "HopSupSup normalises over the batch, so it needs several images of one task at a time (the paper: a "
-                "whole test set in batches of 64); got 1"
+                "HopSupSup normalises over the batch, so it needs several images of one task at a time; got 1"
             )
         return images
 

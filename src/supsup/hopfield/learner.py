@@ -370,11 +370,8 @@ def recover_together(
 ) -> Recovered:
     """`recover` by every model at once, for the same images [m, …]; the first model's setting holds."""
     how = models[0].recovery if procedure is None else replace(models[0].recovery, procedure=procedure)  # type: ignore[arg-type]
-    layers = range(len(models[0].psi))
-    memory = Memory(
-        [torch.stack([model.psi[layer] for model in models]) for layer in layers],
-        [torch.stack([model.mean[layer] for model in models]) for layer in layers],
-    )
+    psi, mean = ([model.psi for model in models], [model.mean for model in models])
+    memory = Memory(*([torch.stack(layer) for layer in zip(*each)] for each in (psi, mean)))
     return recover(_weights(models), memory, x.flatten(1), how, trace=trace)
 
 

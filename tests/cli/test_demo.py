@@ -55,7 +55,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_masks(tmp_path: Path) -> No
     assert supsup(*options, "--model", "straight.supsup", cwd=tmp_path).returncode == 0
     assert masks(killed) == masks(straight)
     other = supsup(*options, "--model", "straight.supsup", "--steps", "31", "--seed", "2", cwd=tmp_path)
-    assert other.returncode == 1
+    assert other.returncode == 2
     assert "seed 0 (now 2), steps 30 (now 31); go on with those, start again with --fresh" in " ".join(
         other.stderr.split()
     )
@@ -97,7 +97,7 @@ def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:
         (["--data", "mnist", "--data-dir", "nowhere"], "nowhere"),
     ):
         done = supsup("demo", *arguments, cwd=tmp_path)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert message in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
 

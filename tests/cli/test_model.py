@@ -136,7 +136,7 @@ def test_mistakes(file: Path, tmp_path: Path) -> None:
         assert message in said
     code = "from supsup.cli import main; main()"
     as_typed = subprocess.run([sys.executable, "-c", code, "tasks", "nowhere"], capture_output=True, text=True)
-    assert as_typed.returncode == 1
+    assert as_typed.returncode == 2
     assert as_typed.stderr.startswith("error there is no file")
 
 

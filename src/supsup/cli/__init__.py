@@ -12,7 +12,7 @@ from typer import Option
 import supsup
 from supsup.cli.commands import Commands
 from supsup.cli.talking import complain
-from supsup.errors import SupSupError
+from supsup.errors import Damaged, SupSupError
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -26,7 +26,7 @@ def version(show: Annotated[bool, Option("--version", help="Print the version an
 
 
 def main() -> None:
-    """Run the command line; what a user can put right is said in one line."""
+    """Run the command line; what a user can put right is said in one line, with exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # neither missing nor replaced
             stream.reconfigure(errors="backslashreplace")  # a terminal may not know every character
@@ -34,4 +34,4 @@ def main() -> None:
         app()
     except (SupSupError, OSError) as error:
         complain(error)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, SupSupError) and not isinstance(error, Damaged) else 1)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from supsup.cli.talking import shown
 from supsup.data import Task, tables
 from supsup.data.places import Reading, image_files, pictures, tasks_at
 from supsup.errors import SupSupError
+from supsup.inference import Method
 from supsup.learner import SupSup, load
 from supsup.protocol import Prediction
 
@@ -28,6 +30,7 @@ _TOGETHER = 256  # inputs that are answered in one go
 _MISTAKES = 10  # that are listed
 
 Model = Annotated[Path, Argument(help="A model file.")]
+How = Annotated[Method, Option("--method", help="How the task is found; exhaustive tries every mask.")]
 OwnNet = Annotated[str | None, Option(help="module:function, if the model was learned on a network of your own.")]
 
 
@@ -40,13 +43,14 @@ def predict(
     label: Annotated[str | None, Option(help="A column of the table to leave out.")] = None,
     as_json: Annotated[bool, Option("--json", help="A JSON object on each line.")] = False,
     as_csv: Annotated[bool, Option("--csv", help="Comma-separated, with a line of names.")] = False,
+    method: How = "one-shot",
     net: OwnNet = None,
     device: Device = "auto",
 ) -> None:
     """Say of each image or row what it is: its class by the name you gave it, its task, and how sure both are."""
     if as_json and as_csv:
         raise SupSupError("give --json or --csv, not both")
-    learner = _loaded(model, net, device)
+    learner = _loaded(model, net, method, device)
     if task is not None:
         learner.state.tasks.index(task)
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -113,6 +117,7 @@ def evaluate(
     ] = False,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
+    method: How = "one-shot",
     net: OwnNet = None,
     device: Device = "auto",
 ) -> None:
@@ -121,7 +126,7 @@ def evaluate(
     By default it is asked about the share that `supsup learn` holds back of the same data (--test-share and --seed as
     there). The commonest mistakes are listed.
     """
-    learner = _loaded(model, net, device)
+    learner = _loaded(model, net, method, device)
     shape = learner.image_shape
     size = shape[-1] if shape is not None and len(shape) == 3 else None
     reading = Reading(each, label, task_column, size, test_share, seed, crop=False)
@@ -179,8 +184,9 @@ def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tup
     return counts
 
 
-def _loaded(model: Path, net: str | None, device: str) -> SupSup:
+def _loaded(model: Path, net: str | None, method: Method, device: str) -> SupSup:
     learner = load(model, None if net is None else network_named(net, 100), device=device)
     if not isinstance(learner, SupSup):
         raise SupSupError(f"{model} holds a {type(learner).__name__} model; this command takes a SupSup one")
+    learner.inference = replace(learner.inference, method=method)
     return learner

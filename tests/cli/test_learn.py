@@ -1,0 +1,240 @@
+"""The whole way without a line of Python: learn, predict, evaluate, and forty mistakes on it."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_wine
+
+import supsup
+from supsup.cli import main
+from supsup.file.repair import verify
+
+COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (120, 120, 120)}
+
+
+def run(*arguments: object) -> int:
+    """The exit code of a command, as it is typed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["supsup", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
+
+
+def pictures(folder: Path, classes: list[str], count: int = 12, seed: int = 0) -> Path:
+    chance = np.random.default_rng(seed)
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.clip(np.array(COLOURS[name]) + chance.normal(0, 25, (12, 12, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tasks, a folder each."""
+    root = tmp_path_factory.mktemp("pictures") / "colours"
+    pictures(root / "warm", ["red", "grey"])
+    pictures(root / "cold", ["blue", "green", "grey"], seed=1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(folders: Path) -> Path:
+    path = folders.parent / "colours.supsup"
+    assert run("learn", path, folders, "--each", "--device", "cpu") == 0
+    return path
+
+
+@pytest.fixture
+def wine(tmp_path: Path) -> Path:
+    """A table with two tasks in a column of their own."""
+    x, y = load_wine(return_X_y=True)
+    path = tmp_path / "wine.csv"
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["year", "kind", *(f"f{number}" for number in range(x.shape[1]))])
+        for number, (row, kind) in enumerate(zip(x.tolist(), y.tolist())):
+            rows.writerow(["2001" if number % 2 else "2000", "abc"[kind], *row])
+    return path
+
+
+def test_folders_are_learned_and_asked_about(model: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify(model).clean
+    assert supsup.load(model).tasks == ["cold", "warm"]
+    assert run("predict", model, folders / "warm" / "red", "--task", "warm", "--json") == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(answers) == 12
+    assert {answer["label"] for answer in answers} == {"red"}
+    assert all(answer["task"] == "warm" and answer["task_confidence"] == 1 for answer in answers)
+    assert run("predict", model, folders / "cold" / "blue" / "0.png", "--csv") == 0
+    names, answer = csv.reader(capsys.readouterr().out.splitlines())
+    assert names == ["input", "label", "task", "confidence", "task_confidence"]
+    assert answer[0].endswith("0.png")
+    assert run("evaluate", model, folders, "--each", "--all", "--method", "exhaustive") == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("cold", "warm", "task found", "all"))
+
+
+def test_the_answer_is_that_of_the_library(model: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted((folders / "cold" / "green").glob("*.png"))
+    assert run("predict", model, *files, "--json") == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    raw = np.stack([np.array(Image.open(file)) for file in files])
+    said = supsup.load(model, device="cpu").predict(raw)
+    assert [answer["label"] for answer in answers] == said.names
+    assert [answer["task"] for answer in answers] == said.tasks
+
+
+def test_paths_come_from_stdin(
+    model: Path, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", [f"{folders / 'warm' / 'red' / '1.png'}\n", "\n"])
+    assert run("predict", model, "-", "--task", "warm") == 0
+    assert "1.png: red" in capsys.readouterr().out
+
+
+def test_the_same_command_goes_on(folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is in the file stays, bit for bit; only the new folder is learned."""
+    root, path = tmp_path / "colours", tmp_path / "m.supsup"
+    shutil.copytree(folders / "cold", root / "cold")
+    assert run("learn", path, root, "--each", "--device", "cpu") == 0
+    before = supsup.load(path, device="cpu").mask("cold")
+    shutil.copytree(folders / "warm", root / "warm")
+    assert run("learn", path, root, "--each", "--device", "cpu") == 0
+    assert "cold is in" in capsys.readouterr().out
+    after = supsup.load(path, device="cpu")
+    assert after.tasks == ["cold", "warm"]
+    assert all((after.mask("cold")[name] == bits).all() for name, bits in before.items())
+    assert run("learn", path, root, "--each", "--device", "cpu") == 0, "nothing is left to do"
+
+
+def test_tables(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wine.supsup"
+    assert run("learn", path, wine, "--label", "kind", "--task-column", "year", "--device", "cpu") == 0
+    learned = supsup.load(path, device="cpu")
+    assert sorted(learned.tasks) == ["2000", "2001"]
+    assert learned.facts("2000").names == ("a", "b", "c")
+    capsys.readouterr()
+    assert run("evaluate", path, wine, "--label", "kind", "--task-column", "year") == 0
+    assert "2001" in capsys.readouterr().out
+    plain = tmp_path / "rows.csv"
+    with wine.open() as file:
+        rows = list(csv.reader(file))
+    plain.write_text("\n".join(",".join(row[2:]) for row in rows))
+    assert run("predict", path, plain, "--task", "2000", "--json") == 0
+    answers = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
+    assert np.mean([answer == row[1] for answer, row in zip(answers, rows[1:])]) > 0.9
+
+
+def test_parquet_and_arrays(wine: Path, tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    polars.read_csv(wine).drop("year").write_parquet(tmp_path / "wine.parquet")
+    x, y = load_wine(return_X_y=True)
+    np.savez(tmp_path / "wine.npz", x=x, y=y)
+    path = tmp_path / "m.supsup"
+    for file in ("wine.parquet", "wine.npz"):
+        assert run("learn", path, tmp_path / file, "--label", "kind", "--task", file, "--device", "cpu") == 0
+    assert supsup.load(path).tasks == ["wine.parquet", "wine.npz"]
+
+
+def mistakes(model: Path, folders: Path, wine: Path, at: Path) -> list[tuple[list[object], str]]:
+    """Commands that are wrong, and a word of what each is told."""
+    (at / "empty").mkdir()
+    (at / "bare").mkdir()
+    (at / "bare" / "only").mkdir()
+    pictures(at / "one-class", ["red"])
+    pictures(at / "lonely", ["red", "green"], count=1)
+    pictures(at / "broken", ["red", "green"], count=3)
+    (at / "broken" / "red" / "0.png").write_bytes(b"no picture")
+    (at / "text.csv").write_text("label,f\na,1\nb,x\na,2\nb,3\n")
+    (at / "ragged.csv").write_text("label,f\na,1,2\n")
+    (at / "head.csv").write_text("label,f\n")
+    (at / "nothing.csv").write_text("")
+    (at / "twice.csv").write_text("f,f\n1,2\n")
+    (at / "binary.csv").write_bytes(bytes(range(256)))
+    (at / "nan.csv").write_text("label,f\na,1\nb,nan\na,2\nb,3\n")
+    (at / "gap.csv").write_text("label,f\na,1\nb,\na,2\nb,3\n")
+    (at / "single.csv").write_text("label,f\na,1\nb,2\nb,3\n")
+    (at / "labels.csv").write_text("label\na\nb\n")
+    (at / "broken.parquet").write_bytes(b"PAR1 no")
+    (at / "broken.npz").write_bytes(b"PK no")
+    np.savez(at / "names.npz", a=np.zeros(3), b=np.zeros(3))
+    np.savez(at / "objects.npz", x=np.array([None, {}], dtype=object), y=np.zeros(2))
+    np.savez(at / "lengths.npz", x=np.zeros((4, 2)), y=np.zeros(3))
+    (at / "cut.supsup").write_bytes(model.read_bytes()[:5000])
+    (at / "song.mp3").write_bytes(b"la")
+    new = at / "new.supsup"
+    return [
+        (["learn", new, at / "nowhere"], "nothing at"),
+        (["learn", new, at / "empty"], "no folders"),
+        (["learn", new, at / "empty", "--each"], "no folders"),
+        (["learn", new, at / "bare"], "no images"),
+        (["learn", new, at / "one-class"], "two classes"),
+        (["learn", new, at / "lonely"], "has 1 image"),
+        (["learn", new, at / "broken"], "0.png"),
+        (["learn", new, folders], "add --each"),
+        (["learn", new, folders, "--each", "--task", "x"], "--task names one"),
+        (["learn", new, wine], "--label COLUMN"),
+        (["learn", new, wine, "--label", "colour"], "no column 'colour'"),
+        (["learn", new, wine, "--label", "kind", "--task-column", "decade"], "no column 'decade'"),
+        (["learn", new, wine, "--label", "kind", "--task-column", "year", "--task", "x"], "--task names one"),
+        (["learn", new, wine, "--each"], "is a file"),
+        (["learn", new, at / "text.csv"], "holds text"),
+        (["learn", new, at / "ragged.csv"], "line 2"),
+        (["learn", new, at / "head.csv"], "no rows"),
+        (["learn", new, at / "nothing.csv"], "no rows"),
+        (["learn", new, at / "twice.csv"], "one name"),
+        (["learn", new, at / "binary.csv"], "cannot be read"),
+        (["learn", new, at / "nan.csv"], "finite"),
+        (["learn", new, at / "gap.csv"], "holds text"),
+        (["learn", new, at / "single.csv"], "has 1 example"),
+        (["learn", new, at / "labels.csv"], "no column but"),
+        (["learn", new, at / "broken.parquet"], "Parquet"),
+        (["learn", new, at / "broken.npz"], "plain arrays"),
+        (["learn", new, at / "names.npz"], "x and y"),
+        (["learn", new, at / "objects.npz"], "plain arrays"),
+        (["learn", new, at / "lengths.npz"], "one label each"),
+        (["learn", new, at / "song.mp3"], "no table"),
+        (["learn", new, folders / "warm", "--net", "resnet51"], "unknown network"),
+        (["learn", new, folders / "warm", "--net", "nowhere:net"], "cannot be imported"),
+        (["learn", new, folders / "warm", "--device", "tpu"], "tpu"),
+        (["learn", model, wine, "--label", "kind", "--task", "w"], "shape"),
+        (["predict", at / "nowhere.supsup", wine], "no file"),
+        (["predict", model, at / "nowhere.png"], "nothing at"),
+        (["predict", model, at / "empty"], "no images"),
+        (["predict", model, at / "broken" / "red" / "0.png"], "0.png"),
+        (["predict", model, folders / "warm", "--task", "hot"], "unknown task 'hot'"),
+        (["predict", model, folders / "warm", "--json", "--csv"], "not both"),
+        (["predict", model, wine, "--label", "kind"], "shape"),
+        (["evaluate", model, folders / "warm", "--task", "hot"], "unknown task 'hot'"),
+        (["evaluate", model, at / "nowhere"], "nothing at"),
+    ]
+
+
+def test_mistakes_are_told_in_one_line(
+    model: Path, folders: Path, wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = model.read_bytes()
+    tried = mistakes(model, folders, wine, tmp_path)
+    assert len(tried) >= 40
+    for arguments, word in tried:
+        capsys.readouterr()
+        code, said = run(*arguments), capsys.readouterr().err
+        assert code == 2, (arguments, said)
+        assert said.startswith("error "), said
+        assert "Traceback" not in said
+        assert word in said, (arguments, said)
+    assert run("predict", tmp_path / "cut.supsup", wine) == 1, "damage"
+    assert run("learn", folders / "warm" / "red" / "0.png", folders / "warm") == 1, "no model file, or a damaged one"
+    assert model.read_bytes() == before
+    left = tmp_path / "new.supsup"
+    assert not left.exists() or supsup.load(left).tasks == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -84,7 +86,7 @@ def test_what_comes_from_outside_the_image_is_0_after_normalisation() -> None:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
     """A second device that every machine has; a user's word for it is refused."""
-    monkeypatch.setattr("supsup.data.task.resolve", torch.device)
+    monkeypatch.setattr(sys.modules["supsup.data.task"], "resolve", torch.device)
     return "meta"
 
 

@@ -146,6 +146,11 @@ def test_parquet_and_arrays(wine: Path, tmp_path: Path) -> None:
     assert supsup.load(path).tasks == ["wine.parquet", "wine.npz"]
 
 
+def masks(path: Path) -> dict[str, bytes]:
+    model = supsup.load(path, device="cpu")
+    return {name: model.bank.packed(index).numpy().tobytes() for index, name in enumerate(model.tasks)}
+
+
 def mistakes(model: Path, folders: Path, wine: Path, at: Path) -> list[tuple[list[object], str]]:
     """Commands that are wrong, and a word of what each is told."""
     (at / "empty").mkdir()
@@ -223,7 +228,7 @@ def mistakes(model: Path, folders: Path, wine: Path, at: Path) -> list[tuple[lis
 def test_mistakes_are_told_in_one_line(
     model: Path, folders: Path, wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = model.read_bytes()
+    before = masks(model)
     tried = mistakes(model, folders, wine, tmp_path)
     assert len(tried) >= 40
     for arguments, word in tried:
@@ -235,6 +240,6 @@ def test_mistakes_are_told_in_one_line(
         assert word in said, (arguments, said)
     assert run("predict", tmp_path / "cut.supsup", wine) == 1, "damage"
     assert run("learn", folders / "warm" / "red" / "0.png", folders / "warm") == 1, "no model file, or a damaged one"
-    assert model.read_bytes() == before
+    assert masks(model) == before
     left = tmp_path / "new.supsup"
     assert not left.exists() or supsup.load(left).tasks == []

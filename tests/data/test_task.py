@@ -86,7 +86,7 @@ def test_what_comes_from_outside_the_image_is_0_after_normalisation() -> None:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
     """A second device that every machine has; a user's word for it is refused."""
-    monkeypatch.setattr(sys.modules["supsup.data.task"], "resolve", torch.device)  # `data.task` is a function
+    monkeypatch.setattr(sys.modules["supsup.data.task"], "resolve", torch.device)
     return "meta"
 
 

@@ -52,8 +52,17 @@ class Witness:
             raise Stopped
 
     def evaluate(
-        self, model: Any, stream: Any, scenario: str, *, protocol: Grading, stages: Sequence[int], known: Any
+        self,
+        model: Any,
+        stream: Any,
+        scenario: str,
+        *,
+        protocol: Grading,
+        stages: Sequence[int],
+        known: Any,
+        outputs: str,
     ) -> Evaluation:
+        assert outputs == "all", "the paper's answers are the largest of all outputs"
         self.graded.append(Graded(model.inference, scenario, protocol, tuple(stages)))
         return Evaluation(scenario, protocol, list(stages), [{"task": Grade(0.5, 0.5)} for _ in stages], {}, 1)
 

@@ -2,9 +2,9 @@
 
     python benchmarks/serve_load.py [--seconds 60] [--clients 16]
 
-A mixed load on a served file: some clients ask (task known, task unknown among all or some), some learn and forget tasks
-again and again, some send what must be refused. Every answer is compared with the library's own for a state of
-the model that there can have been at that moment. Then requests per second: each image for itself against batches, by
+A mixed load on a served file: some clients ask (task known, task unknown among all or some), some learn and forget
+tasks again and again, some send what must be refused. Every answer is compared with the library's own for a state of
+the model that there can have been at that moment. And requests per second: each image for itself against batches, by
 turns, over models of several sizes. Writes results/bench/serve-2-cores.json.
 """
 

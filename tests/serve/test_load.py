@@ -1,5 +1,7 @@
 """Some seconds of the mixed load of benchmarks/serve_load.py: no wrong answer, no error but those meant."""
 
+import json
+import re
 import runpy
 from pathlib import Path
 
@@ -12,3 +14,12 @@ def test_a_mixed_load_gives_no_wrong_answer(tmp_path: Path) -> None:
     assert load.counts["learned"] >= 4
     assert load.counts["forgotten"] >= 4
     assert load.counts["refused"] >= 40
+
+
+def test_the_table_on_the_page_is_that_of_the_results() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "serve.md").read_text()
+    rows = json.loads((root / "results" / "bench" / "serve-2-cores.json").read_text())["batching"]
+    columns = ("tasks", "clients", "one by one, requests/s", "in batches, requests/s", "ratio")
+    shown = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, flags=re.MULTILINE)
+    assert shown == [tuple(f"{row[column]:,}" for column in columns) for row in rows]

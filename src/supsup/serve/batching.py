@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from supsup.serve.refused import Refused
 
+_SHARE, _GATHERING = 0.1, 0.02  # of a batch's time, and seconds at most, to gather the next after several questions
 Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 Answer = Callable[[Sequence[Asked]], Sequence[Given | Exception]]
@@ -54,11 +55,12 @@ class Batcher(Generic[Asked, Given]):
         loop = asyncio.get_running_loop()
         try:
             while self._queue:
-                batch = self._next()
+                batch, begin = self._next(), loop.time()
                 try:
                     given = await loop.run_in_executor(self._thread, self._answer, [asked for asked, _ in batch])
                 except Exception as error:
                     given = [error] * len(batch)
+                seconds = loop.time() - begin
                 for (_, future), answer in zip(batch, given, strict=True):
                     if future.done():  # who asked has gone
                         continue
@@ -66,6 +68,8 @@ class Batcher(Generic[Asked, Given]):
                         future.set_exception(answer)
                     else:
                         future.set_result(answer)
+                if len(batch) > 1:  # they may come again: the next batch is not to be the first of them alone
+                    await asyncio.sleep(min(_GATHERING, _SHARE * seconds))
         finally:
             self._running = None
 

@@ -66,7 +66,8 @@ class Served:
         """Answer once, so that the first visitor does not wait for kernels to be loaded or compiled."""
         shape = self.model.image_shape
         if shape is not None and len(self.model.state.tasks):
-            self.answers([Question(np.zeros((1, *shape), np.float32))] * 3)
+            for together in (1, 3):  # one image and several go different ways
+                self.answers([Question(np.zeros((1, *shape), np.float32), scores=True)] * together)
 
     def facts(self) -> Json:
         """What a visitor should know."""

@@ -78,6 +78,7 @@ function show(said, picture, milliseconds) {
   if (plotted) plot(...plotted);
 }
 
+const tenths = value => (Math.round(10 * value) / 10 || 0).toFixed(1);
 const percent = share => `${(100 * share).toFixed(1)} %`;
 
 function element(kind, attributes, text) {
@@ -109,8 +110,8 @@ function plot(scores, among) {
   const shown = name.length > 32 ? `${name.slice(0, 31)}…` : name;
   parts.push(element("text", { class: "best", x: x(best), y: y(values[best]) - 13, "text-anchor": anchor }, shown));
   $("plot").replaceChildren(...parts);
-  const next = scores.best.length > 1 ? `; the next, ${scores.best[1][0]}, at ${scores.best[1][1].toFixed(1)}` : "";
-  const told = `How the ${number.format(among)} masks scored, in standard deviations: ${name} at ${height.toFixed(1)}${next}.`;
+  const next = scores.best.length > 1 ? `; the next, ${scores.best[1][0]}, at ${tenths(scores.best[1][1])}` : "";
+  const told = `How the ${number.format(among)} masks scored, in standard deviations: ${name} at ${tenths(height)}${next}.`;
   const grouped = scores.each > 1 ? ` Each line is the best of ${scores.each} neighbours.` : "";
   $("plot").setAttribute("aria-label", told);
   $("plot-caption").textContent = told + grouped;

@@ -12,7 +12,7 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q --numprocesses auto --dist loadfile
 
 # Every file is held to the hashes in the lock files (.ci/lock.py writes them). torch.lock knows several builds of torch;
 # `pip check` finds that the registry's build for Linux asks for CUDA, and only then cuda.lock is installed.

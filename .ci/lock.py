@@ -49,7 +49,8 @@ def divide(resolved: str, wheels: list[str]) -> None:
         name = package.partition("==")[0]
         if name == "torch":
             found = (hashlib.sha256(Path(wheel).read_bytes()).hexdigest() for wheel in wheels)
-            package = package.rstrip() + "".join(f" \\\n    --hash=sha256:{digest}" for digest in found) + "\n"
+            new = (digest for digest in found if digest not in package)
+            package = package.rstrip() + "".join(f" \\\n    --hash=sha256:{digest}" for digest in new) + "\n"
         cuda = name.startswith(("cuda-", "nvidia-"))
         divided["torch.lock" if name == "torch" else "cuda.lock" if cuda else "requirements.lock"].append(package)
     for name, lines in divided.items():

@@ -19,6 +19,7 @@ import gc
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -116,6 +117,8 @@ def interrupts(figures: Figures, folder: Path, chosen: argparse.Namespace) -> It
             figures.done += 1
             yield total
         before += len(lines[name])
+    if 2 * figures.counts["cut short"] < figures.done:
+        figures.add("interrupts", "hardly any came: is SIGINT ignored?")
 
 
 def new_scenario(folder: Path, name: str) -> interrupting.Scenario:
@@ -192,6 +195,7 @@ def main() -> None:
     chosen = parser.parse_args()
     bounded = any(word.startswith("--minutes") for word in sys.argv)
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of a job in the background it is ignored
     warnings.simplefilter("ignore")  # that a budget is in use
     chosen.out.mkdir(parents=True, exist_ok=True)
     sound = True

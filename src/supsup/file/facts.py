@@ -81,7 +81,7 @@ def _label(value: Any) -> Label:
 
 def _inputs(values: dict[str, Any], image_shape: list[int] | None) -> Inputs:
     gain, offset = _numbers(values["gain"]), _numbers(values["offset"])
-    if gain.ndim and (image_shape is None or gain.numel() != image_shape[0]):
+    if gain.ndim and (not image_shape or gain.numel() != image_shape[0]):
         raise ValueError("its normalisation is not for images of this shape")
     return Inputs(gain, offset, values["channels_last"], values["tokens"])
 

@@ -132,6 +132,8 @@ def test_images_that_judge_are_a_share_of_every_class_and_not_trained_on() -> No
     assert len(fitting._Halves(0, 0.1).of(many)[1]) == 500
     few = Part(torch.zeros(40, 1), torch.arange(40) % 4)
     assert [len(half) for half in fitting._Halves(0, 0.1).of(few)] == [40, 40], "too few to do without any"
+    alphabet = Part(torch.zeros(480, 1), torch.arange(480) % 24)
+    assert [len(half) for half in fitting._Halves(0, 0.1).of(alphabet)] == [480, 480], "each image of a class counts"
     assert [len(half) for half in fitting._Halves(0, 0.0).of(many)] == [60000, 500]
 
 

@@ -29,6 +29,7 @@ _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
 _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
+_PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
 _PATIENCE = 2  # rounds in a row that are no better than the best
 _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a GPU
 
@@ -41,8 +42,8 @@ class Fitting:
     each other until images held back are all answered, or no better in two rounds; the best mask is kept.
 
     rounds     how many there are at most
-    held_back  the share of a task's images, of every class, that judges and is not trained on; of few images none is,
-               and then those that are trained on judge
+    held_back  the share of a task's images, of every class, that judges and is not trained on; where there are few
+               images, or few of each class, none is, and those that are trained on judge
     """
 
     rounds: int = 4
@@ -161,6 +162,8 @@ class _Halves:
         rank[by_class] = torch.arange(len(labels)) - first[labels[by_class]]
         share = min(self._share, _MOST_HELD / len(part))
         held = torch.zeros(len(part), dtype=torch.bool)
+        if len(part) < _PER_CLASS * int((counts > 0).sum()):
+            return held
         held[order] = rank < (share * counts)[labels].floor()
         return held
 

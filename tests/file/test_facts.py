@@ -130,8 +130,8 @@ def test_a_model_without_facts_has_the_bytes_it_had(tmp_path: Path) -> None:
 
 def test_numbers_for_channels_need_images_that_have_channels() -> None:
     """A file may claim that its images have no sides at all."""
-    text = to_text(Facts(inputs=Inputs(torch.ones(3), torch.zeros(3))), 2)
-    assert from_text(text, 2, [3, 8, 8]).inputs is not None
+    text = facts.to_text(Facts(inputs=Inputs(torch.ones(3), torch.zeros(3))), 2)
+    assert facts.from_text(text, 2, [3, 8, 8]).inputs is not None
     for shape in (None, [], [1, 8, 8]):
         with pytest.raises(Damaged, match="normalisation"):
-            from_text(text, 2, shape)
+            facts.from_text(text, 2, shape)

@@ -56,7 +56,7 @@ class Figures:
     longest_call_seconds: float = 0.0
     largest_process_bytes: int = 0
     wrong: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)  # of what was tried and what came of it
     problems: list[str] = field(default_factory=list)
 
     def add(self, name: str, problem: str = "", seconds: float = 0.0) -> None:
@@ -71,9 +71,10 @@ class Figures:
         used = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         self.largest_process_bytes = max(self.largest_process_bytes, *used)
 
-    @property
-    def sound(self) -> bool:
-        return not self.wrong and self.longest_call_seconds < MOST_SECONDS and self.largest_process_bytes < MOST_BYTES
+    def sound(self, effect: str) -> bool:
+        """Whether nothing was found, and the attack had its effect at all."""
+        within = self.longest_call_seconds < MOST_SECONDS and self.largest_process_bytes < MOST_BYTES
+        return within and not self.wrong and self.counts[effect] > 0
 
 
 def kills(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Iterator[int]:
@@ -176,11 +177,21 @@ def threads(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Itera
         yield total
 
 
-PARTS: dict[str, tuple[Callable[[Figures, Path, argparse.Namespace], Iterator[int]], str, int]] = {
-    "kills": (kills, "processes that were sent a signal", 6000),
-    "interrupts": (interrupts, "calls interrupted, at every line of each", 10**9),
-    "mutations": (mutations, "mutated files, each read by every command", 100_000),
-    "threads": (threads, "seconds with eight threads asking and one changing", 0),
+@dataclass(frozen=True)
+class Part:
+    """An attack, what is counted, how often it is made, and the count that shows that it had an effect."""
+
+    attack: Callable[[Figures, Path, argparse.Namespace], Iterator[int]]
+    what: str
+    usual: int
+    effect: str
+
+
+PARTS = {
+    "kills": Part(kills, "processes that were sent a signal", 6000, "came before the end"),
+    "interrupts": Part(interrupts, "calls interrupted, at every line of each", 10**9, "cut short"),
+    "mutations": Part(mutations, "mutated files, each read by every command", 100_000, "load: refused"),
+    "threads": Part(threads, "seconds of eight threads asking and one changing", 0, "tasks learned or forgotten"),
 }
 
 
@@ -188,66 +199,65 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=[*PARTS, "all"])
     parser.add_argument("--count", type=int, help="trials")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of threads; for the others, at most")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of threads; for another part by itself, at most")
     parser.add_argument("--first", type=int, default=0, help="the number of the first trial")
     parser.add_argument("--fresh", action="store_true", help="forget earlier figures")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "trust", help="the folder of the figures")
     chosen = parser.parse_args()
-    bounded = any(word.startswith("--minutes") for word in sys.argv)
+    bounded = any(word.startswith("--minutes") for word in sys.argv) and chosen.part not in ("all", "threads")
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # of a job in the background it is ignored
     warnings.simplefilter("ignore")  # that a budget is in use
     chosen.out.mkdir(parents=True, exist_ok=True)
     sound = True
-    for part in PARTS if chosen.part == "all" else [chosen.part]:
-        until = time.monotonic() + 60 * chosen.minutes if bounded and part != "threads" else float("inf")
-        if not run(part, chosen, until):
+    for name in PARTS if chosen.part == "all" else [chosen.part]:
+        until = time.monotonic() + 60 * chosen.minutes if bounded else float("inf")
+        if not run(name, chosen, until):
             sound = False
     sys.exit(0 if sound else 1)
 
 
-def run(part: str, chosen: argparse.Namespace, until: float) -> bool:
+def run(name: str, chosen: argparse.Namespace, until: float) -> bool:
     """One part, from where it was left; whether nothing was found."""
-    attack, what, usual = PARTS[part]
+    part, target = PARTS[name], chosen.out / f"{name}.json"
     asked = argparse.Namespace(**vars(chosen))
-    asked.count = usual if chosen.count is None else chosen.count
-    target = chosen.out / f"{part}.json"
+    asked.count = part.usual if chosen.count is None else chosen.count
     figures = Figures(done=chosen.first)
     if target.exists() and not chosen.fresh and not chosen.first:
         kept: dict[str, Any] = json.loads(target.read_text())
-        figures = Figures(**{name: kept[name] for name in Figures.__dataclass_fields__})
+        figures = Figures(**{key: kept[key] for key in Figures.__dataclass_fields__})
         figures.counts = Counter(figures.counts)
     begin, earlier, written = time.monotonic(), figures.seconds, time.monotonic()
     total = 0
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            for total in attack(figures, Path(folder), asked):
+            for total in part.attack(figures, Path(folder), asked):
                 now = time.monotonic()
                 figures.seconds = round(earlier + now - begin, 1)
                 if now - written > EVERY or (sys.stderr.isatty() and figures.done % 20 == 0):
                     figures.look_at_memory()
-                    write(target, what, figures)
+                    write(target, part, figures)
                     written = now
-                    print(f"\r{part}: {figures.done:,} of {total:,}, {figures.wrong} wrong", end="", file=sys.stderr)
+                    print(f"\r{name}: {figures.done:,} of {total:,}, {figures.wrong} wrong", end="", file=sys.stderr)
                     sys.stderr.flush()
                 if now > until:
                     break
     except KeyboardInterrupt:
-        print(f"\n{part}: interrupted; the same command goes on with {figures.done:,}", file=sys.stderr)
+        print(f"\n{name}: interrupted; the same command goes on with {figures.done:,}", file=sys.stderr)
         raise SystemExit(130) from None
     finally:
         figures.look_at_memory()
-        write(target, what, figures)
-    print(f"\r{part}: {figures.done:,} {what}, {figures.wrong} wrong: {target}", file=sys.stderr)
-    return figures.sound
+        write(target, part, figures)
+    print(f"\r{name}: {figures.done:,} {part.what}, {figures.wrong} wrong: {target}", file=sys.stderr)
+    return figures.sound(part.effect)
 
 
-def write(target: Path, what: str, figures: Figures) -> None:
-    record = {"what": what, **vars(figures), "counts": dict(sorted(figures.counts.items()))}
-    record |= {"sound": figures.sound, "made by": provenance(torch.device("cpu"))}
-    part = target.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=1) + "\n")
-    part.replace(target)
+def write(target: Path, part: Part, figures: Figures) -> None:
+    record = {"what": part.what, **vars(figures), "counts": dict(sorted(figures.counts.items()))}
+    record |= {"sound": figures.sound(part.effect), "made by": provenance(torch.device("cpu"))}
+    unfinished = target.with_suffix(".part")
+    unfinished.write_text(json.dumps(record, indent=1) + "\n")
+    unfinished.replace(target)
 
 
 if __name__ == "__main__":

@@ -67,18 +67,23 @@ def is_right(model: SupSup, masks: dict[str, bytes]) -> None:
 
 
 class Interrupter:
-    """Sends SIGINT when the given line, counted over all lines of the package that are run, begins."""
+    """Sends SIGINT when the given line, counted over all lines of the package that are run, begins.
+
+    A program that a shell starts in the background ignores SIGINT, so Python's own handler is put in place.
+    """
 
     def __init__(self, line: int | None) -> None:
         self.line, self.lines = line, 0
         self.seen: dict[tuple[Any, ...], list[int]] = {}  # by where all calls under way are: first and last time
 
     def __enter__(self) -> Interrupter:
+        self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.settrace(self.trace)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        signal.signal(signal.SIGINT, self._handler)
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename

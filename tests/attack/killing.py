@@ -110,6 +110,8 @@ class Kills:
         self.prepare(place)
         delay = chance.uniform(0, self._usual[operation])
         said, seconds = self._run(place, operation, sent, handled, delay)
+        early = said is not None and "end" not in said
+        self._usual[operation] *= 1.02 if early else 0.97  # the machine may be more or less busy by now
         journal = (place / "m.supsup-journal").exists()
         try:
             if said is None:
@@ -125,7 +127,7 @@ class Kills:
         if not problem:
             shutil.rmtree(place)
         name = f"{sent.name}{' handled' if handled and sent == signal.SIGTERM else ''}"
-        return Outcome(operation, name, said is not None and "end" not in said, journal, problem, seconds)
+        return Outcome(operation, name, early, journal, problem, seconds)
 
     def _run(
         self, place: Path, operation: str, sent: signal.Signals | None, handled: bool, delay: float

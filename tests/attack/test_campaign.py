@@ -2,8 +2,10 @@
 
 import json
 import runpy
+import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from supsup import SupSupError
 from tests.attack import judge
 from tests.attack.forging import BYSTANDER, bystander, sound
-from tests.attack.interrupting import Scenario, task
+from tests.attack.interrupting import Scenario, fresh, interrupted, task
 from tests.attack.killing import Kills
 from tests.attack.mutating import MUTATIONS, mutated
 
@@ -26,7 +28,7 @@ def campaign(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_part_of_it(tmp_path: Path) -> None:
-    done = campaign(tmp_path, "all", "--count", "20", "--minutes", "0.05")
+    done = campaign(tmp_path, "all", "--count", "16", "--minutes", "0.05")
     assert done.returncode == 0, done.stderr[-3000:]
     for part in ("kills", "interrupts", "mutations", "threads"):
         figures = json.loads((tmp_path / f"{part}.json").read_text())
@@ -48,12 +50,25 @@ def figures_of(path: Path) -> dict[str, Any]:
 
 def test_what_would_be_a_failure() -> None:
     figures = runpy.run_path(str(SCRIPT))["Figures"]
-    assert figures().sound
-    lost = figures()
+    cut = Counter({"cut short": 3})
+    assert figures(counts=cut).sound("cut short")
+    assert not figures().sound("cut short"), "no interrupt ever came"
+    lost = figures(counts=cut)
     lost.add("kill 3", "task-1 is lost")
-    assert (lost.sound, lost.wrong, lost.problems) == (False, 1, ["kill 3: task-1 is lost"])
-    assert not figures(longest_call_seconds=21.0).sound
-    assert not figures(largest_process_bytes=3 << 30).sound
+    assert (lost.sound("cut short"), lost.wrong, lost.problems) == (False, 1, ["kill 3: task-1 is lost"])
+    assert not figures(counts=cut, longest_call_seconds=21.0).sound("cut short")
+    assert not figures(counts=cut, largest_process_bytes=3 << 30).sound("cut short")
+
+
+def test_a_program_in_the_background_is_interrupted_too() -> None:
+    """A shell starts it with SIGINT ignored, and no interrupt would ever come."""
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        model = fresh()
+        assert interrupted(lambda: model.learn(task(0)), 1)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
 
 def test_a_wrong_model_would_be_noticed(tmp_path: Path) -> None:

@@ -101,10 +101,12 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "NUMBA", True)
     monkeypatch.setattr(available, "TRITON", True)
     assert first_way(few, bank) == first_way(few_factors, bank) == search.numba_tables
-    assert first_way(many, bank) == search.plain
-    assert first_way(many_factors, bank) == search.mask_by_mask
+    assert first_way(many, bank) == first_way(many_factors, bank) == search.numba_tables
+    more, more_factors = queries(search.FEW_ON_CPU + 1, 1, generator)
+    assert first_way(more, bank) == search.plain
+    assert first_way(more_factors, bank) == search.mask_by_mask
     thousands = filled(search.MANY_MASKS, generator)
-    assert first_way(many, thousands) == first_way(many_factors, thousands) == search.numba_tables
+    assert first_way(more, thousands) == first_way(more_factors, thousands) == search.numba_tables
     assert first_way(few, gpu) == first_way(few_factors, gpu) == search.triton_few
     assert first_way(many, gpu) == first_way(many_factors, gpu) == search.triton_many
     monkeypatch.setattr(available, "NUMBA", False)

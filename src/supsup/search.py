@@ -54,6 +54,7 @@ Part = tuple[slice, Tensor]  # some bytes of a mask, and a query over their bits
 
 FEW = 8  # queries for which reading the bits costs more than the arithmetic
 SOME = 16  # queries that tables are made for together
+FEW_ON_CPU = 2 * SOME  # queries for which tables cost less, however few masks there are
 MANY_MASKS = 32  # for which tables cost less than passing images through one mask after the other, however many images
 _UNPACKED = 1 << 24  # how many bits the plain way unpacks at once
 _CANDIDATES = 4  # masks among which the exact inner product decides after a search from few coordinates
@@ -221,7 +222,9 @@ WAYS: tuple[Way, ...] = (
     Way(lambda query, bank: _on_gpu(bank) and _few(query), triton_few),
     Way(lambda query, bank: _on_gpu(bank), triton_many),
     Way(
-        lambda query, bank: _on_cpu(bank) and available.NUMBA and (_few(query) or len(bank) >= MANY_MASKS),
+        lambda query, bank: (
+            _on_cpu(bank) and available.NUMBA and (_rows(query) <= FEW_ON_CPU or len(bank) >= MANY_MASKS)
+        ),
         numba_tables,
     ),
     Way(lambda query, bank: _on_cpu(bank) and not _few(query) and _in_factors(query), mask_by_mask),

@@ -68,8 +68,8 @@ class Figures:
             print(f"\nPROBLEM {name}: {problem}", file=sys.stderr)
 
     def look_at_memory(self) -> None:
-        used = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        self.largest_process_bytes = max(self.largest_process_bytes, *used)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        self.largest_process_bytes = max(self.largest_process_bytes, judge.peak_bytes(), children)
 
     def sound(self, effect: str) -> bool:
         """Whether nothing was found, and the attack had its effect at all."""

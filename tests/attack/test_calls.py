@@ -514,7 +514,7 @@ def model_calls(w: World) -> dict[str, Calls]:
     """`SupSup`, `load`, `export`, `evaluate`, `follow`."""
     m, x, y = w.model, w.x, w.y
     net = networks.FullyConnected((16, 8, 6))
-    no_net = [None, *OBJECT, nn.ReLU(), nn.Linear(3, 3, device="meta"), nn.LSTM(3, 3)]
+    no_net = [None, *OBJECT, nn.ReLU(), nn.Linear(3, 3, device="meta")]
     no_task = [None, *OBJECT, (x,), (x, y, y), w.stream, w.stream[0].train]
     no_stream = [*SEQUENCE, [], [w.stream[0]], [w.stream[2], w.stream[2]], [w.stream[2], 3], w.source]
     wrong_settings = [*OBJECT, UnitRecipe(), Recipe]

@@ -17,8 +17,9 @@ from safetensors.torch import load as tensors_of
 from torch import Tensor, nn
 
 import supsup
-from supsup import HopSupSup, SupSup, SupSupError, load, nets
+from supsup import HopSupSup, SupSup, SupSupError, UnitRecipe, load, nets
 from supsup.file import codec, convert
+from supsup.file.convert import settings_of_a_file
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
 from supsup.frozen import FrozenNet
@@ -185,3 +186,9 @@ def test_another_network_is_refused() -> None:
         convert.check_weights(other, header)
     assert convert.image_shape_of(header) is None
     assert isinstance(convert.network_of(header), nets.FullyConnected)
+
+
+def test_settings_of_a_stranger_do_not_speak_to_the_terminal() -> None:
+    with pytest.raises(SupSupError, match="not known to this version") as refused, settings_of_a_file():
+        UnitRecipe(**{"\x1b[2J": 1})
+    assert "\x1b" not in str(refused.value)

@@ -80,7 +80,7 @@ def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: St
     assert not by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
     assert not by_hand(FrozenNet(nets.FullyConnected((8, 3)), 0, CPU), [job])
     assert feeds(stream[0].train)
-    permuted = data.permuted(data.arrays(torch.zeros(4, 1, 8, 8), [0] * 4, torch.zeros(1, 1, 8, 8), [0]), 1)
+    permuted = data.permuted(data.arrays(torch.zeros(4, 1, 8, 8), [0, 1] * 2, torch.zeros(1, 1, 8, 8), [0]), 1)
     assert not feeds(permuted[0].train)
 
 

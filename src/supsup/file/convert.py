@@ -100,7 +100,9 @@ def settings_of_a_file() -> Iterator[None]:
     except SupSupError:
         raise
     except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
-        raise SupSupError(f"its settings are not known to this version ({error}): pip install -U supsup") from error
+        raise SupSupError(
+            f"its settings are not known to this version ({printable(error)}): pip install -U supsup"
+        ) from error
 
 
 def network_of(header: Header) -> nn.Module:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "trust.md"
 RESULTS = ROOT / "results" / "trust"
 PARTS = {
-    "kills": ("processes sent kill -9, SIGINT or SIGTERM at a moment by chance", "6,000"),
+    "kills": ("processes sent kill -9, SIGINT or SIGTERM at a moment by chance", "10,000 with the interrupts"),
     "interrupts": ("calls interrupted, at every line that a change runs", "every line"),
     "mutations": ("mutated files and journals, each given to every command that reads", "100,000"),
     "threads": ("seconds of eight threads asking while one learns and forgets", "600"),

@@ -166,3 +166,17 @@ def test_looking_at_a_file_keeps_the_locks_that_this_process_holds(path: Path) -
         assert "locked" in child.read()
         child.close()
         writer._connection.execute("ROLLBACK")
+
+
+def test_a_writer_may_remove_its_journal_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads meanwhile saw it there, and must not take its absence for a fault."""
+    path = tmp_path / "m.supsup"
+    journal.path_of(path).write_bytes(b"")
+    seen = Path.lstat
+
+    def gone(self: Path) -> object:
+        self.unlink()
+        return seen(self)
+
+    monkeypatch.setattr(Path, "lstat", gone)
+    journal.check_beside(path)

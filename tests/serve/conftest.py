@@ -263,7 +263,8 @@ class Chromium:
         return str(self.run(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def click(self, selector: str) -> None:
-        """A real click into the middle of an element."""
+        """A real click into the middle of an element, once it is there."""
+        self.until(f"document.querySelector({json.dumps(selector)})")
         self.run(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
         x, y = self._middle(selector)
         for kind in ("mousePressed", "mouseReleased"):

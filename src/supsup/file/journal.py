@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,8 +42,9 @@ def check_beside(path: Path) -> None:
     if os.path.lexists(log):
         raise ForeignJournal(f"{log.name} lies beside it, which no model file has; move it away if you do not know it")
     journal = path_of(path)
-    if os.path.lexists(journal) and not stat.S_ISREG(journal.lstat().st_mode):
-        raise ForeignJournal(f"{journal.name} beside it is no ordinary file; move it away")
+    with suppress(FileNotFoundError):  # there is none, or a writer has just removed its own
+        if not stat.S_ISREG(journal.lstat().st_mode):
+            raise ForeignJournal(f"{journal.name} beside it is no ordinary file; move it away")
 
 
 def is_pending(path: Path) -> bool:

@@ -180,3 +180,4 @@ def test_a_writer_may_remove_its_journal_at_any_moment(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Path, "lstat", gone)
     journal.check_beside(path)
+    assert not journal.path_of(path).exists(), "it was removed in between"

@@ -165,7 +165,9 @@ def _shares(counts: torch.Tensor) -> list[str]:
 def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tuple[str, str, str]]) -> torch.Tensor:
     """How many were asked; right with the task given; right with the task unknown; task found."""
     counts = torch.zeros(4)
-    known = learner.facts(task.name)
+    known = learner.facts(task.name).names
+    if known is not None and task.names is not None and not set(task.names) & set(known):
+        raise SupSupError(f"{task.name} was learned with the classes {shown(list(known))}; none is in the data")
     for part in (task.train, task.test) if everything else (task.test,):
         for start in range(0, len(part), _TOGETHER):
             positions = torch.arange(start, min(start + _TOGETHER, len(part)))
@@ -179,8 +181,6 @@ def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tup
             counts += torch.tensor([float(len(truth)), float(sum(hits)), float(sum(both)), float(sum(found))])
             wrong = [(str(true), str(said)) for true, said, hit in zip(truth, given.names, hits) if not hit]
             mistakes.update((task.name, true, said) for true, said in wrong)
-    if known.names is not None and task.names is not None and not set(task.names) & set(known.names):
-        raise SupSupError(f"{task.name} was learned with the classes {shown(list(known.names))}; none is in the data")
     return counts
 
 

@@ -22,7 +22,7 @@ COMMANDS = {
     "learn": Place(
         "learn",
         "learn",
-        "Learn tasks from your own data and commit each to a model file; nothing that is in it can be forgotten by it.",
+        "Learn tasks from your own data into a model file; what is in it already stays as it is.",
     ),
     "predict": Place(
         "answers",

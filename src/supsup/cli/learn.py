@@ -69,7 +69,7 @@ def learn(
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
-    """Learn tasks from your own data and commit each to a model file; nothing that is in it can be forgotten by it.
+    """Learn tasks from your own data into a model file; what is in it already stays as it is.
 
     A folder of class folders is one task, a folder of such folders with --each many; so are tables with --task-column.
     The recipe is chosen for each task, by images that are held back from training; a further share, --test-share, is
@@ -80,13 +80,12 @@ def learn(
     reading = Reading(each, label, task_column, size, test_share, seed, crop, flip)
     found = tasks_at(data, reading, task)
     done: list[Learned] = []
-    own = net is not None and ":" in net
     known: list[str] = []
     if model.exists():
         with ModelFile(model) as file:
             known = file.names
-    waiting = [each for each in found if each.name not in known]
-    for name in (each.name for each in found if each.name in known):
+    waiting = [one for one in found if one.name not in known]
+    for name in (one.name for one in found if one.name in known):
         say(f"{shown(name)} is in {shown(model)} already")
     if not waiting:
         return
@@ -98,7 +97,7 @@ def learn(
         first = None if model.exists() else waiting[0].read(reading)
         if first is not None:
             _new(model, first, net, outputs, seed)
-        module = network_named(net, outputs or _OUTPUTS) if own and net is not None else None
+        module = network_named(net, outputs or _OUTPUTS) if net is not None and ":" in net else None
         with load(model, module, in_place=True, device=device) as learner:
             for number, one in enumerate(waiting, 1):
                 done.append(_learned(learner, one, first if number == 1 else None, reading))

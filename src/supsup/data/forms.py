@@ -21,7 +21,7 @@ FORMS = (
     "a pair (inputs, labels) of arrays, a pandas or polars frame with label=COLUMN, a torch Dataset or DataLoader, "
     "a data set of pairs or of dicts, or an iterator of batches"
 )
-_LABELS = ("label", "labels", "target", "targets", "class", "y")
+LABELS = ("label", "labels", "target", "targets", "class", "y")
 _INPUTS = ("image", "images", "img", "pixel_values", "input", "inputs", "input_ids", "features", "x")
 _MOST = 10**7  # samples or batches
 
@@ -83,7 +83,7 @@ def _label_key(names: Sequence[Any], label: Any) -> Any:
         if not any(isinstance(name, type(label)) and name == label for name in names):
             raise SupSupError(f"there is no column or key {shown(label)}; there are {shown(list(names))}")
         return label
-    found = [name for name in names if isinstance(name, str) and name.lower() in _LABELS]
+    found = [name for name in names if isinstance(name, str) and name.lower() in LABELS]
     if len(found) != 1:
         raise SupSupError(f"say which of {shown(list(names))} holds the labels: label=NAME")
     return found[0]

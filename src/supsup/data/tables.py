@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from supsup.data.forms import LABELS
 from supsup.errors import SupSupError
 from supsup.validation import shown
 
 Columns = Mapping[str, Any]
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
-_SPLIT = (("train_x", "train_y", "test_x", "test_y"),)
 _PAIRS = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"), ("train_x", "train_y"))
 
 
@@ -71,7 +71,7 @@ def label_column(found: Columns, label: str | None, path: Path) -> str:
     if label is not None:
         column(found, label, path)
         return label
-    usual = [name for name in found if name.lower() in ("label", "labels", "class", "target", "y")]
+    usual = [name for name in found if name.lower() in LABELS]
     if len(usual) != 1:
         raise SupSupError(f"say which column of {path} has the labels: --label COLUMN, one of {shown(list(found))}")
     return usual[0]

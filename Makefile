@@ -14,12 +14,14 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pytest -q --numprocesses auto --dist loadfile
 
-# Every file is held to the hashes in the lock files (.ci/lock.py writes them). torch.lock knows several builds of torch;
-# `pip check` finds that the registry's build for Linux asks for CUDA, and only then cuda.lock is installed.
+# Every file is held to the hashes in the lock files (.ci/lock.py writes them). torch.lock knows several builds of torch:
+# one that lies at hand (pip's find-links) is taken first, since pip itself prefers the registry's, whose hash it knows
+# beforehand. `pip check` finds that the registry's build for Linux asks for CUDA, and only then cuda.lock is installed.
 HASHED := $(BIN)/pip install --quiet --require-hashes --no-deps
 $(STAMP): pyproject.toml requirements.lock torch.lock cuda.lock
 	$(PYTHON) -m venv .venv
-	$(HASHED) --requirement requirements.lock --requirement torch.lock
+	$(HASHED) --requirement requirements.lock
+	$(HASHED) --no-index --requirement torch.lock 2> /dev/null || $(HASHED) --requirement torch.lock
 	$(BIN)/pip check > /dev/null || $(HASHED) --requirement cuda.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/pip check

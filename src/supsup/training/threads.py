@@ -17,7 +17,8 @@ class ThreadsOfOne(ThreadPoolExecutor):
     """So many threads, all started at once.
 
     The number of torch's threads belongs to the thread that sets it, but is also what threads begin with that come
-    later, wherever they belong to: so it is one only for the moment in which these here start.
+    later, wherever they belong to: so it is one only for the moment in which these here start. What it was is asked and
+    set back in a new thread: the calling one may have a number of its own, and may itself have begun in such a moment.
     """
 
     def __init__(self, threads: int) -> None:
@@ -28,8 +29,7 @@ class ThreadsOfOne(ThreadPoolExecutor):
             torch.get_num_threads()  # a thread takes over the number when it first asks
             started.wait()
 
-        super().__init__(threads, initializer=begin)
-        with _STARTING, uninterrupted():
+        def start() -> None:
             before = torch.get_num_threads()
             try:
                 for _ in range(threads):
@@ -40,3 +40,7 @@ class ThreadsOfOne(ThreadPoolExecutor):
                 raise
             finally:
                 torch.set_num_threads(before)
+
+        super().__init__(threads, initializer=begin)
+        with _STARTING, uninterrupted(), ThreadPoolExecutor(1) as other:
+            other.submit(start).result()

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part, Task, forms
-from supsup.data.inputs import AS_THEY_ARE, Inputs, key_of
+from supsup.data.inputs import AS_THEY_ARE, Inputs, Pixels, key_of
 from supsup.data.layout import as_learned
-from supsup.data.making import in_terms_of, made
+from supsup.data.making import as_trained, in_terms_of, made
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.tasks import check_classes, check_name
@@ -181,16 +181,20 @@ def suited(task: Task, model: Expectations) -> Task:
     """A task of raw inputs as a model can learn it: with a channel where it needs one, normalised as its others."""
     if task.inputs is None:
         return task
+    wanted = getattr(model.module, "pixels", None)
+    pixels = wanted if isinstance(wanted, Pixels) else None
     if model.learned is not None:
         shape, inputs = model.learned
         images = as_learned(task.train.images, shape, False)
         if images is not task.train.images:
             task = _with_channel(task)
-        task = in_terms_of(task, inputs, always=model.one_normalisation)
+        task = task if pixels is not None else in_terms_of(task, inputs, always=model.one_normalisation)
     elif len(task.train.shape) == 2 and model.run is not None and not task.train.tokens:
         wider = _with_channel(task)
         if not _takes(model, task.train) and _takes(model, wider.train):
             task = wider
+    if pixels is not None:
+        task = as_trained(task, pixels)
     plain = task.inputs is not None and key_of(task.inputs) == AS_THEY_ARE and not task.inputs.channels_last
     return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
 

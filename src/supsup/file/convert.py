@@ -59,7 +59,8 @@ def header_of(
     from supsup import __version__
 
     check_notes(notes)
-    architecture = None if net.pretrained else architecture_of(net.module)
+    published = getattr(net.module, "pixels", None) is not None  # what built it finds the weights again
+    architecture = architecture_of(net.module) if published or not net.pretrained else None
     return Header(
         seed=_plain(net.seed),
         weights=net.checksum,

@@ -43,7 +43,9 @@ class SupSup:
     """Many tasks on one network with frozen random weights: one binary mask per task.
 
     net         any module with linear or convolutional layers; copied, its weights replaced by ±c from `seed`
-    pretrained  keep the module's weights, biases and statistics as they are
+    pretrained  keep the module's weights, biases and statistics as they are, and start each task with every weight
+                kept; None: if it was built so (`nets.mobilenet_v2(pretrained=True)`)
+    own_head    each task trains a last linear layer of its own, which is not masked; None: if the network is pretrained
     recipe      how a mask is trained; by default it is chosen for each task (`Fitting`)
     inference   how a task is inferred when nobody says it
     allocation  when `observe` opens a new mask
@@ -66,7 +68,8 @@ class SupSup:
         net: nn.Module,
         seed: int = 0,
         *,
-        pretrained: bool = False,
+        pretrained: bool | None = None,
+        own_head: bool | None = None,
         recipe: Recipe | Fitting | None = None,
         inference: Inference | None = None,
         allocation: Allocation | None = None,
@@ -77,7 +80,8 @@ class SupSup:
             checks.setting(inference, Inference, "inference"),
             checks.setting(allocation, Allocation, "allocation"),
         )
-        self._take_state(ModelState(FrozenNet(net, seed, resolve(device), pretrained), settings))
+        frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head)
+        self._take_state(ModelState(frozen, settings))
 
     @classmethod
     def from_state(cls, state: ModelState) -> Self:

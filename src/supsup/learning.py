@@ -12,11 +12,12 @@ from supsup import progress
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Task
 from supsup.errors import SupSupError
-from supsup.scores import RunningMean, initial_scores, transferred
+from supsup.scores import RunningMean, transferred
 from supsup.state import ModelState
 from supsup.tasks import Facts
 from supsup.training import Fitting, Job, Recipe, Trained, fit_masks, train_masks
 from supsup.training.fitting import round_for
+from supsup.training.job import first_scores
 
 
 class Learning:
@@ -64,7 +65,7 @@ class Learning:
         """How many steps a task is trained for at most."""
         recipe = self.state.settings.recipe
         if isinstance(recipe, Fitting):
-            return recipe.rounds * round_for(len(task.train)).steps
+            return recipe.rounds * round_for(len(task.train), self.state.net.pretrained).steps
         return recipe.steps_for(len(task.train))
 
     def job(self, task: Task, recipe: Recipe) -> Job:
@@ -89,7 +90,7 @@ class Learning:
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:
         """Where a task's scores start, given all that was learned before."""
         net, bank, bound = self.state.net, self.state.bank, recipe.score_bound
-        scores = initial_scores(net.seed, task, net.shapes, net.device, bound)
+        scores = first_scores(net, task, recipe)
         if not len(bank) or recipe.transfer == "none":
             return scores
         if recipe.transfer == "masks":

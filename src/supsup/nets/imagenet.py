@@ -70,6 +70,11 @@ class ImageNetwork(nn.Module):
         return interpolate(x, (self.size, self.size), mode="bilinear", antialias=shrinks)
 
 
+def has_published_weights(module: nn.Module) -> bool:
+    """Whether a network was built with weights that others have trained: who builds it again finds them again."""
+    return isinstance(module, ImageNetwork) and module.pixels is not None
+
+
 @architecture
 def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
     """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are brought to size × size."""

@@ -1,7 +1,8 @@
 """A recipe for each task where nobody gives one: from the number of its images, and from images that are held back.
 
 A mask depends on the signs of scores alone, so their size is free: all start within ±1, and one learning rate suits
-every layer, however many inputs it has. How long a task is trained, its own images decide.
+every layer, however many inputs it has. On a pretrained network they start where every weight is kept, and so small
+that the rate which suits them suits the task's own head as well. How long a task is trained, its own images decide.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from supsup.training.recipe import Recipe
 from supsup.validation import check_fields, real, whole
 
 _RATE = 0.1  # of Adam, beside scores that start within ±1
+_GENTLE_RATE, _KEPT = 3e-4, 0.005  # on pretrained networks: Piggyback's scores, as far above what is kept
 _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
 _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
@@ -53,13 +55,15 @@ class Fitting:
         check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1))
 
 
-def round_for(images: int) -> Recipe:
+def round_for(images: int, pretrained: bool = False) -> Recipe:
     """One round for a task of so many images; sizes are steps apart, so that tasks about as large go together."""
     batch_size = _SMALLEST
     while 2 * batch_size <= min(_LARGEST, images / _BATCHES):
         batch_size *= 2
     wanted = _EPOCHS * images / batch_size
     steps = max(_SHORTEST, min(_LONGEST, _STEPS * round(wanted / _STEPS)))
+    if pretrained:
+        return Recipe("adam", _GENTLE_RATE, steps, batch_size, schedule="cosine", score_bound=_KEPT, start="kept")
     return Recipe("adam", _RATE, steps, batch_size, schedule="cosine", score_bound=1.0)
 
 
@@ -77,7 +81,7 @@ def fit_masks(
     halves = _Halves(net.seed, fitting.held_back)
     at_once = _tasks_at_once(net)
     for start in range(0, len(tasks), at_once):
-        fits = [_Fit(task, *halves.of(task.train)) for task in tasks[start : start + at_once]]
+        fits = [_Fit(task, *halves.of(task.train), net.pretrained) for task in tasks[start : start + at_once]]
         _run_rounds(net, fits, fitting.rounds, precision, advance)
         yield _together(fits), [replace(fit.recipe, steps=fit.best_round * fit.recipe.steps) for fit in fits]
 
@@ -87,13 +91,14 @@ class _Fit:
     """One task on its way through the rounds.
 
     learned, judge  the images that are trained on, and those that say how good a mask is
-    scores          where the last round ended, while there may be another one
+    scores          where the last round ended, and the head if the task has its own, while there may be another one
     right           images of `judge` that the best mask answers, which came from the round `best_round`
     """
 
     task: Task
     learned: Part
     judge: Part
+    pretrained: bool
     rounds: int = 0
     right: int = -1
     best_round: int = 0
@@ -103,7 +108,7 @@ class _Fit:
     recipe: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
-        self.recipe = round_for(len(self.learned))
+        self.recipe = round_for(len(self.learned), self.pretrained)
 
     def job(self) -> Job:
         """The next round; from the second on images come in another order."""
@@ -123,7 +128,7 @@ class _Fit:
     def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
         """How many images of `judge` the last round's mask answers."""
         assert self.scores is not None
-        mask = {name: hard_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
+        mask = {name: hard_mask(self.scores[name], self.recipe.kept(shape)) for name, shape in net.shapes.items()}
         weights, right = net.masked(mask | statistics), 0
         with torch.no_grad():
             for x, y in self.judge.batches(_MOST_HELD, net.device):

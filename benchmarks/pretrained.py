@@ -1,10 +1,10 @@
-"""Masks on a pretrained network beside its frozen features, with the task given: a few tasks of CIFAR-100 on any machine.
+"""Masks on a pretrained network beside its frozen features, with the task given: a few tasks of CIFAR-100.
 
     python benchmarks/pretrained.py --json results/pretrained-cpu.json
 
-Each task has five classes and --images training images of each. "class means" and "ridge" answer from the features of the
-network as it is (nearest class mean by cosine; ridge regression, its strength chosen on a fifth of the training images);
-"masks" are trained from every weight kept, "half kept" from a random half, both with a head of the task's own.
+Each task has five classes and --images training images of each. "class means" and "ridge" answer from the features of
+the network as it is (nearest class mean by cosine; ridge regression, its strength chosen on a fifth of the training
+images); "masks" are trained from every weight kept, "half kept" from a random half, both with a head of the task's own.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def ridge(x: Tensor, y: Tensor, strength: float, asked: Tensor) -> Tensor:
     weights = torch.linalg.solve(
         centred.T @ centred + strength * torch.eye(x.shape[1]), centred.T @ (targets - targets.mean(0))
     )
-    return ((asked - middle) @ weights).argmax(1)
+    labels: Tensor = ((asked - middle) @ weights).argmax(1)
+    return labels
 
 
 def from_masks(method: str, model: SupSup, tasks: list[Task]) -> list[dict[str, Any]]:

@@ -198,7 +198,7 @@ class SupSup:
         with self.state.changing:
             made = checks.task_of(data, task, self._expectations(), label=label, layout=layout, normalise=normalise)
             checked = checks.task_to_learn(made, task, self.state.tasks)
-            checks.task_fits(checked, self.net, self.image_shape)
+            checks.task_fits(checked, self.net, self.image_shape, self.recipe.self_labels is not None)
             self._observer.write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
@@ -369,7 +369,8 @@ class SupSup:
         """What has to be known to make tasks of raw data for this model."""
         net, shape, tasks = self.net, self.image_shape, self.state.tasks
         learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
-        return checks.Expectations(partial(net.run, weights=net.weights), net.module, self.device, learned)
+        turned, run = self.recipe.self_labels is not None, partial(net.run, weights=net.weights)
+        return checks.Expectations(run, net.module, self.device, learned, turned=turned)
 
 
 def load(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from supsup.data import Task
+from supsup.data.self_labels import turned
 from supsup.frozen import FrozenNet
 from supsup.scores import initial_scores, kept_scores
 from supsup.training.recipe import Recipe
@@ -33,6 +34,11 @@ class Job(NamedTuple):
     def first_scores(self, net: FrozenNet) -> Mapping[str, Tensor]:
         """Where its scores start on a network."""
         return first_scores(net, self.task.name, self.recipe) if self.scores is None else self.scores
+
+
+def as_learned(task: Task, recipe: Recipe) -> Task:
+    """A task as executors see it: with self-labels, its images in all rotations."""
+    return task if recipe.self_labels is None else turned(task)
 
 
 def first_scores(net: FrozenNet, task: str, recipe: Recipe) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ Schedule = Literal["constant", "cosine"]
 Selection = Literal["threshold", "edge-popup"]
 Transfer = Literal["none", "masks", "scores"]
 Start = Literal["random", "kept"]
+SelfLabels = Literal["rotations"]
 _MOST = 10**9  # steps, epochs or images of a batch
 
 
@@ -38,6 +39,8 @@ class Recipe:
     score_bound    scores start between −score_bound and score_bound; None: ±1/√fan_in of each layer, as in the paper
     start          "random": there, from the seed. "kept": all at score_bound, so that every weight is kept at first.
                    None: "kept" for a pretrained network whose masks a threshold makes, else "random"
+    self_labels    "rotations": every image is learned in four rotations, each rotation of a class as one of its own,
+                   and answers are averaged over the four; it takes four outputs a class, and four times the epoch
     schedule       "constant", or "cosine" from `learning_rate` down to 0
     warm_up        the share of the steps in which the rate first rises from 0
     selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
@@ -64,6 +67,7 @@ class Recipe:
     epsilon: float = 1e-8
     score_bound: float | None = None
     start: Start | None = None
+    self_labels: SelfLabels | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -86,6 +90,7 @@ class Recipe:
             epsilon=real(above=0),
             score_bound=optional(real(above=0)),
             start=optional(choice(*get_args(Start))),
+            self_labels=optional(choice(*get_args(SelfLabels))),
         )
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")

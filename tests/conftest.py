@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 from torch import Tensor, nn
 
-from supsup import HopSupSup, Recipe, SupSup, UnitRecipe, data, nets
+from supsup import HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.data import Stream, Task
 from supsup.hopfield.learner import learn_together
 from supsup.paper.environment import Environment
@@ -27,6 +27,21 @@ def shared_data() -> Path:
     if not (folder / "mnist").is_dir():
         pytest.skip(f"the real MNIST is not at {folder}; set SUPSUP_DATA to a folder that holds mnist/")
     return folder
+
+
+@pytest.fixture(scope="session")
+def pretrained_net() -> nets.ImageNetwork:
+    """MobileNetV2 with published weights; tests that need them are skipped where they are not at hand."""
+
+    def nothing(*_: object, **__: object) -> bytes:
+        raise SupSupError("tests download nothing")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supsup.data.weights.fetched", nothing)
+        try:
+            return nets.mobilenet_v2(5, pretrained=True, size=64).eval()
+        except SupSupError as error:
+            pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,7 @@ def test_masks_are_those_of_plain_steps_on_the_drawn_batches(source: Source) -> 
     net = nets.FullyConnected((784, 20, 12))
     stream = SCRIPT["permutations"](source, 2, 1)
     draws = SCRIPT["draw"](1, net, source, recipe, 2, [])
-    model = SupSup(net, recipe=recipe, pretrained=True)
+    model = SupSup(net, recipe=recipe, pretrained=True, own_head=False)
     for trained in SCRIPT["learned"](model, stream, source, draws):
         SCRIPT["take_in"](model, trained)
     weights = list(net.parameters())

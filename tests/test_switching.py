@@ -158,7 +158,7 @@ def test_what_somebody_added_to_a_network_of_ours_counts(x: Tensor) -> None:
         else:
             module.layers[0].register_forward_hook(lambda layer, inputs, output: output + 1)
         net = FrozenNet(module, 0, CPU, pretrained=True)
-        bank, generator = Bank(net.shapes), torch.Generator().manual_seed(0)
+        bank, generator = Bank(net.shapes, CPU, net.statistics), torch.Generator().manual_seed(0)
         for _ in range(2):
             bank.add(random_task(net, generator))
         switched = SwitchedNet(net, bank.spans)

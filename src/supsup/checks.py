@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part, Task, forms
-from supsup.data.inputs import AS_THEY_ARE, Inputs, key_of
+from supsup.data.inputs import AS_THEY_ARE, Inputs, Pixels, key_of
 from supsup.data.layout import as_learned
-from supsup.data.making import in_terms_of, made
+from supsup.data.making import as_trained, in_terms_of, made
+from supsup.data.self_labels import check_turnable
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.tasks import check_classes, check_name
@@ -154,6 +155,7 @@ class Expectations:
     module   that network
     learned  the shape of images, and what becomes of raw ones, in the first task learned; None before it
     one_normalisation  all tasks have that of the first, whether it suits them or not
+    turned   images are learned in all rotations
     """
 
     run: Callable[[Tensor], Any] | None
@@ -161,6 +163,7 @@ class Expectations:
     device: torch.device
     learned: tuple[tuple[int, ...], Inputs | None] | None = None
     one_normalisation: bool = False
+    turned: bool = False
 
 
 def task_of(
@@ -181,16 +184,20 @@ def suited(task: Task, model: Expectations) -> Task:
     """A task of raw inputs as a model can learn it: with a channel where it needs one, normalised as its others."""
     if task.inputs is None:
         return task
+    wanted = getattr(model.module, "pixels", None)
+    pixels = wanted if isinstance(wanted, Pixels) else None
     if model.learned is not None:
         shape, inputs = model.learned
         images = as_learned(task.train.images, shape, False)
         if images is not task.train.images:
             task = _with_channel(task)
-        task = in_terms_of(task, inputs, always=model.one_normalisation)
+        task = task if pixels is not None else in_terms_of(task, inputs, always=model.one_normalisation)
     elif len(task.train.shape) == 2 and model.run is not None and not task.train.tokens:
         wider = _with_channel(task)
         if not _takes(model, task.train) and _takes(model, wider.train):
             task = wider
+    if pixels is not None:
+        task = as_trained(task, pixels)
     plain = task.inputs is not None and key_of(task.inputs) == AS_THEY_ARE and not task.inputs.channels_last
     return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
 
@@ -240,7 +247,7 @@ def stream_to_learn(stream: Iterable[Task], taken: Container[str], net: FrozenNe
         same_shape(task.train.shape, model.learned[0])
         key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
         if key not in checked:
-            task_fits(task, net, model.learned[0])
+            task_fits(task, net, model.learned[0], model.turned)
         checked.add(key)
         tasks.append(task)
     if not tasks:
@@ -251,11 +258,14 @@ def stream_to_learn(stream: Iterable[Task], taken: Container[str], net: FrozenNe
     return tasks
 
 
-def task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None) -> None:
-    """The images of a task are finite and the network takes them, and every label has an output."""
+def task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None, turned: bool = False) -> None:
+    """The images of a task are finite, the network takes them and they can be turned; every label has an output."""
     finite(task, net.device)
     first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
-    label_range(task.train.labels, outputs_for(net, first.to(net.device), learned), task.name)
+    outputs = outputs_for(net, first.to(net.device), learned)
+    label_range(task.train.labels, outputs, task.name)
+    if turned:
+        check_turnable(task, outputs)
 
 
 def finite(task: Task, device: torch.device) -> None:

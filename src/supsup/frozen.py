@@ -21,6 +21,7 @@ from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.errors import SupSupError
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
+from supsup.nets.imagenet import has_published_weights
 from supsup.nets.known import known_throughout
 from supsup.nets.masked import RECURRENT, Masked, masked_weights
 from supsup.nets.resnet import plain_blocks
@@ -40,10 +41,13 @@ class FrozenNet:
     `weights` maps the full name of each weight that is masked (`nets/masked.py`) to its frozen tensor, in the module's
     own order. Every weight is +c or −c with c = sqrt(2 / inputs), and its bias is 0; other parameters (affine
     normalisation, class tokens) stay as they were built. With `pretrained` all of them stay as they are.
-    `statistics` are the running means and variances of normalisation layers as every task finds them; each task has
-    its own afterwards. The module given is copied, never changed; the copy is in float32.
+    `statistics` are what every task begins with and has as its own afterwards: running means and variances of
+    normalisation layers, and with `own_head` the parameters in `head`, those of the last linear layer, which are
+    trained and not masked. The module given is copied, never changed; the copy is in float32.
 
-    masked  names of the weights that are masked, for files from when fewer kinds of layers were (None: all that can be)
+    pretrained  None: if the network was built with published weights
+    masked      names of the weights that are masked, as a file has them (None: all that can be, but for the head)
+    own_head    None: where the network is pretrained; what a file says of masks goes before
     """
 
     def __init__(
@@ -51,19 +55,25 @@ class FrozenNet:
         net: nn.Module,
         seed: int,
         device: torch.device,
-        pretrained: bool = False,
+        pretrained: bool | None = False,
         masked: Collection[str] | None = None,
+        own_head: bool | None = None,
     ) -> None:
         if isinstance(net, nn.DataParallel | DistributedDataParallel):
             net = net.module
         one_thread_when_forked()
         _check_values(given(net, nn.Module, "net"))
-        weights = [each for name, each in masked_weights(net).items() if masked is None or name in masked]
-        names = [each.name for each in weights]
+        maskable = masked_weights(net)
+        weights = [each for name, each in maskable.items() if masked is None or name in masked]
+        pretrained = has_published_weights(net) if pretrained is None else flag(pretrained, "pretrained")
+        head = _head(net, list(maskable))
+        own_head = pretrained if own_head is None else flag(own_head, "own_head")
+        self.head = head if (own_head if masked is None else not set(head) & set(masked)) else []
+        names = [each.name for each in weights if each.name not in self.head]
         self.module = copy.deepcopy(net).requires_grad_(False).float()
         self.seed = whole()(seed, "seed")
         self.device = device
-        self.pretrained = flag(pretrained, "pretrained")
+        self.pretrained = pretrained
         if not pretrained:
             _freeze(self.module, weights, self.seed)
         tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())
@@ -78,17 +88,17 @@ class FrozenNet:
         self.shapes: dict[str, torch.Size] = {name: weight.shape for name, weight in self.weights.items()}
         self.statistics: dict[str, Tensor] = {
             name: buffers[name].detach().clone() for name in tracked if name.endswith(_STATISTICS)
-        }
+        } | {name: parameters[name].detach().clone() for name in self.head}
 
     @cached_property
     def is_fully_connected(self) -> bool:
         """Whether the module is a chain of linear layers and ReLU, with nothing added: it can be computed by hand."""
-        return plain_layers(self.module) is not None
+        return not self.head and plain_layers(self.module) is not None
 
     @cached_property
     def is_residual(self) -> bool:
         """Whether the module is one of our residual networks for small images, with nothing added."""
-        return plain_blocks(self.module) is not None
+        return not self.head and plain_blocks(self.module) is not None
 
     @cached_property
     def is_known(self) -> bool:
@@ -191,6 +201,16 @@ def _freeze(module: nn.Module, weights: Sequence[Masked], seed: int) -> None:
             parameters[bias].zero_()
         if padding is not None:
             parameters[name][padding] = 0
+
+
+def _head(module: nn.Module, masked: Sequence[str]) -> list[str]:
+    """The parameters of the last linear layer, where something is left to mask without it."""
+    layers = dict(module.named_modules())
+    linear = [name for name in masked if isinstance(layers[name.rpartition(".")[0]], nn.Linear)]
+    if not linear or len(masked) == 1:
+        return []
+    path = linear[-1].removesuffix("weight")
+    return [path + name for name, _ in layers[path.removesuffix(".")].named_parameters(recurse=False)]
 
 
 def _tracked(module: nn.Module) -> list[str]:

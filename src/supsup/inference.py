@@ -6,8 +6,9 @@ Images come as [r, b, …]: r decisions from b images each. Answers are indices 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from supsup import objectives, search
 from supsup.bank import Bank
+from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.objectives import Standing
@@ -90,9 +92,17 @@ def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int] | None, 
 
 
 def decide(
-    net: FrozenNet, bank: Bank, views: Sequence[View], members: Sequence[int] | None, classes: int, how: Inference
+    net: FrozenNet,
+    bank: Bank,
+    views: Sequence[View],
+    members: Sequence[int] | None,
+    classes: int,
+    how: Inference,
+    turned: Mapping[int, int] | None = None,
 ) -> Decision:
     """`infer`, and how far the task stands out.
+
+    turned  by index, the classes of tasks that were learned in all rotations: trying their masks looks at all four
 
     Where tasks do not see images alike, the superposition is shown each view, and a candidate has its number from the
     gradient of its own; `coordinates` is for one view.
@@ -106,7 +116,7 @@ def decide(
         return Decision(candidates.expand(len(x)))
     if how.method == "exhaustive":
         level = objectives.LEVELS[how.objective]
-        return exhaustive(net, bank, views, candidates, lambda y: level(y, classes))
+        return exhaustive(net, bank, views, candidates, lambda y: level(y, classes), turned or {})
     layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
     alive = None if members is None else _membership(bank, candidates)
     if how.coordinates is not None and len(views) == 1:
@@ -240,14 +250,20 @@ def descend(gradient: Gradient, alive: Tensor, steps: int, step_size: float) -> 
 
 
 def exhaustive(
-    net: FrozenNet, bank: Bank, views: Sequence[View], candidates: Tensor, score: Callable[[Tensor], Tensor]
+    net: FrozenNet,
+    bank: Bank,
+    views: Sequence[View],
+    candidates: Tensor,
+    score: Callable[[Tensor], Tensor],
+    turned: Mapping[int, int],
 ) -> Decision:
     """Every candidate mask in turn, on images as its task sees them; the one with the lowest objective."""
     seen = {index: view.x for view in views[1:] for index in view.members or ()}
     values = []
     for index in candidates.tolist():
         x = seen.get(index, views[0].x)
-        outputs = net.run_many(x.flatten(0, 1), net.masked(bank.subnetwork(index)))
+        run, images = partial(net.run_many, weights=net.masked(bank.subnetwork(index))), x.flatten(0, 1)
+        outputs = averaged(run, images, turned[index]) if index in turned else run(images)
         values.append(score(outputs).view(x.shape[:2]).mean(1))
     levels = torch.stack(values)
     lowest = levels.min(0)

@@ -43,7 +43,9 @@ class SupSup:
     """Many tasks on one network with frozen random weights: one binary mask per task.
 
     net         any module with linear or convolutional layers; copied, its weights replaced by ±c from `seed`
-    pretrained  keep the module's weights, biases and statistics as they are
+    pretrained  keep the module's weights, biases and statistics as they are, and start each task with every weight
+                kept; None: if it was built so (`nets.mobilenet_v2(pretrained=True)`)
+    own_head    each task trains a last linear layer of its own, which is not masked; None: if the network is pretrained
     recipe      how a mask is trained; by default it is chosen for each task (`Fitting`)
     inference   how a task is inferred when nobody says it
     allocation  when `observe` opens a new mask
@@ -66,7 +68,8 @@ class SupSup:
         net: nn.Module,
         seed: int = 0,
         *,
-        pretrained: bool = False,
+        pretrained: bool | None = None,
+        own_head: bool | None = None,
         recipe: Recipe | Fitting | None = None,
         inference: Inference | None = None,
         allocation: Allocation | None = None,
@@ -77,7 +80,8 @@ class SupSup:
             checks.setting(inference, Inference, "inference"),
             checks.setting(allocation, Allocation, "allocation"),
         )
-        self._take_state(ModelState(FrozenNet(net, seed, resolve(device), pretrained), settings))
+        frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head)
+        self._take_state(ModelState(frozen, settings))
 
     @classmethod
     def from_state(cls, state: ModelState) -> Self:
@@ -194,7 +198,7 @@ class SupSup:
         with self.state.changing:
             made = checks.task_of(data, task, self._expectations(), label=label, layout=layout, normalise=normalise)
             checked = checks.task_to_learn(made, task, self.state.tasks)
-            checks.task_fits(checked, self.net, self.image_shape)
+            checks.task_fits(checked, self.net, self.image_shape, self.recipe.self_labels is not None)
             self._observer.write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
@@ -365,7 +369,8 @@ class SupSup:
         """What has to be known to make tasks of raw data for this model."""
         net, shape, tasks = self.net, self.image_shape, self.state.tasks
         learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
-        return checks.Expectations(partial(net.run, weights=net.weights), net.module, self.device, learned)
+        turned, run = self.recipe.self_labels is not None, partial(net.run, weights=net.weights)
+        return checks.Expectations(run, net.module, self.device, learned, turned=turned)
 
 
 def load(

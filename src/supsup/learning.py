@@ -11,12 +11,14 @@ from torch import Tensor
 from supsup import progress
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Task
+from supsup.data.self_labels import TURNS
 from supsup.errors import SupSupError
-from supsup.scores import RunningMean, initial_scores, transferred
+from supsup.scores import RunningMean, transferred
 from supsup.state import ModelState
 from supsup.tasks import Facts
 from supsup.training import Fitting, Job, Recipe, Trained, fit_masks, train_masks
 from supsup.training.fitting import round_for
+from supsup.training.job import as_learned, first_scores
 
 
 class Learning:
@@ -64,13 +66,14 @@ class Learning:
         """How many steps a task is trained for at most."""
         recipe = self.state.settings.recipe
         if isinstance(recipe, Fitting):
-            return recipe.rounds * round_for(len(task.train)).steps
-        return recipe.steps_for(len(task.train))
+            one = round_for(len(task.train), self.state.net.pretrained, recipe.self_labels)
+            return recipe.rounds * one.steps
+        return recipe.steps_for(len(task.train) * (1 if recipe.self_labels is None else TURNS))
 
     def job(self, task: Task, recipe: Recipe) -> Job:
         """A task to train: its scores start at random, or from what was learned before."""
         first = None if recipe.transfer == "none" else self.first_scores(task.name, recipe)
-        return Job(task, recipe, first, keep_scores=recipe.transfer == "scores")
+        return Job(as_learned(task, recipe), recipe, first, keep_scores=recipe.transfer == "scores")
 
     def add(self, trained: Trained, recipes: Sequence[Recipe] | None = None) -> None:
         """Tasks that were trained, with their masks and the recipes chosen for them; committed at once."""
@@ -80,7 +83,13 @@ class Learning:
             scores = scores.with_more(trained.scores)
         classes, shape = {task.name: task.classes for task in trained.tasks}, trained.tasks[0].train.shape
         chosen = [None] * len(classes) if recipes is None else [each.differing for each in recipes]
-        facts = {task.name: Facts(task.names, task.inputs, own) for task, own in zip(trained.tasks, chosen)}
+        turned = [task.train.turned_classes > 0 for task in trained.tasks]
+        if recipes is not None:
+            turned = [each.self_labels is not None for each in recipes]
+        facts = {
+            task.name: Facts(task.names, task.inputs, own, views)
+            for task, own, views in zip(trained.tasks, chosen, turned)
+        }
         with uninterrupted():
             self.state.add(classes, trained.packed, trained.statistics, shape, facts)
             self._earlier_scores = scores
@@ -89,7 +98,7 @@ class Learning:
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:
         """Where a task's scores start, given all that was learned before."""
         net, bank, bound = self.state.net, self.state.bank, recipe.score_bound
-        scores = initial_scores(net.seed, task, net.shapes, net.device, bound)
+        scores = first_scores(net, task, recipe)
         if not len(bank) or recipe.transfer == "none":
             return scores
         if recipe.transfer == "masks":

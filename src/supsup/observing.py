@@ -19,6 +19,7 @@ from supsup.inference import alpha_gradient
 from supsup.query import Goal
 from supsup.scores import initial_scores, scores_of
 from supsup.state import ModelState
+from supsup.training.job import first_scores
 from supsup.training.stepwise import StepTrainer, step_trainer
 
 _HALF_TRAINED = 16  # masks whose scores and optimiser state are kept ready to go on
@@ -163,9 +164,9 @@ class Observer:
             self.name = name
 
     def _open(self, images: Tensor) -> None:
-        state, bound = self.state, self.state.settings.stepwise.score_bound
+        state = self.state
         name = next(name for name in map("observed-{}".format, count()) if name not in state.tasks)
-        self.trainer.start(initial_scores(state.net.seed, name, state.net.shapes, state.net.device, bound))
+        self.trainer.start(first_scores(state.net, name, state.settings.stepwise))
         packed = state.bank.pack(self.trainer.mask())[:, None]
         with uninterrupted():
             state.add({name: 0}, packed, {}, tuple(images.shape[1:]))

@@ -31,6 +31,11 @@ def initial_scores(
     return {name: drawn(name, shape) for name, shape in shapes.items()}
 
 
+def kept_scores(shape: torch.Size, device: torch.device | str = "cpu", bound: float | None = None) -> Tensor:
+    """Where scores start if every weight is kept at first: all as large as random ones are at most."""
+    return torch.full(shape, score_bound(shape, bound), device=device)
+
+
 def score_label(task: str, weight: str) -> str:
     """The random stream that a task's starting scores for one weight come from."""
     return f"scores/{task}/{weight}"

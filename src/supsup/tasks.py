@@ -12,6 +12,7 @@ from torch import Tensor
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.data.inputs import Inputs, key_of
 from supsup.data.labels import Label, Names
+from supsup.data.self_labels import TURNS
 from supsup.errors import SupSupError, printable
 from supsup.validation import shown
 
@@ -33,11 +34,13 @@ class Facts:
     names   of the classes, as the user calls them; None: their numbers
     inputs  what becomes of raw inputs before the network sees them; None: they are given as it sees them
     recipe  how the mask was trained, as plain values, where that is the task's own
+    turned  the task was learned in all rotations of its images: each has outputs of its own (`data/self_labels.py`)
     """
 
     names: Names | None = None
     inputs: Inputs | None = None
     recipe: Mapping[str, str | int | float | None] | None = None
+    turned: bool = False
 
     def called(self, label: int) -> Label:
         """What the user calls a class."""
@@ -60,6 +63,11 @@ class LearnedTask:
     learned_at: str
     extras: dict[str, Tensor] = field(default_factory=dict)
     facts: Facts = NO_FACTS
+
+    @property
+    def used_outputs(self) -> int:
+        """How many outputs stand for something: one for each class, or for each rotation of one."""
+        return self.classes * TURNS if self.facts.turned else self.classes
 
 
 Views = list[tuple[Inputs | None, list[int]]]  # tasks, by index, whose inputs are treated alike

@@ -537,7 +537,8 @@ def model_calls(w: World) -> dict[str, Calls]:
             {
                 "net": no_net,
                 "seed": WHOLE,
-                "pretrained": FLAG,
+                "pretrained": [value for value in FLAG if value is not None],
+                "own_head": [value for value in FLAG if value is not None],
                 "recipe": wrong_settings,
                 "inference": wrong_settings,
                 "allocation": wrong_settings,

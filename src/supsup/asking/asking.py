@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from supsup import checks
 from supsup.asking.images import Images, images_for
+from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.inference import Decision, Inference, View, decide
 from supsup.protocol import Outputs, Prediction
@@ -86,9 +87,12 @@ class Asking:
         self, images: Images, members: list[int] | None, views: Views, how: Inference, decisions: Decisions
     ) -> Decision:
         state = self.state
-        classes = max(state.tasks.at(i).classes for i in members) if members is not None else state.tasks.most_classes()
+        tasks = list(state.tasks) if members is None else [state.tasks.at(i) for i in members]
+        by_outputs = how.method == "exhaustive"  # a gradient is that of the images as they are, not turned
+        classes = max(task.classes if by_outputs else task.used_outputs for task in tasks)
+        turned = {state.tasks.index(task.name): task.classes for task in tasks if by_outputs and task.facts.turned}
         shown = [View(decisions(images.seen(inputs)), indices) for inputs, indices in views]
-        return decide(state.net, state.bank, shown, members, classes, how)
+        return decide(state.net, state.bank, shown, members, classes, how, turned)
 
     def _of_several(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
         """Probabilities of images of several tasks; a class that a task does not have is at 0."""
@@ -106,9 +110,11 @@ class Asking:
         """Of each class [n, classes], for some of the images under one mask."""
         learned = self.state.tasks.at(index)
         seen = images.seen(learned.facts.inputs)
-        run = partial(self.state.switched.run, self.state.bank, index)
+        run: Callable[[Tensor], Tensor] = partial(self.state.switched.run, self.state.bank, index)
+        if learned.facts.turned:
+            run = partial(averaged, run, classes=learned.classes)
         pieces = self.state.net.pieces(seen if rows is None else seen[rows])
         answers = run(pieces[0]) if len(pieces) == 1 else torch.cat([run(piece) for piece in pieces])
-        if outputs == "classes" and learned.classes:
+        if learned.facts.turned or (outputs == "classes" and learned.classes):
             answers = answers[:, : learned.classes]
         return answers.softmax(-1)

@@ -82,12 +82,17 @@ def content(archive: Archive, path: Path) -> bytes:
 
 def cache_folder(archive: Archive) -> Path:
     """Where downloads of this archive are kept."""
+    return kept_in(archive.folders[0])
+
+
+def kept_in(folder: str) -> Path:
+    """A folder of the cache."""
     caches = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(caches) if caches else Path.home() / ".cache") / "supsup" / archive.folders[0]
+        return (Path(caches) if caches else Path.home() / ".cache") / "supsup" / folder
     except RuntimeError as error:
         raise SupSupError(
-            f"there is no home folder to keep {archive.folders[0]} in ({error}); set SUPSUP_DATA to a folder that has "
+            f"there is no home folder to keep {folder} in ({error}); set SUPSUP_DATA to a folder that has "
             f"the data, or XDG_CACHE_HOME to one where downloads may be kept"
         ) from error
 
@@ -116,7 +121,7 @@ def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None
         try:
             got = fetched(url, name, most=archive.most, silence=timeout, within=archive.within)
             if _md5(got) == archive.checksums[name]:
-                return _write(got, folder / name)
+                return write_whole(got, folder / name)
             failures.append(f"{url}: the MD5 is {_md5(got)}, not {archive.checksums[name]}")
         except (OSError, SupSupError) as error:
             failures.append(f"{url}: {error}")
@@ -127,7 +132,7 @@ def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None
     )
 
 
-def _write(stored: bytes, path: Path) -> None:
+def write_whole(stored: bytes, path: Path) -> None:
     """Make the file appear complete or not at all; what a process that was killed has left of it goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f".{path.name}.*.part"):

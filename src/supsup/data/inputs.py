@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +71,29 @@ class Inputs:
 
 
 AS_THEY_ARE = Inputs().key
+
+
+class Pixels(NamedTuple):
+    """Mean and deviation of each colour, where pixels go from 0 to 1, that a network with trained weights expects."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def inputs_of(self, images: Tensor, own: Inputs) -> Inputs:
+        """The normalisation of images [n, channels, height, width], bytes or numbers from 0 to 1 or to 255.
+
+        `own` for what is none of these: the user has normalised it, or it is not made of pixels.
+        """
+        if images.ndim != 4 or images.shape[1] not in (1, len(self.mean)) or own.tokens:
+            return own
+        low, high = (0.0, 255.0) if images.dtype == torch.uint8 else map(float, images.aminmax())
+        if low < 0 or high > 255:
+            return own
+        mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in self)
+        if images.shape[1] == 1:
+            mean, deviation = mean.mean(), deviation.mean()
+        gain = 1 / (deviation * (255 if high > 1 else 1))
+        return replace(own, gain=gain.float(), offset=(-mean / deviation).float())
 
 
 def key_of(inputs: Inputs | None) -> tuple[Any, ...]:

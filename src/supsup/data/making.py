@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import forms
-from supsup.data.inputs import Inputs, fits, measured
+from supsup.data.inputs import Inputs, Pixels, fits, measured
 from supsup.data.labels import encoded, numbered
 from supsup.data.layout import channels_first, is_last
 from supsup.data.task import Part, Task
@@ -73,8 +73,19 @@ def in_terms_of(own: Task, others: Inputs | None, always: bool = False) -> Task:
     if inputs is None or not (always or (fits(inputs, others) and not inputs.fixed)):
         return own
     gain, offset = (torch.tensor(1.0), torch.tensor(0.0)) if others is None else (others.gain, others.offset)
-    train, test = (replace(part, gain=gain, offset=offset) for part in (own.train, own.test))
-    return replace(own, train=train, test=test, inputs=replace(inputs, gain=gain, offset=offset))
+    return _seen_by(own, replace(inputs, gain=gain, offset=offset))
+
+
+def as_trained(own: Task, pixels: Pixels) -> Task:
+    """The task with the normalisation that trained weights expect, where the user did not say otherwise."""
+    if own.inputs is None or own.inputs.fixed:
+        return own
+    return _seen_by(own, pixels.inputs_of(own.train.images, own.inputs))
+
+
+def _seen_by(task: Task, inputs: Inputs) -> Task:
+    train, test = (replace(part, gain=inputs.gain, offset=inputs.offset) for part in (task.train, task.test))
+    return replace(task, train=train, test=test, inputs=inputs)
 
 
 def _kept(raw: Tensor, last: bool, tokens: bool) -> Tensor:

@@ -41,6 +41,7 @@ class Part:
     pixels: int64, output pixel p of each channel shows input pixel pixels[p]; where that is BLACK, a pixel of 0 before
         normalisation, where it is GREY, 0 after it.
     augmentation: how `training_batches` varies the images, before their pixels are rearranged; not at all when None.
+    turned_classes: how many classes there are where each rotation of one has a label (`data/self_labels.py`); else 0.
     """
 
     images: Tensor
@@ -50,6 +51,7 @@ class Part:
     rows: Tensor | None = None
     pixels: Tensor | None = None
     augmentation: Augmentation | None = None
+    turned_classes: int = 0
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -167,7 +169,16 @@ class Part:
             draws = None
             if self.augmentation is not None:
                 draws = self.augmentation.draws(seed, task, step, len(chosen), device)
-            yield self._made(chosen.to(device), draws)
+            images, labels = self._made(chosen.to(device), draws)
+            yield images, labels if draws is None else self.labels_mirrored(labels, draws[:, 2])
+
+    def labels_mirrored(self, labels: Tensor, mirrored: Tensor) -> Tensor:
+        """Labels where images are mirrored (1) or not (0): a quarter to the left is one to the right in a mirror."""
+        if not self.turned_classes:
+            return labels
+        quarter = labels // self.turned_classes
+        odd = (quarter % 2 == 1) & (mirrored == 1)
+        return torch.where(odd, labels + (4 - 2 * quarter) * self.turned_classes, labels)
 
     def tensors(self, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """All images and labels, in order."""

@@ -28,6 +28,7 @@ from supsup.file.format import Header, PackedTask, TaskRecord
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
 from supsup.frozen import FrozenNet
+from supsup.nets.imagenet import has_published_weights
 from supsup.nets.registry import Architecture, architecture_of
 from supsup.tasks import STATISTICS, Facts, LearnedTask, TaskTable, check_extras
 
@@ -59,7 +60,8 @@ def header_of(
     from supsup import __version__
 
     check_notes(notes)
-    architecture = None if net.pretrained else architecture_of(net.module)
+    again = not net.pretrained or has_published_weights(net.module)
+    architecture = architecture_of(net.module) if again else None
     return Header(
         seed=_plain(net.seed),
         weights=net.checksum,
@@ -217,8 +219,8 @@ def facts_of(task: TaskRecord | PackedTask, header: Header) -> Facts:
 
 
 def impossible(name: str, statistics: Tensor) -> Tensor:
-    """Which numbers no normalisation layer keeps: they are finite, and variances are not negative."""
-    return ~statistics.isfinite() if name.endswith("mean") else ~(statistics.isfinite() & (statistics >= 0))
+    """Which numbers no training gives: all are finite, and variances are not negative."""
+    return ~(statistics.isfinite() & (statistics >= 0)) if name.endswith("running_var") else ~statistics.isfinite()
 
 
 def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedTask:
@@ -265,7 +267,7 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
         if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
             shapes = ["missing" if value is None else list(value.shape) for value in (here, there)]
             raise SupSupError(
-                f"the network does not fit: {name!r} of a normalisation layer is {shapes[0]}, "
+                f"the network does not fit: {name!r}, which each task has of its own, is {shapes[0]}, "
                 f"but in the file, for task {task!r}, {shapes[1]}"
             )
     return stored

@@ -86,6 +86,8 @@ def _about(model: HasSubnetworks, task: str) -> dict[str, str]:
     """What goes with the network: the first `classes` outputs are the task's, and inputs are x · gain + offset."""
     facts = model.facts(task)
     about = {"task": task, "classes": str(model.classes(task)), "made_by": "supsup"}
+    if facts.turned:
+        about["self_labels"] = "rotations"
     if facts.names is not None:
         about["names"] = json.dumps(facts.names)
     if facts.inputs is not None:

@@ -22,6 +22,7 @@ from supsup.file import limits
 from supsup.tasks import NO_FACTS, Facts
 
 KEY = "task"
+_ROTATIONS = "rotations"
 
 
 def to_text(facts: Facts, classes: int) -> str:
@@ -39,6 +40,8 @@ def to_text(facts: Facts, classes: int) -> str:
         }
     if facts.recipe is not None:
         values["recipe"] = dict(facts.recipe)
+    if facts.turned:
+        values["self_labels"] = _ROTATIONS
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False) if values else ""
     if len(text) > limits.LONGEST_FACTS:
         raise SupSupError(f"what belongs to the task takes {len(text):,} characters; give its classes shorter names")
@@ -63,6 +66,7 @@ def from_text(text: str | None, classes: int, image_shape: list[int] | None) -> 
             None if names is None else _names(names, classes),
             None if inputs is None else _inputs(_mapping(inputs), image_shape),
             recipe,
+            _turned(values.get("self_labels"), image_shape),
         )
     except (TypeError, ValueError, KeyError, RecursionError, OverflowError) as error:
         raise Damaged(f"what belongs to it cannot be read ({error})") from error
@@ -84,6 +88,14 @@ def _inputs(values: dict[str, Any], image_shape: list[int] | None) -> Inputs:
     if gain.ndim and (not image_shape or gain.numel() != image_shape[0]):
         raise ValueError("its normalisation is not for images of this shape")
     return Inputs(gain, offset, values["channels_last"], values["tokens"])
+
+
+def _turned(value: Any, image_shape: list[int] | None) -> bool:
+    if value is None:
+        return False
+    if value != _ROTATIONS or not image_shape or len(image_shape) < 2 or image_shape[-1] != image_shape[-2]:
+        raise ValueError("its self-labels are not for images of this shape")
+    return True
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from torch import nn
 
 from supsup.nets.fully_connected import FullyConnected
 from supsup.nets.hop_mlp import HopMLP
+from supsup.nets.imagenet import ImageNetwork
+from supsup.nets.inverted import InvertedResidual, PaddedAtTheEnd
 from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet
 from supsup.nets.structure import untouched
 
@@ -13,9 +15,9 @@ from supsup.nets.structure import untouched
 _KNOWN = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.Sequential, nn.ModuleList),
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d),
-    *(nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Softmax),
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Softmax),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
-    *(FullyConnected, HopMLP, ResNet, BasicBlock, Bottleneck),
+    *(FullyConnected, HopMLP, ResNet, BasicBlock, Bottleneck, ImageNetwork, InvertedResidual, PaddedAtTheEnd),
 )
 
 

@@ -1,4 +1,7 @@
-"""Residual networks without biases, normalisation without learned parameters: the two of the paper, and a small one."""
+"""Residual networks without biases, normalisation without learned parameters: the paper's, and a small one.
+
+`nets/imagenet.py` builds those for photographs.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Co
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
 
 
-def _normalisation(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, affine=False)
+def _normalisation(channels: int, affine: bool = False) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, affine=affine)
 
 
 class BasicBlock(nn.Module):
@@ -43,16 +46,19 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, the last four times as wide, beside a shortcut."""
+    """1×1, 3×3 and 1×1 convolutions, the last four times as wide, beside a shortcut.
+
+    affine  normalisation has a learned scale and shift, as in published weights
+    """
 
     expansion = 4
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, affine: bool = False) -> None:
         super().__init__()
-        self.conv1, self.norm1 = _convolution(inputs, width, 1), _normalisation(width)
-        self.conv2, self.norm2 = _convolution(width, width, 3, stride), _normalisation(width)
-        self.conv3, self.norm3 = _convolution(width, 4 * width, 1), _normalisation(4 * width)
-        self.shortcut = _shortcut(inputs, 4 * width, stride)
+        self.conv1, self.norm1 = _convolution(inputs, width, 1), _normalisation(width, affine)
+        self.conv2, self.norm2 = _convolution(width, width, 3, stride), _normalisation(width, affine)
+        self.conv3, self.norm3 = _convolution(width, 4 * width, 1), _normalisation(4 * width, affine)
+        self.shortcut = _shortcut(inputs, 4 * width, stride, affine)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm1(self.conv1(x)).relu()
@@ -62,10 +68,10 @@ class Bottleneck(nn.Module):
         return out
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+def _shortcut(inputs: int, outputs: int, stride: int, affine: bool = False) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(_convolution(inputs, outputs, 1, stride), _normalisation(outputs))
+    return nn.Sequential(_convolution(inputs, outputs, 1, stride), _normalisation(outputs, affine))
 
 
 @architecture
@@ -129,12 +135,6 @@ def gem_resnet18(outputs: int = 5) -> ResNet:
 def small_resnet(outputs: int = 100, channels: int = 3) -> ResNet:
     """Four blocks of widths 16-32-64-128, for small pictures on a machine without a GPU."""
     return ResNet(outputs, (1, 1, 1, 1), (16, 32, 64, 128), channels=channels)
-
-
-@architecture
-def resnet50(outputs: int = 10) -> ResNet:
-    """ResNet-50 for images of 224×224."""
-    return ResNet(outputs, (3, 4, 6, 3), (64, 128, 256, 512), bottleneck=True, large_images=True)
 
 
 def plain_blocks(module: nn.Module) -> list[BasicBlock] | None:

@@ -18,7 +18,7 @@ from supsup.bank import pack_columns
 from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import repeated
 from supsup.progress import Advance, report
-from supsup.scores import score_bound, score_label
+from supsup.scores import kept_scores, score_bound, score_label
 from supsup.training.feed import Feed
 from supsup.training.grouping import free_memory, groups
 from supsup.training.job import Job, Trained
@@ -265,6 +265,8 @@ def start_jobs(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
             given = [job.scores[weight] for job in some if job.scores is not None]
             if given:
                 yield torch.stack(given)
+            elif some[0].recipe.keeps_all_of(net.pretrained):
+                yield kept_scores(shape, net.device, some[0].recipe.score_bound).expand(len(some), *shape)
             else:
                 labels = [score_label(job.task.name, weight) for job in some]
                 bound = score_bound(shape, some[0].recipe.score_bound)

@@ -87,6 +87,8 @@ class Feed:
             self.maps[list(indices)] = torch.stack([feature_map(task.train) for task in tasks]).to(self.maps.device)
         if self.crops is not None:
             self._draw_crops([task.name for task in tasks], seed, batch_size, list(indices))
+            for index, task in zip(indices, tasks):
+                self.labels[index] = task.train.labels_mirrored(self.labels[index], self.crops[index] >> 16)
         self.step.zero_()
 
     def _draw_crops(self, names: Sequence[str], seed: int, batch_size: int, indices: list[int]) -> None:

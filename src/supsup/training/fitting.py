@@ -1,30 +1,35 @@
 """A recipe for each task where nobody gives one: from the number of its images, and from images that are held back.
 
 A mask depends on the signs of scores alone, so their size is free: all start within ±1, and one learning rate suits
-every layer, however many inputs it has. How long a task is trained, its own images decide.
+every layer, however many inputs it has. On a pretrained network they start where every weight is kept, and so small
+that the rate which suits them suits the task's own head as well. How long a task is trained, its own images decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from supsup import philox
 from supsup.data import Part, Task
+from supsup.data.self_labels import TURNS, averaged
 from supsup.frozen import FrozenNet
 from supsup.progress import Advance, in_rounds
 from supsup.scores import hard_mask
 from supsup.training.executor import train_masks
 from supsup.training.grouping import free_memory
-from supsup.training.job import Job, Trained
-from supsup.training.recipe import Recipe
-from supsup.validation import check_fields, real, whole
+from supsup.training.job import Job, Trained, as_learned
+from supsup.training.recipe import Recipe, SelfLabels
+from supsup.validation import check_fields, choice, optional, real, whole
 
 _RATE = 0.1  # of Adam, beside scores that start within ±1
+_GENTLE_RATE, _KEPT = 3e-4, 0.005  # on pretrained networks: Piggyback's scores, as far above what is kept
 _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
 _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
@@ -44,23 +49,31 @@ class Fitting:
     rounds     how many there are at most
     held_back  the share of a task's images, of every class, that judges and is not trained on; where there are few
                images, or few of each class, none is, and those that are trained on judge
+    self_labels  as in `Recipe`
     """
 
     rounds: int = 4
     held_back: float = 0.1
+    self_labels: SelfLabels | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1))
+        labels = optional(choice(*get_args(SelfLabels)))
+        check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1), self_labels=labels)
 
 
-def round_for(images: int) -> Recipe:
+def round_for(images: int, pretrained: bool = False, self_labels: SelfLabels | None = None) -> Recipe:
     """One round for a task of so many images; sizes are steps apart, so that tasks about as large go together."""
+    images *= 1 if self_labels is None else TURNS
     batch_size = _SMALLEST
     while 2 * batch_size <= min(_LARGEST, images / _BATCHES):
         batch_size *= 2
     wanted = _EPOCHS * images / batch_size
     steps = max(_SHORTEST, min(_LONGEST, _STEPS * round(wanted / _STEPS)))
-    return Recipe("adam", _RATE, steps, batch_size, schedule="cosine", score_bound=1.0)
+    if pretrained:
+        chosen = Recipe("adam", _GENTLE_RATE, steps, batch_size, schedule="cosine", score_bound=_KEPT, start="kept")
+    else:
+        chosen = Recipe("adam", _RATE, steps, batch_size, schedule="cosine", score_bound=1.0)
+    return replace(chosen, self_labels=self_labels)
 
 
 def fit_masks(
@@ -77,7 +90,8 @@ def fit_masks(
     halves = _Halves(net.seed, fitting.held_back)
     at_once = _tasks_at_once(net)
     for start in range(0, len(tasks), at_once):
-        fits = [_Fit(task, *halves.of(task.train)) for task in tasks[start : start + at_once]]
+        some = tasks[start : start + at_once]
+        fits = [_fit(net, task, *halves.of(task.train), fitting.self_labels) for task in some]
         _run_rounds(net, fits, fitting.rounds, precision, advance)
         yield _together(fits), [replace(fit.recipe, steps=fit.best_round * fit.recipe.steps) for fit in fits]
 
@@ -87,28 +101,26 @@ class _Fit:
     """One task on its way through the rounds.
 
     learned, judge  the images that are trained on, and those that say how good a mask is
-    scores          where the last round ended, while there may be another one
+    scores          where the last round ended, and the head if the task has its own, while there may be another one
     right           images of `judge` that the best mask answers, which came from the round `best_round`
     """
 
     task: Task
     learned: Part
     judge: Part
+    recipe: Recipe
     rounds: int = 0
     right: int = -1
     best_round: int = 0
     best: Trained | None = None
     scores: dict[str, Tensor] | None = None
     going_on: bool = True
-    recipe: Recipe = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.recipe = round_for(len(self.learned))
 
     def job(self) -> Job:
         """The next round; from the second on images come in another order."""
         name = self.task.name if not self.rounds else f"{self.task.name}/round {self.rounds + 1}"
-        return Job(replace(self.task, name=name, train=self.learned), self.recipe, self.scores, keep_scores=True)
+        task = replace(self.task, name=name, train=self.learned)
+        return Job(as_learned(task, self.recipe), self.recipe, self.scores, keep_scores=True)
 
     def take(self, net: FrozenNet, trained: Trained) -> None:
         """A round that was trained."""
@@ -123,13 +135,18 @@ class _Fit:
     def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
         """How many images of `judge` the last round's mask answers."""
         assert self.scores is not None
-        mask = {name: hard_mask(value, self.recipe.kept(value.shape)) for name, value in self.scores.items()}
+        mask = {name: hard_mask(self.scores[name], self.recipe.kept(shape)) for name, shape in net.shapes.items()}
         weights, right = net.masked(mask | statistics), 0
         with torch.no_grad():
             for x, y in self.judge.batches(_MOST_HELD, net.device):
-                outputs = net.run_many(x, weights)[:, : self.task.classes]
-                right += int((outputs.argmax(1) == y).sum())
+                run, classes = partial(net.run_many, weights=weights), self.task.classes
+                outputs = run(x) if self.recipe.self_labels is None else averaged(run, x, classes)
+                right += int((outputs[:, :classes].argmax(1) == y).sum())
         return right
+
+
+def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, self_labels: SelfLabels | None) -> _Fit:
+    return _Fit(task, learned, judge, round_for(len(learned), net.pretrained, self_labels))
 
 
 class _Halves:

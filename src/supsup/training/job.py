@@ -9,13 +9,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from supsup.data import Task
+from supsup.data.self_labels import turned
 from supsup.frozen import FrozenNet
-from supsup.scores import initial_scores
+from supsup.scores import initial_scores, kept_scores
 from supsup.training.recipe import Recipe
 
 
 class Job(NamedTuple):
-    """A mask to train: a task, how, and where its scores start (None: at random, from seed and name).
+    """A mask to train: a task, how, and where its scores start (None: as the recipe says, from seed and name).
 
     keep_scores  whether somebody will ask for the scores as they end
     """
@@ -32,9 +33,19 @@ class Job(NamedTuple):
 
     def first_scores(self, net: FrozenNet) -> Mapping[str, Tensor]:
         """Where its scores start on a network."""
-        if self.scores is not None:
-            return self.scores
-        return initial_scores(net.seed, self.task.name, net.shapes, net.device, self.recipe.score_bound)
+        return first_scores(net, self.task.name, self.recipe) if self.scores is None else self.scores
+
+
+def as_learned(task: Task, recipe: Recipe) -> Task:
+    """A task as executors see it: with self-labels, its images in all rotations."""
+    return task if recipe.self_labels is None else turned(task)
+
+
+def first_scores(net: FrozenNet, task: str, recipe: Recipe) -> dict[str, Tensor]:
+    """Where a task's scores start if nothing was learned before: every weight kept, or at random."""
+    if recipe.keeps_all_of(net.pretrained):
+        return {name: kept_scores(shape, net.device, recipe.score_bound) for name, shape in net.shapes.items()}
+    return initial_scores(net.seed, task, net.shapes, net.device, recipe.score_bound)
 
 
 class Trained(NamedTuple):

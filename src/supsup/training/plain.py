@@ -13,9 +13,8 @@ from supsup.bank import pack_columns
 from supsup.data import Part
 from supsup.frozen import FrozenNet
 from supsup.progress import Advance, report
-from supsup.scores import initial_scores
 from supsup.training.draws import DRAWING, Draws
-from supsup.training.job import Job, Trained
+from supsup.training.job import Job, Trained, first_scores
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
 from supsup.training.trainee import MaskTrainee, State, Trainee
@@ -101,8 +100,8 @@ class MaskTraining(PlainTraining):
 
     @property
     def statistics(self) -> State:
-        """The task's statistics as they stand."""
-        return self.trainee.statistics(self.state)
+        """The task's statistics as they stand, its head among them."""
+        return {name: value.detach() for name, value in self.trainee.statistics(self.state).items()}
 
     def mask(self) -> State:
         """The mask as the scores stand now."""
@@ -119,10 +118,10 @@ def train_mask(
 ) -> MaskTraining:
     """A trained mask: a function of the network's seed, the task's name and images, the recipe and first scores alone.
 
-    scores  where they start (`initial_scores` by default)
+    scores  where they start (`first_scores` by default)
     """
     if scores is None:
-        scores = initial_scores(net.seed, task, net.shapes, net.device, recipe.score_bound)
+        scores = first_scores(net, task, recipe)
     training = MaskTraining(net, scores, recipe, recipe.steps_for(len(part)))
     training.draws = Draws(net.seed, task, net.device)
     training.run(task, part, after_step=after_step)

@@ -22,6 +22,8 @@ Optimiser = Literal["rmsprop", "adam", "sgd"]
 Schedule = Literal["constant", "cosine"]
 Selection = Literal["threshold", "edge-popup"]
 Transfer = Literal["none", "masks", "scores"]
+Start = Literal["random", "kept"]
+SelfLabels = Literal["rotations"]
 _MOST = 10**9  # steps, epochs or images of a batch
 
 
@@ -35,6 +37,10 @@ class Recipe:
     second_decay   the share of the mean squared gradient that stays: Adam's β₂ (0.999 if None), RMSprop's α (0.99)
     epsilon        what Adam and RMSprop add to the root they divide by
     score_bound    scores start between −score_bound and score_bound; None: ±1/√fan_in of each layer, as in the paper
+    start          "random": there, from the seed. "kept": all at score_bound, so that every weight is kept at first.
+                   None: "kept" for a pretrained network whose masks a threshold makes, else "random"
+    self_labels    "rotations": every image is learned in four rotations, each rotation of a class as one of its own,
+                   and answers are averaged over the four; it takes four outputs a class, and four times the epoch
     schedule       "constant", or "cosine" from `learning_rate` down to 0
     warm_up        the share of the steps in which the rate first rises from 0
     selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
@@ -60,6 +66,8 @@ class Recipe:
     second_decay: float | None = None
     epsilon: float = 1e-8
     score_bound: float | None = None
+    start: Start | None = None
+    self_labels: SelfLabels | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -81,6 +89,8 @@ class Recipe:
             second_decay=optional(real(0, below=1)),
             epsilon=real(above=0),
             score_bound=optional(real(above=0)),
+            start=optional(choice(*get_args(Start))),
+            self_labels=optional(choice(*get_args(SelfLabels))),
         )
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
@@ -92,12 +102,18 @@ class Recipe:
             raise SupSupError("budget and density go with selection 'edge-popup'")
         if self.selection == "edge-popup" and len(given) != 1:
             raise SupSupError("selection 'edge-popup' needs either budget (the paper's s) or density")
+        if self.selection == "edge-popup" and self.start == "kept":
+            raise SupSupError("start 'kept' goes with selection 'threshold': edge-popup never keeps every weight")
 
     @property
     def differing(self) -> dict[str, str | int | float | None]:
         """The fields that are not as in `Recipe()`, whose defaults are the paper's and stay."""
         usual = asdict(Recipe())
         return {name: value for name, value in asdict(self).items() if value != usual[name]}
+
+    def keeps_all_of(self, pretrained: bool) -> bool:
+        """Whether a task starts with every weight kept, on a network with trained weights or not."""
+        return self.start == "kept" or (self.start is None and pretrained and self.selection == "threshold")
 
     def steps_for(self, images: int) -> int:
         """How many batches a task of so many images is trained for."""

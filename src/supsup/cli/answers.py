@@ -17,7 +17,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestShare
-from supsup.cli.networks import network_named
+from supsup.cli.networks import OwnNet, own_network
 from supsup.cli.tables import show
 from supsup.cli.talking import shown
 from supsup.data import Task, tables
@@ -32,7 +32,6 @@ _MISTAKES = 10  # that are listed
 
 Model = Annotated[Path, Argument(help="A model file.")]
 How = Annotated[Method, Option("--method", help="How the task is found; exhaustive tries every mask.")]
-OwnNet = Annotated[str | None, Option(help="module:function, if the model was learned on a network of your own.")]
 
 
 def predict(
@@ -185,7 +184,7 @@ def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tup
 
 
 def _loaded(model: Path, net: str | None, method: Method, device: str) -> SupSup:
-    learner = load(model, None if net is None else network_named(net, 100), device=device)
+    learner = load(model, own_network(net, model), device=device)
     if not isinstance(learner, SupSup):
         raise SupSupError(f"{model} holds a {type(learner).__name__} model; this command takes a SupSup one")
     learner.inference = replace(learner.inference, method=method)

@@ -12,7 +12,8 @@ from torch import nn
 from typer import Argument, Option
 
 from supsup import nets
-from supsup.cli.networks import network_named
+from supsup.cli.contents import note_outcome
+from supsup.cli.networks import NOTED, OUTPUTS, network_named, own_network
 from supsup.cli.tables import show
 from supsup.cli.talking import interruptible, say, shown
 from supsup.data import Task
@@ -21,8 +22,6 @@ from supsup.errors import SupSupError
 from supsup.evaluate import evaluate
 from supsup.file.modelfile import ModelFile
 from supsup.learner import SupSup, load
-
-_OUTPUTS = 100  # of a new network, unless a task has more than half as many classes
 
 Data = Annotated[
     Path, Argument(help="A folder with a folder of images for each class, or a .csv, .tsv, .parquet, .npz.")
@@ -97,8 +96,10 @@ def learn(
         first = None if model.exists() else waiting[0].read(reading)
         if first is not None:
             _new(model, first, net, outputs, seed)
-        module = network_named(net, outputs or _OUTPUTS) if net is not None and ":" in net else None
+        module = own_network(net, model) if net is not None and ":" in net else None
         with load(model, module, in_place=True, device=device) as learner:
+            sources = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
+            learner.notes["data"] = ", ".join(dict.fromkeys([*sources, data.resolve().name]))
             for number, one in enumerate(waiting, 1):
                 done.append(_learned(learner, one, first if number == 1 else None, reading))
                 say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
@@ -114,14 +115,19 @@ def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading)
     learner.learn(task)
     seconds = time.perf_counter() - begin
     graded = evaluate(learner, [task], "GG", show_progress=False)
+    note_outcome(learner, task.name, len(task.train), graded.average_accuracy)
+    learner.save()
     return Learned(task.name, task.classes, len(task.train), graded.average_accuracy, seconds)
 
 
 def _new(path: Path, task: Task, net: str | None, outputs: int | None, seed: int) -> None:
     """A model without tasks, on a network that suits the first of them."""
-    most = outputs or max(_OUTPUTS, 2 * task.classes)
+    most = outputs or max(OUTPUTS, 2 * task.classes)
     module = _suiting(task, most) if net is None else network_named(net, most)
-    SupSup(module, seed, device="cpu").save(path)
+    model = SupSup(module, seed, device="cpu")
+    if net is not None and ":" in net:
+        model.notes[NOTED] = most
+    model.save(path)
     say(f"{shown(path)}: a new model on {_described(module, net)}")
 
 

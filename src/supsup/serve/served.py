@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup.data.mnist import normalisation
 from supsup.errors import SupSupError
@@ -56,9 +56,9 @@ class Served:
         self.model, self.path = model, path
 
     @classmethod
-    def open(cls, path: Path, *, read_only: bool = False, device: str = "auto") -> Self:
-        """The model in a file, to be changed there unless `read_only`."""
-        served = cls(load(path, in_place=not read_only, device=device), path)
+    def open(cls, path: Path, net: nn.Module | None = None, *, read_only: bool = False, device: str = "auto") -> Self:
+        """The model in a file, to be changed there unless `read_only`; `net` where it is the user's own."""
+        served = cls(load(path, net, in_place=not read_only, device=device), path)
         served._warm_up()
         return served
 

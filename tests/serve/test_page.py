@@ -68,14 +68,18 @@ def test_drop_an_image_learn_a_folder_and_forget_it(
     browser.until("document.querySelectorAll('#tasks .examples img').length === 6")
     assert "Classes: bar, box, cross" in browser.text("#tasks li:nth-child(3)")
     assert name in browser.text("#tasks li:nth-child(3)")
+    asked = browser.run("document.querySelector('#seen').src")
+    browser.click("#tasks li:nth-child(3) .examples button")
+    browser.until(f"document.querySelector('#seen').src !== {asked!r}")
+    assert browser.text("#label") == "bar"
 
-    browser.click("#tasks li:nth-child(3) button")
+    browser.click("#tasks li:nth-child(3) .danger")
     browser.until("document.querySelector('#sure').open")
     assert name in browser.text("#sure-text")
     browser.click("#sure button[value=no]")
     browser.until("!document.querySelector('#sure').open")
     assert running.client.get("/health").json()["tasks"] == 3
-    browser.click("#tasks li:nth-child(3) button")
+    browser.click("#tasks li:nth-child(3) .danger")
     browser.until("document.querySelector('#sure').open")
     browser.click("#sure button[value=yes]")
     browser.until(says("#jobs", "is forgotten"))

@@ -6,11 +6,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from supsup.data import Task
 from supsup.data.labels import Label
 from supsup.file import codec
 from supsup.file.convert import extras_of, facts_of
@@ -18,7 +20,7 @@ from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND, read
 from supsup.learner import SupSup
-from supsup.tasks import Facts
+from supsup.tasks import EXAMPLES, Facts
 
 _ACCURACY, _EXAMPLES = "held-back accuracy", "training examples"  # among a task's extras
 
@@ -78,10 +80,23 @@ class ModelContents:
     chosen_recipes: dict[str, int] = field(default_factory=dict)
 
 
-def note_outcome(model: SupSup, task: str, examples: int, accuracy: float) -> None:
-    """Keep with a task what a model card says of it; the file has it with the next save."""
+def note_outcome(model: SupSup, task: str, examples: int, accuracy: float, images: Tensor | None = None) -> None:
+    """Keep with a task what a model card says of it, and images for a page; in the file with the next save."""
     noted = {_EXAMPLES: torch.tensor(examples), _ACCURACY: torch.tensor(accuracy, dtype=torch.float64)}
+    if images is not None:
+        noted[EXAMPLES] = images
     model.extras[task] = model.extras.get(task, {}) | noted
+
+
+def some_images(task: Task, most: int = 6) -> Tensor | None:
+    """An image of each of the first classes, as the task has it, uint8; None where there are no pictures."""
+    part, picture = task.train, 3
+    if part.images.dtype != torch.uint8 or len(part.shape) != picture or not len(part):
+        return None
+    firsts = [int((part.labels == label).int().argmax()) for label in range(min(task.classes, most))]
+    as_they_are = replace(part, gain=torch.tensor(1.0), offset=torch.tensor(0.0))
+    images = as_they_are.batch(torch.tensor(firsts))[0].to(torch.uint8)
+    return images[:, :1] if bool((images == images[:, :1]).all()) else images
 
 
 def tasks_of(model: ModelFile) -> Iterator[TaskContents]:

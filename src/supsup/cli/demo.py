@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, cast
 
+from rich.console import Console
 from typer import Option
 
 from supsup import data as sources
@@ -117,7 +119,11 @@ def demo(
         say(f"{graded.masks} masks were opened for {len(graded.per_task)} tasks.")
     if results[0].from_file:
         say(f"{results[0].from_file} of the tasks were in {shown(file)} already and were not learned again.")
+    Console().print(supsup_demo.in_words(results), highlight=False)
     say(f"plot: {shown(plot)}   figures: {shown(figures)}   model: {shown(file)}")
+    if not settings.unannounced:
+        drawn = " draw a digit on it" if settings.stream == "drawn" else " see how the masks score on it"
+        say(f"Next: [bold]supsup serve {shown(shlex.quote(str(file)))}[/] opens the model as a page;{drawn}.")
 
 
 def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path, fresh: bool) -> None:

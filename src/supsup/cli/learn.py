@@ -12,7 +12,7 @@ from torch import nn
 from typer import Argument, Option
 
 from supsup import nets
-from supsup.cli.contents import note_outcome
+from supsup.cli.contents import note_outcome, some_images
 from supsup.cli.networks import NOTED, OUTPUTS, network_named, own_network
 from supsup.cli.tables import show
 from supsup.cli.talking import interruptible, say, shown
@@ -66,6 +66,10 @@ def learn(
     flip: Annotated[bool, Option(help="Train on mirror images too; not for letters and signs.")] = False,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
+    examples: Annotated[
+        bool,
+        Option("--examples", help="Keep a few small images of each task in the file, for the page of supsup serve."),
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Learn tasks from your own data into a model file; what is in it already stays as it is.
@@ -101,12 +105,12 @@ def learn(
             sources = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
             learner.notes["data"] = ", ".join(dict.fromkeys([*sources, data.resolve().name]))
             for number, one in enumerate(waiting, 1):
-                done.append(_learned(learner, one, first if number == 1 else None, reading))
+                done.append(_learned(learner, one, first if number == 1 else None, reading, examples))
                 say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
     _table(model, done)
 
 
-def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading) -> Learned:
+def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading, examples: bool) -> Learned:
     shape = learner.image_shape
     if shape is not None and len(shape) == 3:
         reading = replace(reading, size=shape[-1])
@@ -115,7 +119,8 @@ def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading)
     learner.learn(task)
     seconds = time.perf_counter() - begin
     graded = evaluate(learner, [task], "GG", show_progress=False)
-    note_outcome(learner, task.name, len(task.train), graded.average_accuracy)
+    images = some_images(task) if examples else None
+    note_outcome(learner, task.name, len(task.train), graded.average_accuracy, images)
     learner.save()
     return Learned(task.name, task.classes, len(task.train), graded.average_accuracy, seconds)
 

@@ -20,8 +20,8 @@ from supsup.learner import SupSup, load
 from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores
 from supsup.serve.uploads import Array
+from supsup.tasks import EXAMPLES
 
-EXAMPLES = "examples"  # among the extras of a task: a few small images it was learned from
 Json = dict[str, Any]
 MNIST = normalisation(0.1307, 0.3081)
 CIFAR = normalisation(0.473, 0.251)

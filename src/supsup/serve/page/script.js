@@ -278,7 +278,8 @@ async function fill(inside, name) {
 }
 
 function example(src) {
-  const button = html("button", { type: "button", title: "Ask about it" }, html("img", { src, alt: "An example of this task: ask about it" }));
+  const button = html("button", { type: "button", title: "Ask about it" }, html("img", { src, alt: "" }));
+  button.setAttribute("aria-label", "An example of this task: ask about it");
   button.addEventListener("click", () => {
     const bytes = Uint8Array.from(atob(src.split(",")[1]), letter => letter.charCodeAt(0));
     predict(new File([bytes], "example.png", { type: "image/png" }));

@@ -33,11 +33,11 @@ audit:
 
 # The figures of the core on the real MNIST (SUPSUP_DATA names the folder that holds mnist/), about 10 minutes on 2 cores.
 results: $(STAMP)
-	$(BIN)/supsup demo --fresh --data mnist --tasks 10 --steps 1000 --out results/core --name permuted-lenet-H
-	$(BIN)/supsup demo --fresh --data mnist --tasks 10 --steps 1000 --objective G --no-compare --out results/core --name permuted-lenet-G
-	$(BIN)/supsup demo --fresh --data mnist --tasks 3 --steps 1000 --net fc_1024 --outputs 200 --no-compare --out results/core --name permuted-fc
+	$(BIN)/supsup demo --fresh --data mnist --stream permuted --tasks 10 --steps 1000 --out results/core --name permuted-lenet-H
+	$(BIN)/supsup demo --fresh --data mnist --stream permuted --tasks 10 --steps 1000 --objective G --no-compare --out results/core --name permuted-lenet-G
+	$(BIN)/supsup demo --fresh --data mnist --stream permuted --tasks 3 --steps 1000 --net fc_1024 --outputs 200 --no-compare --out results/core --name permuted-fc
 	$(BIN)/supsup demo --fresh --data mnist --stream rotated --tasks 6 --steps 1000 --net fc_1024 --outputs 200 --method binary --protocol paper-full-batch --no-strict --no-compare --out results/core --name rotated-fc
-	$(BIN)/supsup demo --fresh --data mnist --tasks 10 --steps 1000 --unannounced --outputs 500 --no-compare --out results/core --name unannounced-lenet
+	$(BIN)/supsup demo --fresh --data mnist --stream permuted --tasks 10 --steps 1000 --unannounced --outputs 500 --no-compare --out results/core --name unannounced-lenet
 	$(BIN)/python benchmarks/mask_bytes.py
 	$(BIN)/python benchmarks/model_file.py
 

@@ -18,6 +18,7 @@ from supsup.validation import shown
 
 Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
 STATISTICS = "statistics/"  # before the names of a task's statistics in a file, among its extras
+EXAMPLES = "examples"  # among the extras: a few small images of the task, uint8, for whoever looks at it
 _NAMED = 5  # tasks that an error lists
 _LONGEST_NAME = 1000  # characters of a task's name
 MOST_CLASSES = 1 << 31

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from supsup import HopSupSup, SupSupError, __version__
+from supsup import HopSupSup, SupSupError, __version__, data
 from supsup.cli import app, hopfield_demo, supsup_demo
-from supsup.cli.supsup_demo import DemoSettings
+from supsup.cli.supsup_demo import DemoResult, DemoSettings, in_words
+from supsup.evaluate import Evaluation
 from supsup.file.modelfile import ModelFile
+from supsup.grading import Grade
+from supsup.serve.served import Question, Served
 
 
 def supsup(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -33,6 +36,35 @@ def test_demo_prints_a_table_and_writes_a_plot_and_figures(tmp_path: Path) -> No
     assert len(unknown["per_task"]) == 3
     assert list(unknown["curve"]) == ["1", "2", "3"]
     assert abs(given["average_accuracy"] - unknown["average_accuracy"]) < 0.01
+    said, ordinary = " ".join(done.stdout.split()), figures["lines"]["ordinary network"]
+    assert "3 tasks were learned on one frozen network, none forgotten." in said
+    assert f"With the task unknown it is found in {100 * unknown['task_accuracy']:.1f} % of the cases" in said
+    assert f"one after the other kept {100 * ordinary['average_accuracy']:.1f} %." in said
+    assert "Next: supsup serve here/demo.supsup opens the model as a page; draw a digit on it." in said
+    is_worth_opening(tmp_path / "here" / "demo.supsup")
+
+
+def is_worth_opening(path: Path) -> None:
+    """The page over a demo's model lists its tasks with examples, and answers a digit as it would be drawn."""
+    served = Served.open(path, read_only=True, device="cpu")
+    tasks = served.tasks("", 0, 10)["tasks"]
+    assert tasks[0]["name"] == "digits as drawn"
+    assert [len(served.details(task["name"])["examples"]) for task in tasks] == [6, 6, 6]
+    digits = data.digits().test_images[:200]
+    (answer,) = served.answers([Question(digits.numpy())])
+    assert not isinstance(answer, Exception)
+    found = [each["task"] for each in answer["answers"]]
+    assert found.count("digits as drawn") > 190
+    served.close()
+
+
+def test_words_say_what_was_lost() -> None:
+    """A run in which something was forgotten must not end with "none forgotten"."""
+    fresh, later = Grade(0.9, 1.0), Grade(0.5, 1.0)
+    stages = [{"one": fresh}, {"one": later, "two": fresh}]
+    lost = Evaluation("GG", "given", [1, 2], stages, {"one": fresh, "two": fresh}, 2)
+    results = [DemoResult(label, lost, 1.0) for label in (supsup_demo.GIVEN, supsup_demo.UNKNOWN)]
+    assert "2 tasks were learned on one frozen network, 40.00 points of accuracy lost since." in in_words(results)
 
 
 def masks(path: Path) -> dict[str, bytes]:
@@ -93,7 +125,7 @@ def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:
         (["--method", "guess"], "known: one-shot"),
         (["--hopfield", "--unannounced"], "leave --unannounced out"),
         (["--net", "brain"], "lenet_300_100, fc_1024"),
-        (["--stream", "shuffled"], "permuted, rotated, split"),
+        (["--stream", "shuffled"], "drawn, permuted, rotated, split"),
         (["--data", "mnist", "--data-dir", "nowhere"], "nowhere"),
     ):
         done = supsup("demo", *arguments, cwd=tmp_path)

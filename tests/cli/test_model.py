@@ -1,5 +1,6 @@
 """The commands on model files, run as a user would."""
 
+import json
 import re
 import subprocess
 import sys
@@ -148,3 +149,29 @@ def test_tasks_and_info_show_what_belongs_to_a_task(tmp_path: Path) -> None:
     assert "cat, dog, eel" in listed.output.replace("\n", " ")
     assert "3 means" in listed.output.replace("\n", " ")
     assert "1 with names of classes, 1 from raw inputs" in run("info", str(tmp_path / "m.supsup")).output
+
+
+def test_the_same_as_json(file: Path) -> None:
+    listed = json.loads(run("tasks", file, "--json").stdout)
+    assert [task["task"] for task in listed] == [f"permutation-{number}" for number in range(4)]
+    assert all(0.3 < task["density"] < 0.7 for task in listed)
+    assert sum(task["bytes"] for task in listed) < file.stat().st_size
+    told = json.loads(run("info", file, "--json").stdout)
+    assert (told["tasks"], told["weights"], told["seed"]) == (4, 270_200, 0)
+    assert told["recipe"]["steps"] == 80
+    assert told["notes"] == {"data": "digits"}
+    assert told["masks"] >= told["entropy_bound"] * 0.99
+    assert told["file_bytes"] == file.stat().st_size
+    sound = run("verify", file, "--json")
+    assert sound.exit_code == 0
+    assert json.loads(sound.stdout) == {
+        "file": str(file), "clean": True, "intact": 4, "structure": [], "damaged": {},
+    }  # fmt: skip
+    with ModelFile(file) as model:
+        lost = next(iter(model.records()))
+    content = bytearray(file.read_bytes())
+    content[content.index(lost.mask[2000:2030])] ^= 1
+    file.write_bytes(content)
+    damaged = run("verify", file, "--json")
+    assert damaged.exit_code == 1
+    assert list(json.loads(damaged.stdout)["damaged"]) == ["permutation-0"]

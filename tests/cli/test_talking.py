@@ -102,7 +102,7 @@ def test_an_interrupted_forgetting_says_what_is_left(
 @pytest.mark.parametrize(
     ("command", "where", "said"),
     [
-        (["tasks"], "supsup.cli.model.Table", "nothing was changed"),
+        (["tasks"], "supsup.cli.model.tasks_of", "nothing was changed"),
         (["verify"], "supsup.file.repair.verify", "nothing was changed"),
         (["repair"], "supsup.file.repair.repair", "was not written; start again"),
         (["compact"], "supsup.file.modelfile.ModelFile.compact", "every task is as it was"),

@@ -68,14 +68,18 @@ def test_drop_an_image_learn_a_folder_and_forget_it(
     browser.until("document.querySelectorAll('#tasks .examples img').length === 6")
     assert "Classes: bar, box, cross" in browser.text("#tasks li:nth-child(3)")
     assert name in browser.text("#tasks li:nth-child(3)")
+    asked = browser.run("document.querySelector('#seen').src")
+    browser.click("#tasks li:nth-child(3) .examples button")
+    browser.until(f"document.querySelector('#seen').src !== {asked!r}")
+    assert browser.text("#label") == "bar"
 
-    browser.click("#tasks li:nth-child(3) button")
+    browser.click("#tasks li:nth-child(3) .danger")
     browser.until("document.querySelector('#sure').open")
     assert name in browser.text("#sure-text")
     browser.click("#sure button[value=no]")
     browser.until("!document.querySelector('#sure').open")
     assert running.client.get("/health").json()["tasks"] == 3
-    browser.click("#tasks li:nth-child(3) button")
+    browser.click("#tasks li:nth-child(3) .danger")
     browser.until("document.querySelector('#sure').open")
     browser.click("#sure button[value=yes]")
     browser.until(says("#jobs", "is forgotten"))
@@ -120,8 +124,12 @@ def test_by_keyboard(running: Any, browser: Any) -> None:
     assert {"folder", "name"} <= set(reached)
     browser.run("document.querySelector('#tasks summary').focus()")
     browser.press("Enter")
-    browser.until("document.querySelector('#tasks .details button')")
+    browser.until("document.querySelector('#tasks .details .danger')")
     browser.press("Tab")
+    browser.press("Enter")  # an example: it is asked about
+    browser.until(says("#label", "bar"))
+    while not browser.run("document.activeElement.matches('.danger')"):
+        browser.press("Tab")
     browser.press("Enter")
     browser.until("document.querySelector('#sure').open")
     assert browser.run("document.activeElement.value") == "no"
@@ -135,11 +143,11 @@ def test_a_token_is_asked_for_and_read_only_has_no_forms(path: Path, serving: An
         browser.open(running.url)
         browser.until("!document.querySelector('#token-field').hidden")
         browser.click("#tasks summary")
-        browser.until("document.querySelector('#tasks .details button')")
+        browser.until("document.querySelector('#tasks .details .danger')")
         for token, state in (("", "needs the server's token"), ("a-long-secret", "is forgotten")):
             browser.run("document.querySelector('#token').value = ''")
             browser.type("#token", token)
-            browser.click("#tasks .details button")
+            browser.click("#tasks .details .danger")
             browser.until("document.querySelector('#sure').open")
             browser.click("#sure button[value=yes]")
             browser.until(says("#jobs", state))
@@ -150,7 +158,7 @@ def test_a_token_is_asked_for_and_read_only_has_no_forms(path: Path, serving: An
         assert browser.run("document.querySelector('#learn-card').hidden")
         browser.click("#tasks summary")
         browser.until("document.querySelector('#tasks .details').innerText")
-        assert browser.run("document.querySelectorAll('#tasks .details button').length") == 0
+        assert browser.run("document.querySelectorAll('#tasks .details .danger').length") == 0
 
 
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (390, True), (1100, False), (1100, True)])
@@ -163,7 +171,7 @@ def test_it_fits_and_can_be_read(
     browser.choose("#file", image)
     browser.until("!document.querySelector('#found').hidden")
     browser.click("#tasks summary")
-    browser.until("document.querySelector('#tasks .details button')")
+    browser.until("document.querySelector('#tasks .details .danger')")
     seen = browser.run(READING)
     assert seen["width"] == width
     assert seen["needed"] <= width

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from supsup import Recipe, SupSup
 from supsup.errors import SupSupError
 from supsup.serve.scoring import scores
 from supsup.serve.served import Question, Served
@@ -71,3 +74,20 @@ def test_scores_of_thousands_are_gathered(learned: Any, images: Any) -> None:
     assert len(found.values) == 4
     assert found.best[0] == (learned.infer_task(images[:1])[0], max(found.values))
     assert abs(sum(found.values)) < 0.01
+
+
+def test_a_network_of_one_s_own_is_served(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+
+    path = tmp_path / "own.supsup"
+    model = SupSup(make(), device="cpu", recipe=Recipe(steps=2, batch_size=4))
+    model.learn((torch.rand(8, 1, 4, 4), torch.arange(8) % 2), task="first")
+    model.save(path)
+    with pytest.raises(SupSupError, match="net"):
+        Served.open(path, device="cpu")
+    served = Served.open(path, make(), device="cpu")
+    (answer,) = served.answers([Question(np.zeros((1, 1, 4, 4), np.uint8))])
+    assert not isinstance(answer, Exception)
+    assert answer["answers"][0]["task"] == "first"
+    served.close()

@@ -17,7 +17,8 @@ from rich.table import Table
 from typer import Argument, Option
 
 from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestShare
-from supsup.cli.networks import network_named
+from supsup.cli.networks import OwnNet, own_network
+from supsup.cli.tables import show
 from supsup.cli.talking import shown
 from supsup.data import Task, tables
 from supsup.data.places import Reading, image_files, pictures, tasks_at
@@ -31,7 +32,6 @@ _MISTAKES = 10  # that are listed
 
 Model = Annotated[Path, Argument(help="A model file.")]
 How = Annotated[Method, Option("--method", help="How the task is found; exhaustive tries every mask.")]
-OwnNet = Annotated[str | None, Option(help="module:function, if the model was learned on a network of your own.")]
 
 
 def predict(
@@ -131,7 +131,7 @@ def evaluate(
     size = shape[-1] if shape is not None and len(shape) == 3 else None
     reading = Reading(each, label, task_column, size, test_share, seed, crop=False)
     table = Table(title=shown(model))
-    table.add_column("task", overflow="fold")
+    table.add_column("task")
     for name in ("asked", "task given", "task unknown", "task found"):
         table.add_column(name, justify="right")
     mistakes: Counter[tuple[str, str, str]] = Counter()
@@ -145,16 +145,15 @@ def evaluate(
     if len(table.rows) > 1:
         table.add_section()
         table.add_row("all", *_shares(totals))
-    console = Console()
-    console.print(table)
+    show(table)
     if mistakes:
         worst = Table(title="commonest mistakes, task given")
         for name in ("task", "is", "was taken for"):
-            worst.add_column(name, overflow="fold")
+            worst.add_column(name)
         worst.add_column("times", justify="right")
         for (name, true, said), count in mistakes.most_common(_MISTAKES):
             worst.add_row(shown(name), shown(true), shown(said), f"{count:,}")
-        console.print(worst)
+        show(worst)
 
 
 def _shares(counts: torch.Tensor) -> list[str]:
@@ -185,7 +184,7 @@ def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tup
 
 
 def _loaded(model: Path, net: str | None, method: Method, device: str) -> SupSup:
-    learner = load(model, None if net is None else network_named(net, 100), device=device)
+    learner = load(model, own_network(net, model), device=device)
     if not isinstance(learner, SupSup):
         raise SupSupError(f"{model} holds a {type(learner).__name__} model; this command takes a SupSup one")
     learner.inference = replace(learner.inference, method=method)

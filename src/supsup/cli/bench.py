@@ -10,7 +10,6 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from typer import Option
@@ -29,6 +28,7 @@ from supsup.bench import (
 from supsup.bench.inferring import InferenceMeasurement
 from supsup.bench.measurement import as_record
 from supsup.cli.networks import KNOWN, network_named
+from supsup.cli.tables import fits, show
 from supsup.cli.talking import interruptible
 from supsup.data import Stream
 from supsup.devices import resolve
@@ -214,18 +214,26 @@ def _show(
     context: Mapping[str, object],
     device: torch.device,
 ) -> None:
-    """A table with a line for each figure, a column for each run; and the JSON."""
-    table = Table(title=title, title_justify="left")
+    """Tables with a line for each figure and a column for each run, as many as have room; and the JSON."""
+    waiting = list(rows)
+    while waiting:
+        together = max((count for count in range(1, len(waiting) + 1) if fits(_table("", waiting[:count]))), default=1)
+        show(_table(title, waiting[:together]))
+        del waiting[:together]
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        record = {"what": title, **context, "rows": rows, "made by": provenance(device)}
+        json_file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _table(title: str, rows: Sequence[Mapping[str, object]]) -> Table:
+    table = Table(title=title, show_header=False)
     table.add_column("", no_wrap=True)
     for _ in rows:
         table.add_column(justify="right")
     for key in rows[0]:
         table.add_row(key, *(_short(row.get(key)) for row in rows), end_section=key == "setting")
-    Console().print(table)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        record = {"what": title, **context, "rows": rows, "made by": provenance(device)}
-        json_file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return table
 
 
 def _short(value: object) -> str:

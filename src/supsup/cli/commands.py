@@ -67,7 +67,10 @@ COMMANDS = {
         "compact",
         "Make a model file as small as it can be: no space of forgotten tasks, no mask larger than it must be.",
     ),
-    "export": Place("model", "export", "Write one task's subnetwork as an ordinary network, checked by running it."),
+    "export": Place("export", "export", "Write subnetworks as ordinary networks, each checked by running it."),
+    "card": Place(
+        "card", "card", "Write a model card: tasks, classes, accuracies, data, recipe and size, as the file has them."
+    ),
     "serve": Place(
         "serve",
         "serve",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -11,6 +12,7 @@ from typer import Option
 from supsup import data as sources
 from supsup.cli import hopfield_demo, supsup_demo
 from supsup.cli.supsup_demo import NETS, STREAMS, DemoSettings
+from supsup.cli.tables import show
 from supsup.cli.talking import agreed, interruptible, on_a_terminal, say, shown
 from supsup.devices import resolve
 from supsup.grading import Grading
@@ -111,13 +113,17 @@ def demo(
     supsup_demo.write_json(figures, settings, results, resolve(device))
     curves = {result.label: dict(zip(result.evaluation.stages, result.evaluation.curve)) for result in results}
     write(plot, accuracy_plot(title, curves))
-    Console().print(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
+    show(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
     if settings.unannounced:
         graded = results[0].evaluation
         say(f"{graded.masks} masks were opened for {len(graded.per_task)} tasks.")
     if results[0].from_file:
         say(f"{results[0].from_file} of the tasks were in {shown(file)} already and were not learned again.")
+    Console().print(supsup_demo.in_words(results), highlight=False)
     say(f"plot: {shown(plot)}   figures: {shown(figures)}   model: {shown(file)}")
+    if not settings.unannounced:
+        drawn = " draw a digit on it" if settings.stream == "drawn" else " see how the masks score on it"
+        say(f"Next: [bold]supsup serve {shown(shlex.quote(str(file)))}[/] opens the model as a page;{drawn}.")
 
 
 def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path, fresh: bool) -> None:
@@ -126,7 +132,7 @@ def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path, fre
     title = f"Hopfield recovery, {settings.data} split by {settings.classes_per_task}"
     traces = (trace.tolist() for trace in experiment.recovered["best-of"].traces)
     write(plot, recovery_plot(title, dict(zip(experiment.tasks, traces))))
-    Console().print(recovery_table(title, experiment))
+    show(recovery_table(title, experiment))
     size = experiment.memory_bytes[-1]
     say(f"Ψ and μ take {size:,} bytes, after the first task and after the last.")
     say(f"plot: {shown(plot)}   figures: {shown(figures)}   model: {shown(file)}")

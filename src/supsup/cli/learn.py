@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 from typer import Argument, Option
 
 from supsup import nets
-from supsup.cli.networks import network_named
+from supsup.cli.contents import note_outcome, some_images
+from supsup.cli.networks import NOTED, OUTPUTS, network_named, own_network
+from supsup.cli.tables import show
 from supsup.cli.talking import interruptible, say, shown
 from supsup.data import Task
 from supsup.data.places import Found, Reading, tasks_at
@@ -21,8 +22,6 @@ from supsup.errors import SupSupError
 from supsup.evaluate import evaluate
 from supsup.file.modelfile import ModelFile
 from supsup.learner import SupSup, load
-
-_OUTPUTS = 100  # of a new network, unless a task has more than half as many classes
 
 Data = Annotated[
     Path, Argument(help="A folder with a folder of images for each class, or a .csv, .tsv, .parquet, .npz.")
@@ -67,6 +66,10 @@ def learn(
     flip: Annotated[bool, Option(help="Train on mirror images too; not for letters and signs.")] = False,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
+    examples: Annotated[
+        bool,
+        Option("--examples", help="Keep a few small images of each task in the file, for the page of supsup serve."),
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Learn tasks from your own data into a model file; what is in it already stays as it is.
@@ -97,15 +100,17 @@ def learn(
         first = None if model.exists() else waiting[0].read(reading)
         if first is not None:
             _new(model, first, net, outputs, seed)
-        module = network_named(net, outputs or _OUTPUTS) if net is not None and ":" in net else None
+        module = own_network(net, model) if net is not None and ":" in net else None
         with load(model, module, in_place=True, device=device) as learner:
+            sources = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
+            learner.notes["data"] = ", ".join(dict.fromkeys([*sources, data.resolve().name]))
             for number, one in enumerate(waiting, 1):
-                done.append(_learned(learner, one, first if number == 1 else None, reading))
+                done.append(_learned(learner, one, first if number == 1 else None, reading, examples))
                 say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
     _table(model, done)
 
 
-def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading) -> Learned:
+def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading, examples: bool) -> Learned:
     shape = learner.image_shape
     if shape is not None and len(shape) == 3:
         reading = replace(reading, size=shape[-1])
@@ -114,14 +119,20 @@ def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading)
     learner.learn(task)
     seconds = time.perf_counter() - begin
     graded = evaluate(learner, [task], "GG", show_progress=False)
+    images = some_images(task) if examples else None
+    note_outcome(learner, task.name, len(task.train), graded.average_accuracy, images)
+    learner.save()
     return Learned(task.name, task.classes, len(task.train), graded.average_accuracy, seconds)
 
 
 def _new(path: Path, task: Task, net: str | None, outputs: int | None, seed: int) -> None:
     """A model without tasks, on a network that suits the first of them."""
-    most = outputs or max(_OUTPUTS, 2 * task.classes)
+    most = outputs or max(OUTPUTS, 2 * task.classes)
     module = _suiting(task, most) if net is None else network_named(net, most)
-    SupSup(module, seed, device="cpu").save(path)
+    model = SupSup(module, seed, device="cpu")
+    if net is not None and ":" in net:
+        model.notes[NOTED] = most
+    model.save(path)
     say(f"{shown(path)}: a new model on {_described(module, net)}")
 
 
@@ -144,10 +155,10 @@ def _table(path: Path, done: list[Learned]) -> None:
     with ModelFile(path) as file:
         sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
     table = Table(title=f"learned into {shown(path)}")
-    table.add_column("task", overflow="fold")
+    table.add_column("task")
     for name in ("classes", "examples", "right", "bytes", "seconds"):
         table.add_column(name, justify="right")
     for one in done:
         right, size = f"{100 * one.accuracy:.1f} %", f"{sizes.get(one.name, 0):,}"
         table.add_row(shown(one.name), f"{one.classes:,}", f"{one.examples:,}", right, size, f"{one.seconds:.1f}")
-    Console().print(table)
+    show(table)

@@ -1,155 +1,120 @@
-"""`supsup tasks`, `info`, `verify`, `repair`, `forget`, `compact` and `export`: what is done with a model file.
+"""`supsup tasks`, `info`, `verify`, `repair`, `forget` and `compact`: what is done with a model file.
 
 What a file says may come from anybody: it reaches the terminal through `shown` alone.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
 import supsup
 import supsup.file.repair
+from supsup.cli.contents import ModelContents, TaskContents, as_json, contents_of, tasks_of
+from supsup.cli.tables import show
 from supsup.cli.talking import Yes, agreed, interruptible, say, shown
 from supsup.errors import SupSupError
-from supsup.file import codec
-from supsup.file.convert import facts_of
 from supsup.file.modelfile import ModelFile
-from supsup.hopfield.file import KIND, read
-from supsup.tasks import Facts
+from supsup.hopfield.file import KIND
 
 File = Annotated[Path, Argument(help="A model file.")]
-_SHOWN = ("optimiser", "learning_rate", "steps", "batch_size")  # of a recipe that was chosen for a task
+Json = Annotated[bool, Option("--json", help="Print it as JSON, with nothing left out.")]
 _MOST_OF_A_LINE = 2000  # characters
 _NAMED = 5  # classes of a task that are listed
 
 
-def tasks(file: File) -> None:
+def tasks(file: File, json: Json = False) -> None:
     """List the tasks of a model file."""
     with interruptible("nothing was changed"), ModelFile(file) as model:
-        table = Table("task", title=shown(file.name), title_justify="left")
-        if model.header.kind == KIND:
-            for heading in ("classes", "learned"):
-                table.add_column(heading, justify="right", no_wrap=True)
-            table.add_column("labels and inputs")
-            for task in read(model).tasks:
-                own = _facts(task.facts)
-                table.add_row(shown(task.name), f"{task.classes}", shown(task.learned_at[:10]), own)
-            Console().print(table)
-            return
-        for heading in ("classes", "density %", "bytes", "bits/weight", "learned"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("labels and inputs")
-        weights = sum(model.header.sizes)
-        for row in model.records():
-            size = len(row.mask) + len(row.extras)
-            table.add_row(
-                shown(row.name),
-                f"{row.classes}",
-                f"{100 * row.kept / weights:.2f}",
-                f"{size:,}",
-                f"{8 * len(row.mask) / weights:.4f}",
-                shown(row.created[:10]),
-                _facts(facts_of(row, model.header)),
-            )
-        Console().print(table)
+        found = list(tasks_of(model))
+    if json:
+        print(as_json([asdict(task) for task in found]))
+        return
+    masks = any(task.bytes is not None for task in found)
+    graded = any(task.accuracy is not None for task in found)
+    figures = ["density %", "bytes", "bits/weight"] if masks else []
+    table = Table("task", title=shown(file.name))
+    for heading in ("classes", *figures, *(["right %"] if graded else []), "learned"):
+        table.add_column(heading, justify="right")
+    table.add_column("labels and inputs")
+    for task in found:
+        cells = [f"{task.classes:,}"]
+        if masks:
+            cells += [f"{100 * (task.density or 0):.2f}", f"{task.bytes:,}", f"{task.bits_per_weight:.4f}"]
+        if graded:
+            cells.append("–" if task.accuracy is None else f"{100 * task.accuracy:.1f}")
+        table.add_row(shown(task.task, _MOST_OF_A_LINE), *cells, shown(task.learned[:10]), _labels(task))
+    show(table)
 
 
-def _facts(facts: Facts) -> str:
+def _labels(task: TaskContents) -> str:
     """What the user calls a task's classes and what becomes of raw inputs, in a few words."""
-    names = [] if facts.names is None else [str(name) for name in facts.names[:_NAMED]]
-    labels = ", ".join(names) + (", …" if facts.names is not None and len(facts.names) > _NAMED else "")
-    told = [labels] if labels else []
-    if facts.inputs is not None:
-        count = facts.inputs.gain.numel()
-        kind = "tokens" if facts.inputs.tokens else f"raw, {count} mean{'' if count == 1 else 's'}"
-        told.append(f"{kind}{', channels last' if facts.inputs.channels_last else ''}")
-    return shown("; ".join(told))
+    names = task.class_names or []
+    labels = ", ".join(map(str, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
+    return shown("; ".join(filter(None, (labels, task.inputs))), _MOST_OF_A_LINE)
 
 
-def info(file: File) -> None:
+def info(file: File, json: Json = False) -> None:
     """Say what a model file holds, and how its size compares with the entropy bound and the paper's own count."""
     with interruptible("nothing was changed"), ModelFile(file) as model:
-        lines = _hopfield_lines(model) if model.header.kind == KIND else _lines(model)
-        table = Table(title=shown(file.name), title_justify="left", show_header=False)
-        for name, value in (lines | {"file": f"{file.stat().st_size:,} bytes"}).items():
-            if value:
-                table.add_row(name, shown(value, _MOST_OF_A_LINE))
-        Console().print(table)
+        contents = contents_of(model)
+    if json:
+        print(as_json(asdict(contents)))
+        return
+    table = Table(title=shown(file.name), show_header=False)
+    for name, value in _lines(contents).items():
+        if value:
+            table.add_row(name, shown(value, _MOST_OF_A_LINE))
+    show(table)
 
 
-def _lines(model: ModelFile) -> dict[str, str]:
-    """What the masks of a SupSup model take."""
-    header, coded, extras, bound, paper = model.header, 0, 0, 0.0, 0.0
-    chosen: Counter[str] = Counter()
-    named = raw = 0
-    for row in model.records():
-        packed = row.decoded(header, model.reference).packed
-        coded, extras = coded + len(row.mask), extras + len(row.extras)
-        bound += codec.entropy_bytes(packed, header.sizes)
-        facts = facts_of(row, header)
-        named, raw = named + (facts.names is not None), raw + (facts.inputs is not None)
-        if facts.recipe is not None:
-            chosen[" ".join(f"{key} {value}" for key, value in facts.recipe.items() if key in _SHOWN)] += 1
-        paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
-    masks = {
-        "masked weights": f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}",
-        "inference": f"{header.inference.get('method')}, objective {header.inference.get('objective')}",
-        "tasks": f"{len(model.names):,}"
-        + (f", {named:,} with names of classes" if named else "")
-        + (f", {raw:,} from raw inputs" if raw else ""),
-        "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
-        "extras": f"{extras:,} bytes",
-    }
-    if chosen:
-        masks["chosen recipes"] = "; ".join(f"{text} ({tasks:,} ×)" for text, tasks in chosen.most_common())
-    return _about(model, masks)
-
-
-def _hopfield_lines(model: ModelFile) -> dict[str, str]:
-    """What the memory of a HopSupSup model takes."""
-    header, contents = model.header, read(model)
-    memory = {
-        "frozen weights": f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}",
-        "memory": f"{len(model.state()):,} bytes, whatever the number of tasks; rule {contents.rule}",
-        "recovery": ", ".join(f"{key} {value}" for key, value in asdict(contents.recovery).items()),
-        "tasks": f"{len(contents.tasks):,}",
-    }
-    return _about(model, memory)
-
-
-def _about(model: ModelFile, tasks: dict[str, str]) -> dict[str, str]:
-    """What every kind of model has, around the lines on its tasks."""
-    header, built = model.header, model.header.architecture
-    call = ", ".join(f"{key}={value!r}" for key, value in built.get("arguments", {}).items()) if built else ""
+def _lines(model: ModelContents) -> dict[str, str]:
+    """What is said of a file, line by line; what is empty is left out."""
+    memory = model.memory is not None
+    chosen = (f"{text} ({count:,} ×)" for text, count in model.chosen_recipes.items())
     return {
-        "kind": header.kind,
-        "network": f"{built.get('name')}({call})" if built else "a module of the user's own",
-        "weights checksum": header.weights,
-        "images": " × ".join(map(str, header.image_shape)) if header.image_shape else "none learned yet",
-        "recipe": ", ".join(f"{key} {value}" for key, value in header.recipe.items()),
-        **tasks,
-        "notes": ", ".join(f"{key}: {value}" for key, value in header.notes.items()),
-        "created": f"{header.created} by supsup {header.library}, format {header.format}",
+        "kind": model.kind,
+        "network": model.network or "a module of the user's own",
+        "weights checksum": model.weights_checksum,
+        "images": " × ".join(map(str, model.image_shape)) if model.image_shape else "none learned yet",
+        "recipe": ", ".join(f"{key} {value}" for key, value in model.recipe.items()),
+        "frozen weights" if memory else "masked weights": f"{model.weights:,} in {model.tensors} tensors, "
+        f"seed {model.seed}",
+        "memory": f"{model.memory:,} bytes, whatever the number of tasks" if memory else "",
+        "inference": ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None),
+        "tasks": f"{model.tasks:,}"
+        + (f", {model.named:,} with names of classes" if model.named else "")
+        + (f", {model.raw:,} from raw inputs" if model.raw else ""),
+        "masks": ""
+        if memory
+        else f"{model.masks:,} bytes (entropy bound {model.entropy_bound:,.0f}, "
+        f"the paper's count {model.papers_count:,.0f})",
+        "extras": "" if memory else f"{model.extras:,} bytes",
+        "chosen recipes": "; ".join(chosen),
+        "notes": ", ".join(f"{key}: {value}" for key, value in model.notes.items()),
+        "created": f"{model.created} by supsup {model.library}, format {model.format}",
+        "file": f"{model.file_bytes:,} bytes",
     }
 
 
-def verify(file: File) -> None:
+def verify(file: File, json: Json = False) -> None:
     """Check every task of a model file; the exit code is 1 if anything is damaged."""
     with interruptible("nothing was changed"):
         findings = supsup.file.repair.verify(file)
+    header = findings.header
+    count = len(header.details["tasks"]) if header and header.kind == KIND else len(findings.intact)
+    if json:
+        problems = {"structure": findings.structure, "damaged": findings.damaged}
+        print(as_json({"file": file, "clean": findings.clean, "intact": count} | problems))
+        raise typer.Exit(0 if findings.clean else 1)
     for problem in [*findings.structure, *findings.damaged.values()]:
         say(f"[red]damaged[/] {shown(problem, _MOST_OF_A_LINE)}")
     if findings.clean:
-        header = findings.header
-        count = len(header.details["tasks"]) if header and header.kind == KIND else len(findings.intact)
         say(f"{shown(file)}: {count:,} tasks, all intact")
         return
     say(f"{len(findings.intact):,} tasks can be read as they are; `supsup repair {shown(file.name)}` may find more")
@@ -237,22 +202,3 @@ def compact(
     with interruptible(again), ModelFile(file, write=True) as model:
         model.compact(against_mean=against_mean)
     say(f"{shown(file)}: {before:,} → {file.stat().st_size:,} bytes")
-
-
-def export(
-    file: File,
-    task: Annotated[str, Argument(help="The task to export.")],
-    out: Annotated[Path, Argument(help="out.safetensors or out.onnx.")],
-    yes: Yes = False,
-) -> None:
-    """Write one task's subnetwork as an ordinary network, checked by running it.
-
-    Asks before it replaces a file; where stdin is no terminal it needs --yes for that.
-    """
-    with interruptible(f"{out} is as it was; start again"):
-        model = supsup.load(file, device="cpu")
-        model.classes(task)  # an error for an unknown one before anybody is asked
-        if out.is_file():
-            agreed(f"Replace {out}?", yes)
-        supsup.export(model, task, out)
-    say(f"{shown(out)}: task {shown(task)}, same outputs as the model")

@@ -7,12 +7,18 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated
 
 from torch import nn
+from typer import Option
 
 from supsup import nets
 from supsup.errors import SupSupError
+from supsup.file.modelfile import ModelFile
 
+OwnNet = Annotated[str | None, Option(help="module:function, if the model was learned on a network of your own.")]
+OUTPUTS = 100  # of a network that nobody said more about
+NOTED = "outputs"  # among the notes of a file: how many a network of the user's own was made with
 KNOWN = ("lenet_300_100", "fc_1024", "small_resnet", "gem_resnet18", "resnet50")
 
 
@@ -33,6 +39,15 @@ def network_named(name: str, outputs: int) -> nn.Module:
     if not isinstance(built, nn.Module):
         raise SupSupError(f"{name} gave a {type(built).__name__}, not an nn.Module")
     return built
+
+
+def own_network(name: str | None, file: Path) -> nn.Module | None:
+    """The network that a file needs beside it, with the outputs it was made with."""
+    if name is None:
+        return None
+    with ModelFile(file) as model:
+        noted = model.header.notes.get(NOTED)
+    return network_named(name, noted if isinstance(noted, int) else OUTPUTS)
 
 
 def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
+from supsup.cli.tables import show
 from supsup.cli.talking import interruptible, say, shown
 from supsup.errors import SupSupError
 from supsup.paper.entries import ENTRIES
@@ -48,9 +49,8 @@ def report(
         write(out, page(summary))
         if markdown:
             written += write_markdown(summary, results)
-    console = Console()
-    console.print(_closing_table(summary))
-    console.print(headline(summary), highlight=False)
+    show(_closing_table(summary))
+    Console().print(headline(summary), highlight=False)
     for line in summary.damaged:
         say(f"[bold red]not used[/] {shown(results)}/{shown(line, 2000)}")
     say(f"written: {', '.join(map(shown, written))}")
@@ -76,7 +76,7 @@ def write_markdown(summary: Summary, results: Path) -> list[Path]:
 def _closing_table(summary: Summary) -> Table:
     """How many rows of each entry have which verdict."""
     shown = [status for status in STATUSES if summary.counts[status]]
-    table = Table(title="the paper's tables and figures", title_justify="left")
+    table = Table(title="the paper's tables and figures")
     table.add_column("rows", no_wrap=True)
     for status in shown:
         table.add_column(status, justify="right")

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
+from supsup.cli.tables import show
 from supsup.cli.talking import interruptible, say, shown
 from supsup.devices import resolve
 from supsup.errors import SupSupError
@@ -54,11 +55,10 @@ def reproduce(
     Every row and seed is one JSON file, written when it is finished. Started again, the command goes on where it was:
     files with the same settings are not made again. Rows that share a training are made from it, also across NAMEs.
     """
-    console = Console()
     if show_list:
         found = summarise(ENTRIES, out or Path("results"))
-        console.print(entries_table(found, GROUPS))
-        console.print(headline(found), highlight=False)
+        show(entries_table(found, GROUPS))
+        Console().print(headline(found), highlight=False)
         return
     if not names:
         raise SupSupError(f"say what to reproduce: {', '.join([*ENTRIES, *GROUPS])}")
@@ -82,9 +82,9 @@ def reproduce(
     for summary in found.entries:
         rows = tuple(found_row for found_row in summary.rows if found_row.row.name in asked.get(summary.entry.name, ()))
         if rows:
-            console.print(comparison_table(replace(summary, rows=rows), scale))
+            show(comparison_table(replace(summary, rows=rows), scale))
     if scale == "quick":
-        console.print("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
+        say("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
     say(f"{result.written} rows written to {shown(folder)}, {result.skipped} were there, {result.seconds:.0f} s.")
     if result.failed:
         raise typer.Exit(1)

@@ -29,6 +29,9 @@ def serve(
         bool, Option("--read-only", help="Answer only: the file is opened for reading and not locked.")
     ] = False,
     together: Annotated[int, Option(help="The most images that are answered in one batch.")] = 256,
+    net: Annotated[
+        str | None, Option(help="module:function, if the model was learned on a network of your own.")
+    ] = None,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
     """Serve a model over HTTP: answers, tasks to learn and forget, and a page to try it on at http://127.0.0.1:8000.
@@ -40,6 +43,7 @@ def serve(
     Ctrl-C ends it: answers under way are given, what was reported as learned is in the file.
     """
     try:
+        from supsup.cli.networks import own_network
         from supsup.serve.running import address, bound, run
         from supsup.serve.served import Served
         from supsup.serve.settings import Settings
@@ -48,7 +52,7 @@ def serve(
     settings = Settings(host=host, port=port, token=token, read_only=read_only, together=together)
     listening = bound(settings)
     with interruptible("nothing was served"), listening:
-        served = Served.open(model, read_only=read_only, device=device)
+        served = Served.open(model, own_network(net, model), read_only=read_only, device=device)
         facts = served.facts()
 
         def ready() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from supsup import data, nets
 from supsup.baselines import LowerBound
+from supsup.cli.contents import note_outcome, some_images
 from supsup.data import Stream
 from supsup.errors import SupSupError
 from supsup.evaluate import Evaluation, evaluate, follow
@@ -24,7 +25,8 @@ from supsup.provenance import provenance
 from supsup.training import Recipe
 
 NETS = {"lenet_300_100": nets.lenet_300_100, "fc_1024": nets.fc_1024}
-STREAMS = ("permuted", "rotated", "split")
+GIVEN, UNKNOWN, ORDINARY = "SupSup, task given", "SupSup, task unknown", "ordinary network"
+STREAMS = ("drawn", "permuted", "rotated", "split")
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class DemoSettings:
 
     data: str = "digits"
     data_dir: Path | None = None
-    stream: str = "permuted"
+    stream: str = "drawn"
     tasks: int = 20
     classes_per_task: int = 2
     net: str = "lenet_300_100"
@@ -104,11 +106,14 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
         if waiting:
             model.learn_many(waiting)
         seconds, from_file = time.perf_counter() - begin, len(stream) - len(waiting)
-        results.append(
-            DemoResult("SupSup, task given", evaluate(model, stream, "GG", stages=stages), seconds, from_file)
-        )
+        given = evaluate(model, stream, "GG", stages=stages)
+        results.append(DemoResult(GIVEN, given, seconds, from_file))
+        for task in stream:
+            note_outcome(model, task.name, len(task.train), given.per_task[task.name], some_images(task))
+        if file is not None:
+            model.save()
         unknown = evaluate(model, stream, "GNu", protocol=settings.protocol, stages=stages)
-        results.append(DemoResult("SupSup, task unknown", unknown, seconds, from_file))
+        results.append(DemoResult(UNKNOWN, unknown, seconds, from_file))
     if settings.strict:
         scenario = "NNs" if settings.unannounced else "GNu"
         strict = evaluate(model, stream, scenario, protocol="strict")
@@ -119,13 +124,15 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
             _net(settings, stream), settings.seed, heads="single", recipe=model.observed_recipe, device=settings.device
         )
         forgot = follow(rival, stream, "GNs", stages=stages, description="ordinary network")
-        results.append(DemoResult("ordinary network", forgot, time.perf_counter() - begin))
+        results.append(DemoResult(ORDINARY, forgot, time.perf_counter() - begin))
     return results
 
 
 def make_stream(settings: DemoSettings) -> Stream:
     """The stream of tasks that the settings name."""
     source = data.named(settings.data, settings.data_dir)
+    if settings.stream == "drawn":
+        return _drawn(source, settings.tasks, settings.seed)
     if settings.stream == "permuted":
         return data.permuted(source, settings.tasks, settings.seed)
     if settings.stream == "rotated":
@@ -135,10 +142,39 @@ def make_stream(settings: DemoSettings) -> Stream:
     raise SupSupError(f"unknown stream {settings.stream!r}; known: {', '.join(STREAMS)}")
 
 
+def _drawn(source: data.Source, tasks: int, seed: int) -> Stream:
+    """The images as they are, which can be drawn on the page of the model, then permutations of their pixels."""
+    scrambled, whole = data.permuted(source, max(tasks, 1), seed), data.split(source, source.classes)
+
+    def make(index: int) -> data.Task:
+        return scrambled[index] if index else replace(whole[0], name=f"{source.name} as drawn")
+
+    return Stream(f"drawn-{source.name}", make, range(tasks))
+
+
 def stages_up_to(tasks: int) -> list[int]:
     """At most 20 stages, evenly spaced, the last with all tasks."""
     count = min(tasks, 20)
     return sorted({round(tasks * (i + 1) / count) for i in range(count)})
+
+
+def in_words(results: list[DemoResult]) -> str:
+    """What was shown, from what was measured."""
+    graded = {result.label: result.evaluation for result in results}
+    if GIVEN not in graded:
+        return ""
+    given, unknown = graded[GIVEN], graded[UNKNOWN]
+    lost = 100 * given.forgetting
+    kept = "none forgotten" if not round(lost, 2) > 0 else f"{lost:.2f} points of accuracy lost since"
+    said = (
+        f"{len(given.per_task)} tasks were learned on one frozen network, {kept}. With the task given "
+        f"{100 * given.average_accuracy:.1f} % of the answers are right. With the task unknown it is found in "
+        f"{100 * unknown.task_accuracy:.1f} % of the cases, and {100 * unknown.average_accuracy:.1f} % are right."
+    )
+    if ORDINARY in graded:
+        rival = 100 * graded[ORDINARY].average_accuracy
+        said += f" An ordinary network that learned the same tasks one after the other kept {rival:.1f} %."
+    return said
 
 
 def write_json(path: Path, settings: DemoSettings, results: list[DemoResult], device: torch.device) -> None:

@@ -20,7 +20,7 @@ def comparison_table(found: EntrySummary, scale: str) -> Table:
     if seeds:
         of = f", {'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} seed{'s' * (seeds[-1] > 1)}, {names[0]}"
     table = _new_table(f"{entry.name}: {entry.title} ({scale} scale{of})")
-    table.add_column("row", max_width=34)
+    table.add_column("row")
     axis = [entry.axis] if entry.axis else []
     for heading in (*axis, "ours", "published", "difference", *names[1:]):
         table.add_column(heading.replace(" ", "\n", 1), justify="right")  # narrow, so that 80 columns are enough
@@ -40,7 +40,7 @@ def comparison_table(found: EntrySummary, scale: str) -> Table:
 
 
 def _new_table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    return Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def _shown(value: OverSeeds | None) -> str:

@@ -12,7 +12,7 @@ from supsup.hopfield.experiment import Experiment
 
 def closing_table(title: str, evaluations: Mapping[str, tuple[Evaluation, float]]) -> Table:
     """One line for each way of answering, from its evaluation and its seconds of learning."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title)
     table.add_column("", no_wrap=True)
     for heading in ("accuracy %", "task right %", "forgetting", "learning s"):
         table.add_column(heading, justify="right")
@@ -27,7 +27,7 @@ def closing_table(title: str, evaluations: Mapping[str, tuple[Evaluation, float]
 
 def recovery_table(title: str, experiment: Experiment) -> Table:
     """HopSupSup, a line for each task: accuracy of the first seed with the learned mask and with recovered ones."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title)
     table.add_column("accuracy %", no_wrap=True)
     for heading in ("mask as learned", *(f"recovered, {name}" for name in experiment.recovered)):
         table.add_column(heading, justify="right")

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup.data.mnist import normalisation
 from supsup.errors import SupSupError
@@ -20,8 +20,8 @@ from supsup.learner import SupSup, load
 from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores
 from supsup.serve.uploads import Array
+from supsup.tasks import EXAMPLES
 
-EXAMPLES = "examples"  # among the extras of a task: a few small images it was learned from
 Json = dict[str, Any]
 MNIST = normalisation(0.1307, 0.3081)
 CIFAR = normalisation(0.473, 0.251)
@@ -56,9 +56,9 @@ class Served:
         self.model, self.path = model, path
 
     @classmethod
-    def open(cls, path: Path, *, read_only: bool = False, device: str = "auto") -> Self:
-        """The model in a file, to be changed there unless `read_only`."""
-        served = cls(load(path, in_place=not read_only, device=device), path)
+    def open(cls, path: Path, net: nn.Module | None = None, *, read_only: bool = False, device: str = "auto") -> Self:
+        """The model in a file, to be changed there unless `read_only`; `net` where it is the user's own."""
+        served = cls(load(path, net, in_place=not read_only, device=device), path)
         served._warm_up()
         return served
 

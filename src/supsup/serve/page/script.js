@@ -264,7 +264,7 @@ async function fill(inside, name) {
       html("span", { className: "quiet", textContent: `learned ${isNaN(when) ? said.learned_at : when.toLocaleString()} · ${plural(said.bytes, "byte")}` }),
     ];
     if (said.examples.length)
-      parts.push(html("span", { className: "examples" }, ...said.examples.map(src => html("img", { src, alt: "An example of this task" }))));
+      parts.push(html("span", { className: "examples" }, ...said.examples.map(example)));
     if (!facts.read_only) {
       const button = html("button", { type: "button", className: "danger", textContent: "Forget" });
       button.setAttribute("aria-label", `Forget ${name}`);
@@ -275,6 +275,17 @@ async function fill(inside, name) {
   } catch (error) {
     inside.textContent = error.message;
   }
+}
+
+function example(src) {
+  const button = html("button", { type: "button", title: "Ask about it" }, html("img", { src, alt: "" }));
+  button.setAttribute("aria-label", "An example of this task: ask about it");
+  button.addEventListener("click", () => {
+    const bytes = Uint8Array.from(atob(src.split(",")[1]), letter => letter.charCodeAt(0));
+    predict(new File([bytes], "example.png", { type: "image/png" }));
+    $("answer").scrollIntoView({ block: "nearest" });
+  });
+  return button;
 }
 
 function forget(name) {

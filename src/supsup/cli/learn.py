@@ -37,6 +37,10 @@ Net = Annotated[
     Option(help="A network by name, or module:function for your own. By default one that suits the data."),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
+Cluster = Annotated[
+    str | None,
+    Option(metavar="local:N|ADDRESS", help="Train many tasks at once: in N processes, or on the Ray cluster there."),
+]
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def learn(
     test_share: TestShare = 0.2,
     seed: Seed = 0,
     device: Device = "auto",
+    cluster: Cluster = None,
 ) -> None:
     """Learn tasks from your own data into a model file; what is in it already stays as it is.
 
@@ -99,20 +104,43 @@ def learn(
             _new(model, first, net, outputs, seed)
         module = network_named(net, outputs or _OUTPUTS) if net is not None and ":" in net else None
         with load(model, module, in_place=True, device=device) as learner:
-            for number, one in enumerate(waiting, 1):
+            if cluster is not None:
+                done += _on_cluster(learner, waiting, first, reading, cluster)
+            for number, one in enumerate(waiting if cluster is None else [], 1):
                 done.append(_learned(learner, one, first if number == 1 else None, reading))
                 say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
     _table(model, done)
 
 
 def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading) -> Learned:
-    shape = learner.image_shape
+    begin = time.perf_counter()
+    task = _read(found, read, reading, learner.image_shape)
+    learner.learn(task)
+    return _graded(learner, task, time.perf_counter() - begin)
+
+
+def _on_cluster(
+    learner: SupSup, waiting: list[Found], first: Task | None, reading: Reading, cluster: str
+) -> list[Learned]:
+    """All of them at once; a task's seconds are its share of the whole."""
+    begin, shape = time.perf_counter(), learner.image_shape
+    tasks: list[Task] = []
+    for one in waiting:
+        tasks.append(_read(one, None if tasks else first, reading, shape))
+        shape = tasks[0].train.shape
+    learner.learn_many(tasks, cluster=cluster)
+    seconds = (time.perf_counter() - begin) / len(tasks)
+    return [_graded(learner, task, seconds) for task in tasks]
+
+
+def _read(found: Found, read: Task | None, reading: Reading, shape: tuple[int, ...] | None) -> Task:
+    """A task, its images in the size that the model has learned; `read` where that was done before."""
     if shape is not None and len(shape) == 3:
         reading = replace(reading, size=shape[-1])
-    begin = time.perf_counter()
-    task = replace(read or found.read(reading), name=found.name)
-    learner.learn(task)
-    seconds = time.perf_counter() - begin
+    return replace(read or found.read(reading), name=found.name)
+
+
+def _graded(learner: SupSup, task: Task, seconds: float) -> Learned:
     graded = evaluate(learner, [task], "GG", show_progress=False)
     return Learned(task.name, task.classes, len(task.train), graded.average_accuracy, seconds)
 

@@ -16,6 +16,8 @@ from supsup import checks, progress
 from supsup.allocation import Allocation
 from supsup.asking.asking import Asking, image_by_image
 from supsup.checks import Array
+from supsup.cluster.driving import learn_on
+from supsup.cluster.workers import Executor
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.concurrency.locks import Lock
 from supsup.data import Part, Task
@@ -204,17 +206,26 @@ class SupSup:
             return checked.name
 
     def learn_many(
-        self, stream: Sequence[Task], *, precision: torch.dtype | None = None, show_progress: bool | None = None
+        self,
+        stream: Sequence[Task],
+        *,
+        cluster: str | Executor | None = None,
+        precision: torch.dtype | None = None,
+        show_progress: bool | None = None,
     ) -> list[str]:
         """Learn every task of a stream, many at once; nothing is learned if one of them is not in order.
 
         An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
         on a GPU (for fully connected networks) and float32 elsewhere.
+
+        cluster  who trains: "local:4" processes, the address of a Ray cluster, or an executor with `submit`; the model
+                 has the tasks in the order in which they are finished
         """
         with self.state.changing:
             tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._expectations())
             self._observer.write_back()
-            self._learning.learn(tasks, precision=precision, show_progress=show_progress)
+            learn = self._learning.learn if cluster is None else partial(learn_on, cluster, self._learning)
+            learn(tasks, precision=precision, show_progress=show_progress)
             return [task.name for task in tasks]
 
     def predict(

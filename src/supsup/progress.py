@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,6 +39,21 @@ Callback = Callable[[Step], None]
 Figures = Callable[[], tuple[float, float]]
 
 
+class Bar(Protocol):
+    """What `bar` gives: to be called with the number of pieces just done."""
+
+    def __call__(self, pieces: float) -> None: ...
+
+    def describe(self, description: str) -> None:
+        """Say something else of the work from now on."""
+
+
+class _Silence:
+    def __call__(self, pieces: float) -> None: ...
+
+    def describe(self, description: str) -> None: ...
+
+
 class _Rate(ProgressColumn):
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -61,6 +76,10 @@ class Lines:
 
     def __call__(self, pieces: float) -> None:
         self.reach(self._done + pieces)
+
+    def describe(self, description: str) -> None:
+        """Say something else of the work from now on."""
+        self._description = printable(description)
 
     def reach(self, done: float) -> None:
         """So many pieces are done in all."""
@@ -126,6 +145,17 @@ def in_rounds(advance: Advance, share: float) -> Advance:
     return advance.round(share) if isinstance(advance, Steps) else lambda done: advance(done * share)
 
 
+class _OnTerminal:
+    def __init__(self, progress: Progress, description: str, total: int) -> None:
+        self._progress, self._job = progress, progress.add_task(escape(printable(description)), total=total)
+
+    def __call__(self, pieces: float) -> None:
+        self._progress.advance(self._job, pieces)
+
+    def describe(self, description: str) -> None:
+        self._progress.update(self._job, description=escape(printable(description)))
+
+
 @contextmanager
 def steps(task: str, count: int, show: bool | None, callback: Callback | None) -> Iterator[Advance]:
     """What to call while one task of so many steps is trained."""
@@ -150,14 +180,14 @@ def steps(task: str, count: int, show: bool | None, callback: Callback | None) -
 
 
 @contextmanager
-def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Advance]:
+def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Bar]:
     """A function to call with the number of pieces just done.
 
     show  True for a bar, False for silence; by default a bar on a terminal and lines elsewhere
     """
     stream = _stderr()
     if stream is None or show is False:
-        yield lambda pieces: None
+        yield _Silence()
         return
     if show is None and not stream.isatty():
         yield Lines(description, total, unit)
@@ -170,5 +200,4 @@ def bar(description: str, total: int, unit: str = "tasks", show: bool | None = N
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        job = progress.add_task(escape(printable(description)), total=total)
-        yield lambda pieces: progress.advance(job, pieces)
+        yield _OnTerminal(progress, description, total)

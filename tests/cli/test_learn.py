@@ -243,3 +243,15 @@ def test_mistakes_are_told_in_one_line(
     assert masks(model) == before
     left = tmp_path / "new.supsup"
     assert not left.exists() or supsup.load(left).tasks == []
+
+
+def test_tasks_are_learned_by_a_cluster(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And again: what is in the file already is left as it is."""
+    model, command = tmp_path / "wine.supsup", ["--task-column", "year", "--label", "kind", "--device", "cpu"]
+    assert run("learn", model, wine, *command, "--cluster", "local:1") == 0
+    assert sorted(supsup.load(model).tasks) == ["2000", "2001"]
+    assert "2001" in capsys.readouterr().out
+    assert run("learn", model, wine, *command, "--cluster", "local:1") == 0
+    assert verify(model).clean
+    assert run("learn", tmp_path / "other", wine, *command, "--cluster", "local:none") != 0
+    assert "how many processes" in capsys.readouterr().err

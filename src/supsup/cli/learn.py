@@ -36,6 +36,10 @@ Net = Annotated[
     Option(help="A network by name, or module:function for your own. By default one that suits the data."),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
+Cluster = Annotated[
+    str | None,
+    Option(metavar="local:N|ADDRESS", help="Train many tasks at once: in N processes, or on the Ray cluster there."),
+]
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def learn(
         Option("--examples", help="Keep a few small images of each task in the file, for the page of supsup serve."),
     ] = False,
     device: Device = "auto",
+    cluster: Cluster = None,
 ) -> None:
     """Learn tasks from your own data into a model file; what is in it already stays as it is.
 
@@ -104,20 +109,43 @@ def learn(
         with load(model, module, in_place=True, device=device) as learner:
             sources = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
             learner.notes["data"] = ", ".join(dict.fromkeys([*sources, data.resolve().name]))
-            for number, one in enumerate(waiting, 1):
+            if cluster is not None:
+                done += _on_cluster(learner, waiting, first, reading, cluster, examples)
+            for number, one in enumerate(waiting if cluster is None else [], 1):
                 done.append(_learned(learner, one, first if number == 1 else None, reading, examples))
                 say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
     _table(model, done)
 
 
 def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading, examples: bool) -> Learned:
-    shape = learner.image_shape
+    begin = time.perf_counter()
+    task = _read(found, read, reading, learner.image_shape)
+    learner.learn(task)
+    return _graded(learner, task, time.perf_counter() - begin, examples)
+
+
+def _on_cluster(
+    learner: SupSup, waiting: list[Found], first: Task | None, reading: Reading, cluster: str, examples: bool
+) -> list[Learned]:
+    """All of them at once; a task's seconds are its share of the whole."""
+    begin, shape = time.perf_counter(), learner.image_shape
+    tasks: list[Task] = []
+    for one in waiting:
+        tasks.append(_read(one, None if tasks else first, reading, shape))
+        shape = tasks[0].train.shape
+    learner.learn_many(tasks, cluster=cluster)
+    seconds = (time.perf_counter() - begin) / len(tasks)
+    return [_graded(learner, task, seconds, examples) for task in tasks]
+
+
+def _read(found: Found, read: Task | None, reading: Reading, shape: tuple[int, ...] | None) -> Task:
+    """A task, its images in the size that the model has learned; `read` where that was done before."""
     if shape is not None and len(shape) == 3:
         reading = replace(reading, size=shape[-1])
-    begin = time.perf_counter()
-    task = replace(read or found.read(reading), name=found.name)
-    learner.learn(task)
-    seconds = time.perf_counter() - begin
+    return replace(read or found.read(reading), name=found.name)
+
+
+def _graded(learner: SupSup, task: Task, seconds: float, examples: bool) -> Learned:
     graded = evaluate(learner, [task], "GG", show_progress=False)
     images = some_images(task) if examples else None
     note_outcome(learner, task.name, len(task.train), graded.average_accuracy, images)

@@ -1,0 +1,1 @@
+"""Many workers for one model: groups of tasks go out, part files come back, each is committed as it arrives."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, overload
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from supsup import checks, progress
 from supsup.allocation import Allocation
-from supsup.asking.asking import Asking, image_by_image
+from supsup.asking.asking import Asking, check_refused, image_by_image
 from supsup.checks import Array
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.concurrency.locks import Lock
@@ -25,7 +24,7 @@ from supsup.errors import SupSupError
 from supsup.file.convert import check_notes
 from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
-from supsup.inference import Inference
+from supsup.inference import AUTO, Inference
 from supsup.kernels.graphs import WAITING
 from supsup.learning import Learning, train_together
 from supsup.observing import Observer
@@ -74,7 +73,7 @@ class SupSup:
     ) -> None:
         settings = Settings(
             Fitting() if recipe is None else given(recipe, Recipe, "recipe", Fitting),
-            checks.setting(inference, Inference, "inference"),
+            AUTO if inference is None else given(inference, Inference, "inference"),
             checks.setting(allocation, Allocation, "allocation"),
         )
         self._take_state(ModelState(FrozenNet(net, seed, resolve(device), pretrained), settings))
@@ -221,6 +220,7 @@ class SupSup:
         among: Sequence[str] | None = None,
         inference: Inference | None = None,
         outputs: Outputs = "classes",
+        unknown: bool | float = False,
     ) -> Prediction:
         """A label for every image, with the task known or inferred for each image on its own.
 
@@ -228,11 +228,14 @@ class SupSup:
         among      where the task is not known: only these come into question (all by default)
         inference  how to infer, in place of the model's own setting
         outputs    "all": also those that stand for no class may answer, as the paper grades
+        unknown    True: images may be of no task, with label −1 and None for names; about 5 % of images of known tasks
+                   are refused that way, or the share that is given
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
         check_outputs(outputs, "outputs")
+        refused = check_refused(unknown)
         with self._waiting(), self._reading():
-            return self._asking.predict(x, task, among, how, outputs)
+            return self._asking.predict(x, task, among, how, outputs, refused)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -252,7 +255,7 @@ class SupSup:
         """
         choice("image", "batch", "first")(per, "per")
         try:
-            settings = replace(self.inference, **how)
+            settings = self.inference.told(**how)
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
         decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]

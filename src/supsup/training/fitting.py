@@ -74,7 +74,7 @@ def fit_masks(
 
     A mask depends on its own task and the seed, not on the tasks that it is trained with.
     """
-    halves = _Halves(net.seed, fitting.held_back)
+    halves = Halves(net.seed, fitting.held_back)
     at_once = _tasks_at_once(net)
     for start in range(0, len(tasks), at_once):
         fits = [_Fit(task, *halves.of(task.train)) for task in tasks[start : start + at_once]]
@@ -132,7 +132,7 @@ class _Fit:
         return right
 
 
-class _Halves:
+class Halves:
     """The images of a part that are trained on and those that judge; parts with the same labels share the choice."""
 
     def __init__(self, seed: int, share: float) -> None:

@@ -35,7 +35,7 @@ from supsup.tasks import Extras, Facts
 from supsup.training import Fitting, Recipe
 from supsup.validation import choice, given, plain_tensor
 
-_PARTS = ("state", "net", "bank", "device", "_learning", "_observer", "_asking")  # of every model
+_PARTS = ("state", "net", "bank", "device", "_learning", "_observer", "asking")  # of every model
 
 
 class SupSup:
@@ -87,7 +87,7 @@ class SupSup:
 
     def _take_state(self, state: ModelState) -> None:
         self.state, self.net, self.bank, self.device = state, state.net, state.bank, state.net.device
-        self._learning, self._observer, self._asking = Learning(state), Observer(state), Asking(state)
+        self._learning, self._observer, self.asking = Learning(state), Observer(state), Asking(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         added = {name: value for name, value in vars(self).items() if name not in _PARTS}
@@ -235,7 +235,7 @@ class SupSup:
         check_outputs(outputs, "outputs")
         refused = check_refused(unknown)
         with self._waiting(), self._reading():
-            return self._asking.predict(x, task, among, how, outputs, refused)
+            return self.asking.predict(x, task, among, how, outputs, refused)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -260,13 +260,13 @@ class SupSup:
             raise SupSupError(f"unknown inference setting: {error}") from error
         decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
         with self._waiting(), self._reading():
-            inferred = self._asking.infer(x, among, settings, decisions)
+            inferred = self.asking.infer(x, among, settings, decisions)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         with self._waiting(), self._reading():
-            return self._asking.infer(x, among, self.inference, lambda batches: batches, leading=2)
+            return self.asking.infer(x, among, self.inference, lambda batches: batches, leading=2)
 
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.

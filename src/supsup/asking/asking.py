@@ -86,6 +86,16 @@ class Asking:
         members, views = self._candidates(among)
         return self.names(self._decide(self.images(x, views, leading), members, views, how, decisions).chosen)
 
+    def likelihoods(self, images: Images, views: Views, members: list[int] | None) -> Tensor | None:
+        """log p(features | task) [n, tasks] of images, NaN for others; None where one of them has left no trace."""
+        candidates = list(range(len(self.state.tasks)) if members is None else dict.fromkeys(members))
+        if any(self.state.tasks.at(index).trace is None for index in candidates):
+            return None
+        shown = [View(image_by_image(images.seen(inputs)), indices) for inputs, indices in views]
+        found = torch.full((len(images), len(self.state.tasks)), torch.nan, device=self.state.net.device)
+        found[:, candidates] = self._by_traces.likelihoods(shown, members, candidates)
+        return found
+
     def images(self, x: Any, views: Views, leading: int = 1) -> Images:
         """What was handed in, for tasks of these kinds."""
         return images_for(x, views, self.state.image_shape, self.state.net.device, leading)

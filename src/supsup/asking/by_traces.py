@@ -48,7 +48,7 @@ class ByTraces:
             return self._without(views, members, classes, how, candidates, traces)
         if how.method == "exhaustive":
             return self._every_mask(views, candidates, known, how.objective)
-        levels = self._likelihoods(views, members, candidates) / (_SCALE * known[0].features ** 0.5)
+        levels = self.likelihoods(views, members, candidates) / (_SCALE * known[0].features ** 0.5)
         self._warn(known)
         if how.method == "features" or state.net.pretrained:
             return _highest(levels, candidates, "features")
@@ -60,8 +60,8 @@ class ByTraces:
         if not self._warned and asked >= _ASKED and right < _ENOUGH * asked:
             self._warned = True
             warnings.warn(
-                f"the task of images held back was found in {100 * right / asked:.0f} % of cases: tasks are alike. Give "
-                "it, predict(x, task=…), or ask with many images of one task, infer_task(x, per='batch')",
+                f"the task of images held back was found in {100 * right / asked:.0f} % of cases: tasks are alike. "
+                "Give it, predict(x, task=…), or ask with many images of one task, infer_task(x, per='batch')",
                 stacklevel=2,
             )
 
@@ -98,7 +98,7 @@ class ByTraces:
         way = Inference("exhaustive" if len(candidates) <= _FEW else "one-shot")
         return decide(self.state.net, self.state.bank, views, members, classes, way)._replace(way=way.method)
 
-    def _likelihoods(self, views: Sequence[View], members: list[int] | None, candidates: Sequence[int]) -> Tensor:
+    def likelihoods(self, views: Sequence[View], members: list[int] | None, candidates: Sequence[int]) -> Tensor:
         """log p(features | task) of each decision [r, candidates]."""
         net, tasks = self.state.net, self.state.tasks
         galleries = self._all_galleries() if members is None else _galleries(self.state, tasks.views(candidates))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,10 +20,10 @@ import supsup.file.repair
 from supsup.cli.talking import Yes, agreed, interruptible, say, shown
 from supsup.errors import SupSupError
 from supsup.file import codec
-from supsup.file.convert import facts_of
+from supsup.file.convert import extras_of, facts_of
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND, read
-from supsup.tasks import Facts
+from supsup.tasks import TRACE, Facts
 
 File = Annotated[Path, Argument(help="A model file.")]
 _SHOWN = ("optimiser", "learning_rate", "steps", "batch_size")  # of a recipe that was chosen for a task
@@ -89,28 +89,41 @@ def _lines(model: ModelFile) -> dict[str, str]:
     """What the masks of a SupSup model take."""
     header, coded, extras, bound, paper = model.header, 0, 0, 0.0, 0.0
     chosen: Counter[str] = Counter()
-    named = raw = 0
+    named = raw = asked = right = traces = 0
     for row in model.records():
         packed = row.decoded(header, model.reference).packed
         coded, extras = coded + len(row.mask), extras + len(row.extras)
         bound += codec.entropy_bytes(packed, header.sizes)
         facts = facts_of(row, header)
+        checked = extras_of(row).get(f"{TRACE}checked")
+        if checked is not None and checked.shape == (2,):
+            traces, asked, right = traces + 1, asked + int(checked[0]), right + int(checked[1])
         named, raw = named + (facts.names is not None), raw + (facts.inputs is not None)
         if facts.recipe is not None:
             chosen[" ".join(f"{key} {value}" for key, value in facts.recipe.items() if key in _SHOWN)] += 1
         paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
     masks = {
         "masked weights": f"{sum(header.sizes):,} in {len(header.shapes)} tensors, seed {header.seed}",
-        "inference": f"{header.inference.get('method')}, objective {header.inference.get('objective')}",
+        "inference": _way(header.inference, len(model.names), traces),
         "tasks": f"{len(model.names):,}"
         + (f", {named:,} with names of classes" if named else "")
         + (f", {raw:,} from raw inputs" if raw else ""),
         "masks": f"{coded:,} bytes (entropy bound {bound:,.0f}, the paper's count {paper:,.0f})",
         "extras": f"{extras:,} bytes",
     }
+    if asked:
+        masks["task found"] = f"in {100 * right / asked:.0f} % of {asked:,} images held back, when tasks were learned"
     if chosen:
         masks["chosen recipes"] = "; ".join(f"{text} ({tasks:,} ×)" for text, tasks in chosen.most_common())
     return _about(model, masks)
+
+
+def _way(inference: dict[str, Any], tasks: int, traces: int) -> str:
+    """How tasks are found."""
+    method = inference.get("method")
+    if method not in ("auto", "features"):
+        return f"{method}, objective {inference.get('objective')}"
+    return f"{method}, by statistics of {'all' if traces == tasks else f'{traces:,} of {tasks:,}'} tasks"
 
 
 def _hopfield_lines(model: ModelFile) -> dict[str, str]:

@@ -33,7 +33,7 @@ def main() -> None:
         stream = data.permuted(source, options.tasks, seed=number)
         for seed in options.networks:
             net = nets.fc_1024(outputs=options.outputs)
-            model = SupSup(net, seed, recipe=Recipe(steps=options.steps), device=device)
+            model = SupSup(net, seed, recipe=Recipe(steps=options.steps), inference=Inference(), device=device)
             model.learn_many(stream)
             rows.append({"stream": number, "network": seed} | inferred(model, stream))
             print(rows[-1], flush=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import supsup
-from supsup import SupSup, nets
+from supsup import Inference, SupSup, nets
 from supsup.file.modelfile import ModelFile
 from supsup.provenance import provenance
 
@@ -26,7 +26,7 @@ AT_ONCE = 256
 
 def main() -> None:
     tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2500
-    model = SupSup(nets.lenet_300_100(outputs=500), device="cpu")
+    model = SupSup(nets.lenet_300_100(outputs=500), inference=Inference(), device="cpu")
     chance = torch.Generator().manual_seed(0)
     length = len(model.bank.pack({name: torch.zeros(shape) for name, shape in model.net.shapes.items()}))
     for start in range(0, tasks, AT_ONCE):

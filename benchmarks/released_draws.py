@@ -62,7 +62,7 @@ def run(source: Source, outputs: int, tasks: int, seed: int, device: torch.devic
     net, recipe = nets.fc_1024(outputs=outputs), Recipe(steps=1000)
     stream = permutations(source, tasks, seed)
     draws = draw(seed, net, source, recipe, tasks, STAGES)
-    model = SupSup(net, seed, recipe=recipe, pretrained=True, own_head=False, device=device)
+    model = SupSup(net, seed, recipe=recipe, pretrained=True, own_head=False, inference=Inference(), device=device)
     for trained in learned(model, stream, source, draws):
         take_in(model, trained)
     names = [task.name for task in stream]

@@ -36,7 +36,7 @@ import torch
 from PIL import Image
 
 import supsup
-from supsup import Recipe, SupSup, data, nets
+from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.provenance import provenance
 from supsup.serve.served import Lesson, Question, Served
 
@@ -298,7 +298,7 @@ def mixed(folder: Path, seconds: float, clients: int) -> Load:
     """The mixed load, on a file made for it; half as many seconds beforehand, to get warm."""
     every, path = lessons(), folder / "mixed.supsup"
     recipe = Recipe(steps=60, learning_rate=1e-3, batch_size=64)
-    SupSup(nets.FullyConnected((784, 100, 20)), recipe=recipe, device="cpu").save(path)
+    SupSup(nets.FullyConnected((784, 100, 20)), recipe=recipe, inference=Inference(), device="cpu").save(path)
     reference = folder / "reference.supsup"
     with supsup.load(path, in_place=True, device="cpu") as model:
         served = Served(model, path)
@@ -332,7 +332,7 @@ def mixed(folder: Path, seconds: float, clients: int) -> Load:
 
 def random_model(path: Path, tasks: int) -> None:
     """A LeNet of so many random masks of density one half, as threshold masks are: as fast as a learned one."""
-    model = SupSup(nets.lenet_300_100(outputs=100), device="cpu")
+    model = SupSup(nets.lenet_300_100(outputs=100), inference=Inference(), device="cpu")
     chance = torch.Generator().manual_seed(0)
     length = len(model.bank.pack({name: torch.zeros(shape) for name, shape in model.net.shapes.items()}))
     packed = torch.randint(256, (length, tasks), dtype=torch.uint8, generator=chance)

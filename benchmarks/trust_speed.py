@@ -124,14 +124,14 @@ def cases(folder: Path) -> dict[str, Case]:
     brief = supsup.Recipe(steps=1, batch_size=8)
 
     def lenet(tasks: int) -> supsup.SupSup:
-        model = supsup.SupSup(nets.lenet_300_100(outputs=100), recipe=brief, device="cpu")
+        model = supsup.SupSup(nets.lenet_300_100(outputs=100), recipe=brief, inference=supsup.Inference(), device="cpu")
         model.learn_many(stream[:tasks], show_progress=False)
         return model
 
     many, few = lenet(250), lenet(5)
     many.save(folder / "many")
     few.save(folder / "few")
-    residual = supsup.SupSup(nets.gem_resnet18(outputs=5), recipe=brief, device="cpu")
+    residual = supsup.SupSup(nets.gem_resnet18(outputs=5), recipe=brief, inference=supsup.Inference(), device="cpu")
     x, y = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 5
     for number in range(4):
         residual.learn((x, y), task=f"task-{number}")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supsup import Recipe, SupSup, data, nets, progress
+from supsup import Inference, Recipe, SupSup, data, nets, progress
 from supsup.allocation import deviations_above
 from supsup.bank import Bank
 from supsup.data import Stream, Task
@@ -41,7 +41,9 @@ def main() -> None:
     options = parse()
     device, most = resolve(options.device), options.tasks
     stream = data.permuted(data.named("mnist", options.data_dir), most + NEW, seed=options.seed)
-    model = SupSup(nets.lenet_300_100(outputs=500), options.seed, recipe=Recipe(steps=STEPS), device=device)
+    model = SupSup(
+        nets.lenet_300_100(outputs=500), options.seed, recipe=Recipe(steps=STEPS), inference=Inference(), device=device
+    )
     model.learn_many(stream[:most])
     masks = [k for k in MASKS if k < most] + [most]
     rows = []

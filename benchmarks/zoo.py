@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import zoo_data as own
 from benchmarks import zoo_networks as networks
-from supsup import Recipe, SupSup, data, nets
+from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.file.modelfile import ModelFile
@@ -200,7 +200,7 @@ def masks(
     module: nn.Module, tasks: Sequence[Task], seed: int, device: torch.device, done: Callable[[], None]
 ) -> tuple[dict[str, Any], list[Recipe]]:
     """What SupSup makes of the tasks by default, and the recipes that it chose."""
-    model = SupSup(module, seed, device=device)
+    model = SupSup(module, seed, inference=Inference(), device=device)
     begin = clock(device)
     for task in tasks:
         model.learn(task)

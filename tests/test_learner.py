@@ -244,7 +244,7 @@ def test_bad_input_gets_an_error_and_changes_nothing(small: SupSup, stream: Stre
         (lambda: small.predict(images.long()), "floating point"),
         (lambda: small.predict(images, among=["nobody"]), "unknown task"),
         (lambda: small.predict(images, among=[]), "no task to choose"),
-        (lambda: small.infer_task(images, method="guess"), "known: one-shot"),
+        (lambda: small.infer_task(images, method="guess"), "known: auto, features, one-shot"),
         (lambda: small.infer_task(images, objective="X"), "known: H"),
         (lambda: small.infer_task(images, per="day"), "known: image, batch, first"),  # type: ignore[call-overload]
         (lambda: small.infer_task(images, speed=3), "unknown inference setting"),

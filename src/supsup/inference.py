@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -23,7 +23,8 @@ from supsup.objectives import Standing
 from supsup.query import Goal, can_be_captured, query
 from supsup.validation import check_fields, choice, names, optional, real, text, whole
 
-Method = Literal["one-shot", "binary", "gamma", "descent", "exhaustive"]
+Method = Literal["auto", "features", "one-shot", "binary", "gamma", "descent", "exhaustive"]
+_CHOOSING = ("auto", "features")  # methods that take no other settings
 _MOST_STEPS = 10_000  # of descent: a file may ask for any number
 Gradient = Callable[[Tensor | None, Tensor | None], Tensor]  # (decisions [n], α [k]; None: all) → −∂Obj/∂α [n, k]
 
@@ -35,7 +36,10 @@ class Inference:
     method      one-shot: one gradient decides. binary: halve the candidates until one is left. gamma: keep the best
                 fraction `gamma` each time (1/2 is binary, 1/k is one-shot). descent: gradient descent on α.
                 exhaustive: try every mask and take the lowest objective (k passes).
+                features: one pass without a mask, and statistics that every task left when it was learned.
+                auto: features, and the best few masks where they leave doubt (docs/inference.md).
     objective   "H" entropy, "G" superfluous outputs only (needs more outputs than classes), "M" minus the maximum.
+                For exhaustive also "energy" and "mixture", calibrated for each task (`objectives.CALIBRATED`).
     layers      which weights' gradients count: "all" as in the paper, "first", "last", or names of weights.
     coordinates for one-shot: rank the tasks from so many numbers of the gradient alone, those largest in size, and
                 decide exactly among the best few. None: all of them. A few thousand are enough for thousands of tasks.
@@ -53,7 +57,7 @@ class Inference:
         check_fields(
             self,
             method=choice(*get_args(Method)),
-            objective=choice(*objectives.OBJECTIVES),
+            objective=choice(*objectives.OBJECTIVES, *objectives.CALIBRATED),
             layers=_layers,
             gamma=real(above=0, below=1),
             steps=whole(1, _MOST_STEPS),
@@ -62,6 +66,31 @@ class Inference:
         )
         if self.coordinates is not None and self.method != "one-shot":
             raise SupSupError(f"coordinates goes with method 'one-shot', not {self.method!r}; leave one of them out")
+        if self.objective in objectives.CALIBRATED and self.method != "exhaustive":
+            raise SupSupError(
+                f"objective {self.objective!r} compares masks one by one: it goes with method 'exhaustive', not "
+                f"{self.method!r}"
+            )
+
+        if self.method in _CHOOSING and replace(self, method="one-shot") != Inference():
+            raise SupSupError(
+                f"method {self.method!r} takes no other settings; leave them out, or name the method they are for"
+            )
+
+    def told(self, **settings: Any) -> Inference:
+        """With other settings; where they come without a method to one that takes none, they are for One-Shot.
+
+        "energy" and "mixture" are for exhaustive.
+        """
+        if "method" not in settings and settings and self.method in _CHOOSING:
+            calibrated = settings.get("objective") in objectives.CALIBRATED
+            return Inference(**{"method": "exhaustive" if calibrated else "one-shot"} | settings)
+        return Inference(**settings) if settings.get("method") in _CHOOSING else replace(self, **settings)
+
+    @property
+    def needs_traces(self) -> bool:
+        """Whether tasks are found by what they left when they were learned."""
+        return self.method in _CHOOSING or self.objective in objectives.CALIBRATED
 
 
 def _layers(value: Any, name: str) -> str | tuple[str, ...]:
@@ -69,14 +98,19 @@ def _layers(value: Any, name: str) -> str | tuple[str, ...]:
     return text(value, name) if isinstance(value, str) else tuple(names(value, name))
 
 
+AUTO = Inference("auto")  # how `SupSup` infers when nobody says how
+
+
 class Decision(NamedTuple):
     """The index of a mask for each decision [r], and how it stands out among the candidates.
 
     standing  None: there is one candidate only; a tensor: NaN, it was not looked at
+    way       how it was found
     """
 
     chosen: Tensor
     standing: Standing | Tensor | None = None
+    way: str = ""
 
 
 class View(NamedTuple):
@@ -186,7 +220,7 @@ def one_shot(
         return answer(x)
 
     def packed(images: Tensor) -> Tensor:
-        index, standing = answer(images)
+        index, standing, _ = answer(images)
         assert isinstance(standing, Standing)
         return torch.stack([index.double(), *(number.double() for number in standing[:3])])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, overload
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from supsup import checks, progress
 from supsup.allocation import Allocation
-from supsup.asking.asking import Asking, image_by_image
+from supsup.asking.asking import Asking, check_refused, image_by_image
 from supsup.checks import Array
 from supsup.cluster.driving import learn_on
 from supsup.cluster.workers import Executor
@@ -27,7 +26,7 @@ from supsup.errors import SupSupError
 from supsup.file.convert import check_notes
 from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
-from supsup.inference import Inference
+from supsup.inference import AUTO, Inference
 from supsup.kernels.graphs import WAITING
 from supsup.learning import Learning, train_together
 from supsup.observing import Observer
@@ -38,7 +37,7 @@ from supsup.tasks import Extras, Facts
 from supsup.training import Fitting, Recipe
 from supsup.validation import choice, given, plain_tensor
 
-_PARTS = ("state", "net", "bank", "device", "_learning", "_observer", "_asking")  # of every model
+_PARTS = ("state", "net", "bank", "device", "_learning", "_observer", "asking")  # of every model
 
 
 class SupSup:
@@ -79,7 +78,7 @@ class SupSup:
     ) -> None:
         settings = Settings(
             Fitting() if recipe is None else given(recipe, Recipe, "recipe", Fitting),
-            checks.setting(inference, Inference, "inference"),
+            AUTO if inference is None else given(inference, Inference, "inference"),
             checks.setting(allocation, Allocation, "allocation"),
         )
         frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head)
@@ -94,7 +93,7 @@ class SupSup:
 
     def _take_state(self, state: ModelState) -> None:
         self.state, self.net, self.bank, self.device = state, state.net, state.bank, state.net.device
-        self._learning, self._observer, self._asking = Learning(state), Observer(state), Asking(state)
+        self._learning, self._observer, self.asking = Learning(state), Observer(state), Asking(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         added = {name: value for name, value in vars(self).items() if name not in _PARTS}
@@ -236,6 +235,7 @@ class SupSup:
         among: Sequence[str] | None = None,
         inference: Inference | None = None,
         outputs: Outputs = "classes",
+        unknown: bool | float = False,
     ) -> Prediction:
         """A label for every image, with the task known or inferred for each image on its own.
 
@@ -243,11 +243,14 @@ class SupSup:
         among      where the task is not known: only these come into question (all by default)
         inference  how to infer, in place of the model's own setting
         outputs    "all": also those that stand for no class may answer, as the paper grades
+        unknown    True: images may be of no task, with label −1 and None for names; about 5 % of images of known tasks
+                   are refused that way, or the share that is given
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
         check_outputs(outputs, "outputs")
+        refused = check_refused(unknown)
         with self._waiting(), self._reading():
-            return self._asking.predict(x, task, among, how, outputs)
+            return self.asking.predict(x, task, among, how, outputs, refused)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -267,18 +270,18 @@ class SupSup:
         """
         choice("image", "batch", "first")(per, "per")
         try:
-            settings = replace(self.inference, **how)
+            settings = self.inference.told(**how)
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
         decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
         with self._waiting(), self._reading():
-            inferred = self._asking.infer(x, among, settings, decisions)
+            inferred = self.asking.infer(x, among, settings, decisions)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         with self._waiting(), self._reading():
-            return self._asking.infer(x, among, self.inference, lambda batches: batches, leading=2)
+            return self.asking.infer(x, among, self.inference, lambda batches: batches, leading=2)
 
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.

@@ -1,7 +1,8 @@
 """What task inference minimises: functions of the outputs that the right mask makes small.
 
 Each takes outputs [..., s] and the number of real classes, and returns one value per image. `OBJECTIVES` are the
-paper's, for gradients; `LEVELS` are the same as values to compare one mask's outputs with another's.
+paper's, for gradients; `LEVELS` are the same as values to compare one mask's outputs with another's; `CALIBRATED` are
+compared after each task's mean and deviation on its own images were taken out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from supsup.errors import SupSupError
 
 Objective = Callable[[Tensor, int], Tensor]
+_ENERGY = 0.3  # its share in the mixture
 _FEW = 3  # candidates, of which none stands out by deviations
 
 
@@ -44,8 +46,20 @@ def negative_maximum(outputs: Tensor, classes: int) -> Tensor:
     return -outputs.softmax(-1).amax(-1)
 
 
+def negative_energy(outputs: Tensor, classes: int) -> Tensor:
+    """Minus logsumexp of the outputs of a task's own classes."""
+    return -outputs[..., :classes].logsumexp(-1)
+
+
+def negative_mixture(outputs: Tensor, classes: int) -> Tensor:
+    """Minus (the log-probability of the label among a task's own classes + 0.3 · their logsumexp)."""
+    own = outputs[..., :classes]
+    return (1 - _ENERGY) * own.logsumexp(-1) - own.amax(-1)
+
+
 OBJECTIVES: dict[str, Objective] = {"H": entropy, "G": superfluous, "M": negative_maximum}
 LEVELS: dict[str, Objective] = {**OBJECTIVES, "G": superfluous_share}
+CALIBRATED: dict[str, Objective] = {"energy": negative_energy, "mixture": negative_mixture}
 
 
 def gradient(name: str, outputs: Tensor, classes: int) -> Tensor:

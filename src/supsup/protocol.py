@@ -6,9 +6,9 @@ Grading knows nothing else of them but the protocols after it, for what only som
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ class Prediction:
                    does not have; empty where a learner does not say
     standing       how far the inferred task stands out; None where it was given or there is one only
     facts          of the tasks in `tasks`, by name
+    way            how the task was found: "given", "the only task", or by which method
+    unknown        which images are of no task that is known [images], where that was asked: their label is −1, their
+                   task and their name None; None where it was not asked
     """
 
     labels: Tensor
@@ -42,6 +45,8 @@ class Prediction:
     probabilities: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     standing: Standing | Tensor | None = None
     facts: Mapping[str, Facts] = field(default_factory=dict)
+    way: str = ""
+    unknown: Tensor | None = None
 
     @classmethod
     def of(
@@ -50,16 +55,26 @@ class Prediction:
         tasks: list[str],
         facts: Mapping[str, Facts],
         standing: Standing | Tensor | None = None,
+        way: str = "",
     ) -> Prediction:
         """The most probable class of each image."""
         confidence, labels = probabilities.max(-1)
-        return cls(labels, tasks, confidence, probabilities, standing, facts)
+        return cls(labels, tasks, confidence, probabilities, standing, facts, way)
+
+    def without(self, unknown: Tensor) -> Prediction:
+        """The same, but that these images [images] are of no task that is known."""
+        named: list[Any] = [None if none else task for task, none in zip(self.tasks, unknown.tolist())]
+        return replace(self, labels=self.labels.masked_fill(unknown, -1), tasks=named, unknown=unknown)
 
     @cached_property
     def names(self) -> list[Label]:
-        """What the user calls the class of each image."""
+        """What the user calls the class of each image; None where it is of no known task."""
         none = Facts()
-        return [self.facts.get(task, none).called(label) for task, label in zip(self.tasks, self.labels.tolist())]
+        called: list[Any] = [
+            None if task is None else self.facts.get(task, none).called(label)
+            for task, label in zip(self.tasks, self.labels.tolist())
+        ]
+        return called
 
     @cached_property
     def task_confidence(self) -> Tensor:

@@ -26,6 +26,7 @@ from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
+from supsup.finding import Trace
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference
 from supsup.switching import SwitchedNets
@@ -203,18 +204,21 @@ class ModelState:
         statistics: Mapping[str, Tensor],
         image_shape: tuple[int, ...],
         facts: Mapping[str, Facts] | None = None,
+        traces: Mapping[str, Trace] | None = None,
     ) -> None:
         """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …].
 
-        facts  what a task has of its own beside its mask, by name, for those that have some
+        facts   what a task has of its own beside its mask, by name, for those that have some
+        traces  what tasks are found by, for those that leave some
         """
         for name, count in classes.items():
             check_name(name)
             check_classes(name, count, least=0)  # a task that is observed has none at first
         learned_at = now()
-        own = facts or {}
+        own, left = facts or {}, traces or {}
         tasks = self.tasks.adding(
-            LearnedTask(name, count, learned_at, facts=own.get(name, NO_FACTS)) for name, count in classes.items()
+            LearnedTask(name, count, learned_at, facts=own.get(name, NO_FACTS), trace=left.get(name))
+            for name, count in classes.items()
         )
         masks = self.bank.adding(packed, statistics)
         with self.lock.writing():

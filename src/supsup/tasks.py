@@ -14,11 +14,13 @@ from supsup.data.inputs import Inputs, key_of
 from supsup.data.labels import Label, Names
 from supsup.data.self_labels import TURNS
 from supsup.errors import SupSupError, printable
+from supsup.finding import Trace
 from supsup.validation import shown
 
 Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
 STATISTICS = "statistics/"  # before the names of a task's statistics in a file, among its extras
 EXAMPLES = "examples"  # among the extras: a few small images of the task, uint8, for whoever looks at it
+TRACE = "supsup/trace/"  # before the names of what it is found by
 _NAMED = 5  # tasks that an error lists
 _LONGEST_NAME = 1000  # characters of a task's name
 MOST_CLASSES = 1 << 31
@@ -57,6 +59,7 @@ class LearnedTask:
 
     learned_at  UTC, as `now` writes it
     extras      tensors that the user keeps with the task
+    trace       what it is found by, where it was learned for that
     """
 
     name: str
@@ -64,6 +67,7 @@ class LearnedTask:
     learned_at: str
     extras: dict[str, Tensor] = field(default_factory=dict)
     facts: Facts = NO_FACTS
+    trace: Trace | None = None
 
     @property
     def used_outputs(self) -> int:
@@ -99,6 +103,11 @@ class TaskTable:
     def __getitem__(self, name: str) -> LearnedTask:
         tasks, indices = self._rows
         return tasks[_index(indices, name)]
+
+    @property
+    def version(self) -> object:
+        """Another object after every change of which tasks there are."""
+        return self._rows[0]
 
     @property
     def names(self) -> list[str]:
@@ -266,10 +275,10 @@ def check_extras(tensors: object) -> None:
     if not isinstance(tensors, dict):
         raise SupSupError(f"the extras of a task are a dict of tensors by name, not {type(tensors).__name__}")
     for name, value in tensors.items():
-        if not isinstance(name, str) or not name or name == "__metadata__" or name.startswith(STATISTICS):
+        if not isinstance(name, str) or not name or name == "__metadata__" or name.startswith((STATISTICS, TRACE)):
             raise SupSupError(
                 f"extras cannot have the name {printable(repr(name))}: it must be text, not empty, neither "
-                f'"__metadata__" nor begin with "{STATISTICS}"'
+                f'"__metadata__" nor begin with "{STATISTICS}" or "{TRACE}"'
             )
         if name != name.encode(errors="replace").decode():
             raise SupSupError(f"the name {printable(repr(name))} of an extra is not text that can be written")

@@ -122,7 +122,7 @@ def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:
     for arguments, message in (
         (["--tasks", "0"], "no tasks"),
         (["--data", "cats"], "digits, mnist, fashion-mnist"),
-        (["--method", "guess"], "known: one-shot"),
+        (["--method", "guess"], "known: auto, features, one-shot"),
         (["--hopfield", "--unannounced"], "leave --unannounced out"),
         (["--net", "brain"], "lenet_300_100, fc_1024"),
         (["--stream", "shuffled"], "drawn, permuted, rotated, split"),

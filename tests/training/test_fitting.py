@@ -78,7 +78,7 @@ def _small(seed: int, classes: int, images: int = 300) -> Task:
 def test_the_best_round_is_kept_with_its_own_statistics() -> None:
     """A later round that answers fewer of the judging images must not replace it, nor its means and variances."""
     task = _small(3, 5, 400)
-    _, judge = fitting._Halves(0, 0.1).of(task.train)
+    _, judge = fitting.Halves(0, 0.1).of(task.train)
     x, y = judge.tensors()
     rights = []
     for rounds in (1, 3):
@@ -94,7 +94,7 @@ def test_rounds_end_when_nothing_is_wrong_or_two_were_no_better(monkeypatch: pyt
     monkeypatch.setattr(fitting, "_SHORTEST", 10)
     monkeypatch.setattr(fitting, "_EPOCHS", 1)
     net, task = FrozenNet(small_network(), 0, CPU), _small(0, 3)
-    _, judge = fitting._Halves(0, 0.1).of(task.train)
+    _, judge = fitting.Halves(0, 0.1).of(task.train)
     for answers, best, asked in (
         ([5, 9, 9, 8], 2, 4),
         ([5, 4, 5, 9], 1, 3),
@@ -122,24 +122,24 @@ def test_images_that_judge_are_a_share_of_every_class_and_not_trained_on() -> No
     images = torch.arange(len(labels)).float()[:, None]
     rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     for part in (Part(images, labels), Part(images, labels[rows], rows=rows)):
-        learned, judge = fitting._Halves(0, 0.1).of(part)
+        learned, judge = fitting.Halves(0, 0.1).of(part)
         assert judge.labels.bincount(minlength=3).tolist() == [20, 10, 0]
         numbers = torch.cat([learned.tensors()[0], judge.tensors()[0]]).flatten().long()
         assert sorted(numbers.tolist()) == list(range(len(labels)))
         for half in (learned, judge):
             assert torch.equal(labels[half.tensors()[0].flatten().long()], half.labels)
     many = Part(torch.zeros(60000, 1), torch.arange(60000) % 10)
-    assert len(fitting._Halves(0, 0.1).of(many)[1]) == 500
+    assert len(fitting.Halves(0, 0.1).of(many)[1]) == 500
     few = Part(torch.zeros(40, 1), torch.arange(40) % 4)
-    assert [len(half) for half in fitting._Halves(0, 0.1).of(few)] == [40, 40], "too few to do without any"
+    assert [len(half) for half in fitting.Halves(0, 0.1).of(few)] == [40, 40], "too few to do without any"
     alphabet = Part(torch.zeros(480, 1), torch.arange(480) % 24)
-    assert [len(half) for half in fitting._Halves(0, 0.1).of(alphabet)] == [480, 480], "each image of a class counts"
-    assert [len(half) for half in fitting._Halves(0, 0.0).of(many)] == [60000, 500]
+    assert [len(half) for half in fitting.Halves(0, 0.1).of(alphabet)] == [480, 480], "each image of a class counts"
+    assert [len(half) for half in fitting.Halves(0, 0.0).of(many)] == [60000, 500]
 
 
 def test_tasks_of_a_stream_share_what_is_held_back(stream: Stream) -> None:
     """On a GPU thousands of tasks with the same rows and labels are fed in one go."""
-    halves = fitting._Halves(0, 0.1)
+    halves = fitting.Halves(0, 0.1)
     (one, _), (other, _) = halves.of(stream[0].train), halves.of(stream[1].train)
     assert one.rows is other.rows
     assert one.labels is other.labels

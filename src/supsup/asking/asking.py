@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup import checks
+from supsup.asking.by_traces import ByTraces
 from supsup.asking.images import Images, images_for
 from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
@@ -18,7 +19,9 @@ from supsup.inference import Decision, Inference, View, decide
 from supsup.protocol import Outputs, Prediction
 from supsup.state import ModelState
 from supsup.tasks import Views
+from supsup.validation import real
 
+_REFUSED = 0.05
 Decisions = Callable[[Tensor], Tensor]  # from images [n, …] to the batches [r, b, …] that decide
 
 
@@ -27,23 +30,43 @@ def image_by_image(images: Tensor) -> Tensor:
     return images[:, None]
 
 
+def check_refused(unknown: Any) -> float | None:
+    """The share of images of known tasks that may be refused; None where no image may be of an unknown one."""
+    if isinstance(unknown, bool):
+        return _REFUSED if unknown else None
+    return real(0, below=1)(unknown, "unknown")
+
+
 class Asking:
     """Answers from a model's state, which the caller holds for reading."""
 
     def __init__(self, state: ModelState) -> None:
-        self.state = state
+        self.state, self._by_traces = state, ByTraces(state)
 
     def predict(
-        self, x: Any, task: str | None, among: Sequence[str] | None, how: Inference, outputs: Outputs
+        self,
+        x: Any,
+        task: str | None,
+        among: Sequence[str] | None,
+        how: Inference,
+        outputs: Outputs,
+        refused: float | None = None,
     ) -> Prediction:
-        """The answer to each image, with the task known or inferred for each on its own."""
+        """The answer to each image, with the task known or inferred for each on its own.
+
+        refused  the share of images of known tasks that may be taken for images of none; None: none is
+        """
         if task is not None:
             self.check_learned()
             index = self.state.tasks.index(task)
             own = self.state.tasks.at(index).facts
             images = self.images(x, [(own.inputs, [index])])
             probabilities = self._probabilities(images, index, None, outputs)
-            return Prediction.of(probabilities, [task] * len(images), {task: own})
+            given = Prediction.of(probabilities, [task] * len(images), {task: own}, way="given")
+            if refused is None:
+                return given
+            indices = torch.full((len(images),), index, device=self.state.net.device)
+            return given.without(self._by_traces.unfamiliar(images, indices, refused))
         members, views = self._candidates(among)
         images = self.images(x, views)
         decided = self._decide(images, members, views, how, image_by_image)
@@ -54,7 +77,8 @@ class Asking:
             probabilities = self._probabilities(images, present[0], None, outputs)
         else:
             probabilities = self._of_several(images, indices, present, outputs)
-        return Prediction.of(probabilities, self.names(indices), facts, decided.standing)
+        answer = Prediction.of(probabilities, self.names(indices), facts, decided.standing, decided.way)
+        return answer if refused is None else answer.without(self._by_traces.unfamiliar(images, indices, refused))
 
     def infer(
         self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
@@ -62,6 +86,16 @@ class Asking:
         """The name of the task that each decision falls on."""
         members, views = self._candidates(among)
         return self.names(self._decide(self.images(x, views, leading), members, views, how, decisions).chosen)
+
+    def likelihoods(self, images: Images, views: Views, members: list[int] | None) -> Tensor | None:
+        """log p(features | task) [n, tasks] of images, NaN for others; None where one of them has left no trace."""
+        candidates = list(range(len(self.state.tasks)) if members is None else dict.fromkeys(members))
+        if any(self.state.tasks.at(index).trace is None for index in candidates):
+            return None
+        shown = [View(image_by_image(images.seen(inputs)), indices) for inputs, indices in views]
+        found = torch.full((len(images), len(self.state.tasks)), torch.nan, device=self.state.net.device)
+        found[:, candidates] = self._by_traces.likelihoods(shown, members, candidates)
+        return found
 
     def images(self, x: Any, views: Views, leading: int = 1) -> Images:
         """What was handed in, for tasks of these kinds."""
@@ -92,7 +126,9 @@ class Asking:
         classes = max(task.classes if by_outputs else task.used_outputs for task in tasks)
         turned = {state.tasks.index(task.name): task.classes for task in tasks if by_outputs and task.facts.turned}
         shown = [View(decisions(images.seen(inputs)), indices) for inputs, indices in views]
-        return decide(state.net, state.bank, shown, members, classes, how, turned)
+        if how.needs_traces:
+            return self._by_traces.decide(shown, members, classes, how)
+        return decide(state.net, state.bank, shown, members, classes, how, turned)._replace(way=how.method)
 
     def _of_several(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
         """Probabilities of images of several tasks; a class that a task does not have is at 0."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from supsup.bank import Bank, pack_columns
 from supsup.bench.machine import Machine, once
+from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.switching import SwitchedNet
 
@@ -108,7 +109,7 @@ def with_random_masks(
     net: nn.Module, image: tuple[int, ...], tasks: int, density: float, device: torch.device
 ) -> SupSup:
     """A model with masks that were drawn, not learned."""
-    model = SupSup(net, device=device)
+    model = SupSup(net, inference=Inference("one-shot"), device=device)
     generator = torch.Generator(device).manual_seed(0)
 
     def mask(shape: torch.Size) -> Tensor:

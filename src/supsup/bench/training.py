@@ -14,6 +14,7 @@ from supsup.bench.machine import Machine, once, product_precision, seconds
 from supsup.data import Stream
 from supsup.evaluate import follow
 from supsup.frozen import FrozenNet
+from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.scores import initial_scores
 from supsup.training import MNIST, Job, MaskTraining, Recipe
@@ -86,14 +87,14 @@ def bench_training(
 
 def warmed_up(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device) -> SupSup:
     """A model that has learned a little, so that all that training compiles has been compiled."""
-    model = SupSup(net, recipe=replace(recipe, steps=3), device=device)
+    model = SupSup(net, recipe=replace(recipe, steps=3), inference=Inference("one-shot"), device=device)
     model.learn_many(stream[:2], show_progress=False)
     return model
 
 
 def learned(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device) -> tuple[SupSup, float]:
     """A model that has learned all tasks, and the seconds it took, data included."""
-    model = SupSup(net, recipe=recipe, device=device)
+    model = SupSup(net, recipe=recipe, inference=Inference("one-shot"), device=device)
     return model, once(lambda: model.learn_many(stream), device)
 
 
@@ -101,7 +102,7 @@ def bench_unannounced(
     net: nn.Module, stream: Stream, recipe: Recipe, machine: Machine, device: torch.device, stages: Sequence[int]
 ) -> tuple[UnannouncedMeasurement, SupSup]:
     """Learning a stream of which nobody says where a task begins, graded at the given stages; the floor is of steps."""
-    model = SupSup(net, recipe=recipe, device=device)
+    model = SupSup(net, recipe=recipe, inference=Inference("one-shot"), device=device)
     graded: list[Any] = []
     taken = once(lambda: graded.append(follow(model, stream, "NNs", stages=stages)), device)
     each, floor = taken / (len(stream) * recipe.steps), machine.floor(*work_per_step(model.net, stream, recipe))

@@ -7,7 +7,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +30,10 @@ _TOGETHER = 256  # inputs that are answered in one go
 _MISTAKES = 10  # that are listed
 
 Model = Annotated[Path, Argument(help="A model file.")]
-How = Annotated[Method, Option("--method", help="How the task is found; exhaustive tries every mask.")]
+How = Annotated[
+    Method | None,
+    Option("--method", help="How the task is found; by default in the model's own way."),
+]
 
 
 def predict(
@@ -43,7 +45,7 @@ def predict(
     label: Annotated[str | None, Option(help="A column of the table to leave out.")] = None,
     as_json: Annotated[bool, Option("--json", help="A JSON object on each line.")] = False,
     as_csv: Annotated[bool, Option("--csv", help="Comma-separated, with a line of names.")] = False,
-    method: How = "one-shot",
+    method: How = None,
     net: OwnNet = None,
     device: Device = "auto",
 ) -> None:
@@ -117,7 +119,7 @@ def evaluate(
     ] = False,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
-    method: How = "one-shot",
+    method: How = None,
     net: OwnNet = None,
     device: Device = "auto",
 ) -> None:
@@ -183,9 +185,10 @@ def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tup
     return counts
 
 
-def _loaded(model: Path, net: str | None, method: Method, device: str) -> SupSup:
+def _loaded(model: Path, net: str | None, method: Method | None, device: str) -> SupSup:
     learner = load(model, own_network(net, model), device=device)
     if not isinstance(learner, SupSup):
         raise SupSupError(f"{model} holds a {type(learner).__name__} model; this command takes a SupSup one")
-    learner.inference = replace(learner.inference, method=method)
+    if method is not None:
+        learner.inference = learner.inference.told(method=method)
     return learner

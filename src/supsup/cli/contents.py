@@ -20,7 +20,7 @@ from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND, read
 from supsup.learner import SupSup
-from supsup.tasks import EXAMPLES, Facts
+from supsup.tasks import EXAMPLES, TRACE, Facts
 
 _ACCURACY, _EXAMPLES = "held-back accuracy", "training examples"  # among a task's extras
 
@@ -53,6 +53,7 @@ class ModelContents:
 
     masks   bytes of all masks, the entropy bound and the paper's own count of them
     memory  bytes of the memory that holds all masks of a HopSupSup model
+    traces  tasks that left statistics to be found by; of so many `asked` images held back, so many tasks were `found`
     """
 
     kind: str
@@ -77,6 +78,9 @@ class ModelContents:
     papers_count: float | None = None
     extras: int | None = None
     memory: int | None = None
+    traces: int = 0
+    asked: int = 0
+    found: int = 0
     chosen_recipes: dict[str, int] = field(default_factory=dict)
 
 
@@ -141,6 +145,7 @@ def contents_of(model: ModelFile) -> ModelContents:
         recovery = {"rule": contents.rule, **asdict(contents.recovery)}
         return ModelContents(**about, tasks=len(contents.tasks), inference=recovery, memory=len(model.state()))
     masks, extras, named, raw, bound, paper = 0, 0, 0, 0, 0.0, 0.0
+    traces = asked = found = 0
     chosen: Counter[str] = Counter()
     for row in model.records():
         packed = row.decoded(header, model.reference).packed
@@ -149,6 +154,9 @@ def contents_of(model: ModelFile) -> ModelContents:
         paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
         facts = facts_of(row, header)
         named, raw = named + (facts.names is not None), raw + (facts.inputs is not None)
+        checked = extras_of(row).get(f"{TRACE}checked")
+        if checked is not None and checked.shape == (2,):
+            traces, asked, found = traces + 1, asked + int(checked[0]), found + int(checked[1])
         if facts.recipe is not None:
             chosen[recipe_in_words(facts.recipe)] += 1
     return ModelContents(
@@ -161,6 +169,9 @@ def contents_of(model: ModelFile) -> ModelContents:
         entropy_bound=bound,
         papers_count=paper,
         extras=extras,
+        traces=traces,
+        asked=asked,
+        found=found,
         chosen_recipes=dict(chosen.most_common()),
     )
 

@@ -38,7 +38,7 @@ def demo(
     batch_size: Annotated[int, Option(help="Images in a training batch.")] = _DEFAULT.batch_size,
     seed: Annotated[int, Option(help="Seed of weights, scores, batches and permutations.")] = _DEFAULT.seed,
     method: Annotated[
-        str, Option(help="Task inference: one-shot, binary, gamma, descent, exhaustive.")
+        str, Option(help="Task inference: auto, features, one-shot, binary, gamma, descent, exhaustive.")
     ] = _DEFAULT.method,
     objective: Annotated[str, Option(help="What inference minimises: H, G or M.")] = _DEFAULT.objective,
     layers: Annotated[str, Option(help="Layers whose gradient counts: all, first, last.")] = _DEFAULT.layers,

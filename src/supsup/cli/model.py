@@ -86,7 +86,7 @@ def _lines(model: ModelContents) -> dict[str, str]:
         "frozen weights" if memory else "masked weights": f"{model.weights:,} in {model.tensors} tensors, "
         f"seed {model.seed}",
         "memory": f"{model.memory:,} bytes, whatever the number of tasks" if memory else "",
-        "inference": ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None),
+        "inference": _way(model),
         "tasks": f"{model.tasks:,}"
         + (f", {model.named:,} with names of classes" if model.named else "")
         + (f", {model.raw:,} from raw inputs" if model.raw else ""),
@@ -95,11 +95,23 @@ def _lines(model: ModelContents) -> dict[str, str]:
         else f"{model.masks:,} bytes (entropy bound {model.entropy_bound:,.0f}, "
         f"the paper's count {model.papers_count:,.0f})",
         "extras": "" if memory else f"{model.extras:,} bytes",
+        "task found": f"in {100 * model.found / model.asked:.0f} % of {model.asked:,} images held back, when tasks "
+        "were learned"
+        if model.asked
+        else "",
         "chosen recipes": "; ".join(chosen),
         "notes": ", ".join(f"{key}: {value}" for key, value in model.notes.items()),
         "created": f"{model.created} by supsup {model.library}, format {model.format}",
         "file": f"{model.file_bytes:,} bytes",
     }
+
+
+def _way(model: ModelContents) -> str:
+    """How tasks are found."""
+    if model.inference.get("method") not in ("auto", "features"):
+        return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
+    some = "all" if model.traces == model.tasks else f"{model.traces:,} of {model.tasks:,}"
+    return f"{model.inference['method']}, by statistics of {some} tasks"
 
 
 def verify(file: File, json: Json = False) -> None:

@@ -27,10 +27,11 @@ from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask, TaskRecord
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
+from supsup.finding import Trace
 from supsup.frozen import FrozenNet
 from supsup.nets.imagenet import has_published_weights
 from supsup.nets.registry import Architecture, architecture_of
-from supsup.tasks import STATISTICS, Facts, LearnedTask, TaskTable, check_extras
+from supsup.tasks import STATISTICS, TRACE, Facts, LearnedTask, TaskTable, check_extras
 
 _BLOCK = 256  # tasks that are read together
 
@@ -231,7 +232,8 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
             f"the statistics of task {task.name!r} are not finite, so its training went wrong; "
             "forget it, and learn it again with a smaller learning rate"
         )
-    tensors = task.extras | statistics
+    trace = {} if task.trace is None else {TRACE + name: value for name, value in task.trace.tensors().items()}
+    tensors = task.extras | statistics | trace
     extras = to_bytes(tensors) if tensors else b""
     own = facts.to_text(task.facts, task.classes)
     extras = with_text(extras, facts.KEY, own) if own else extras
@@ -245,9 +247,9 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
         with explained(file.path):
             tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
-            own = facts_of(task, file.header)
-        extras = {name: value for name, value in tensors.items() if not name.startswith(STATISTICS)}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own))
+            own, trace = facts_of(task, file.header), _trace(task, tensors)
+        extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, TRACE))}
+        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own, trace))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):
@@ -271,6 +273,17 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
                 f"but in the file, for task {task!r}, {shapes[1]}"
             )
     return stored
+
+
+def _trace(task: PackedTask, tensors: Mapping[str, Tensor]) -> Trace | None:
+    """What a task is found by, among its tensors."""
+    stored = {name.removeprefix(TRACE): value for name, value in tensors.items() if name.startswith(TRACE)}
+    if not stored:
+        return None
+    try:
+        return Trace.from_tensors(stored, task.classes)
+    except SupSupError as error:
+        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
 
 
 def _check_shapes(shapes: dict[str, list[int]], header: Header) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from supsup.asking import Asking
-from supsup.inference import alpha_gradient, choose_layers
+from supsup.inference import Inference, alpha_gradient, choose_layers
 from supsup.learner import SupSup
 from supsup.objectives import LEVELS
 from supsup.query import Goal
@@ -33,13 +32,19 @@ class Scores:
 def scores(model: SupSup, inputs: object, candidates: list[str]) -> list[Scores]:
     """The scores of these tasks for each input of [n, …], as the first pass of inference has them.
 
-    −∂Obj/∂α at the mean of the masks; for "exhaustive" minus the objective under each mask.
+    −∂Obj/∂α at the mean of the masks; for "exhaustive" minus the objective under each mask; where tasks are found by
+    their features, the log-likelihood of those.
     """
-    how, tasks, bank = model.inference, model.state.tasks, model.bank
+    how, tasks, bank, asking = model.inference, model.state.tasks, model.bank, model.asking
     indices = tasks.indices(candidates)
     every = len(set(indices)) == len(bank)
     views = tasks.views(None if every else indices)
-    images, classes = Asking(model.state).images(inputs, views), tasks.most_classes(candidates)
+    images, classes = asking.images(inputs, views), tasks.most_classes(candidates)
+    if how.needs_traces:
+        likely = asking.likelihoods(images, views, None if every else indices)
+        if likely is not None:
+            return [_shown(row, candidates) for row in likely[:, indices].cpu().double()]
+        how = Inference()
     found = torch.zeros(len(images), len(bank), device=model.device)
     if how.method == "exhaustive":
         level = LEVELS[how.objective]

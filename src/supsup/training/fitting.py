@@ -87,7 +87,7 @@ def fit_masks(
 
     A mask depends on its own task and the seed, not on the tasks that it is trained with.
     """
-    halves = _Halves(net.seed, fitting.held_back)
+    halves = Halves(net.seed, fitting.held_back)
     at_once = _tasks_at_once(net)
     for start in range(0, len(tasks), at_once):
         some = tasks[start : start + at_once]
@@ -149,7 +149,7 @@ def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, self_labels: Se
     return _Fit(task, learned, judge, round_for(len(learned), net.pretrained, self_labels))
 
 
-class _Halves:
+class Halves:
     """The images of a part that are trained on and those that judge; parts with the same labels share the choice."""
 
     def __init__(self, seed: int, share: float) -> None:

@@ -12,6 +12,7 @@ from supsup import nets, progress
 from supsup.data import Stream
 from supsup.errors import SupSupError
 from supsup.evaluate import evaluate
+from supsup.inference import Inference
 from supsup.learner import SupSup, learn_together
 from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import SplitCifarExperiment
@@ -56,7 +57,7 @@ def new_model(experiment: SplitCifarExperiment, seed: int, environment: Environm
     training = experiment.training
     basic = replace(SPLIT_CIFAR100, budget=experiment.own.budget, transfer=training.transfer)
     recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
-    return SupSup(nets.gem_resnet18(5), seed, recipe=recipe, device=environment.device)
+    return SupSup(nets.gem_resnet18(5), seed, recipe=recipe, inference=Inference("one-shot"), device=environment.device)
 
 
 def _finished(

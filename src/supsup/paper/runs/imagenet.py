@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from supsup import data, nets
 from supsup.evaluate import evaluate
+from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import SplitImagenetExperiment
@@ -27,7 +28,9 @@ def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environme
         file = wanted.path(seed).with_suffix(".supsup")
         basic = replace(SPLIT_IMAGENET, budget=wanted.experiment.own.budget)
         recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
-        fresh = SupSup(nets.resnet50(classes), seed, recipe=recipe, device=environment.device)
+        fresh = SupSup(
+            nets.resnet50(classes), seed, recipe=recipe, inference=Inference("one-shot"), device=environment.device
+        )
         fresh.notes = {"data": source.name, "size": training.size}
         with living_in(file, fresh) as model:
             begin = environment.clock()

@@ -102,7 +102,11 @@ def _model(trial: Trial[SupSupExperiment] | Trial[UnannouncedExperiment], enviro
     an interrupted trial goes on at the task where it was."""
     training, seed = trial.experiment.training, trial.seeds[0]
     model = SupSup(
-        net_of(training), seed, recipe=replace(recipes.MNIST, steps=training.steps), device=environment.device
+        net_of(training),
+        seed,
+        recipe=replace(recipes.MNIST, steps=training.steps),
+        inference=Inference("one-shot"),
+        device=environment.device,
     )
     if environment.device.type != "cpu":
         yield model
@@ -117,7 +121,9 @@ def _model(trial: Trial[SupSupExperiment] | Trial[UnannouncedExperiment], enviro
 def _compile(model: SupSup, stream: Stream) -> None:
     """Make the kernels before the clock starts."""
     if model.device.type == "cuda":
-        other = SupSup(nets.FullyConnected(_widths(model)), recipe=model.recipe, device=model.device)
+        other = SupSup(
+            nets.FullyConnected(_widths(model)), recipe=model.recipe, inference=model.inference, device=model.device
+        )
         other.learn_many(stream[:2], show_progress=False)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from supsup import nets, progress
 from supsup.data import Stream
 from supsup.evaluate import evaluate
+from supsup.inference import Inference
 from supsup.learner import SupSup, learn_together
 from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import TransferSpeedExperiment
@@ -23,7 +24,13 @@ def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environme
     first = recipe_of(SPLIT_CIFAR100, training.batch_size, training.first_epochs, training.first_steps)
     later = recipe_of(SPLIT_CIFAR100, training.batch_size, training.epochs, training.steps)
     models = [
-        SupSup(nets.gem_resnet18(5), seed, recipe=replace(first, budget=budget), device=environment.device)
+        SupSup(
+            nets.gem_resnet18(5),
+            seed,
+            recipe=replace(first, budget=budget),
+            inference=Inference("one-shot"),
+            device=environment.device,
+        )
         for budget in training.budgets
     ]
     begin = environment.clock()

@@ -19,9 +19,7 @@ from supsup.objectives import Standing
 from supsup.state import ModelState
 
 _TRIED = 8  # masks for one decision at most
-_SCALE = (
-    0.5  # times the root of the number of features: the log-likelihood that weighs as a deviation of a mask's score
-)
+_SCALE = 0.5  # · √features: the log-likelihood that weighs as much as a deviation of a mask's score
 _LOWEST, _HIGHEST = -6.0, 3.0  # deviations of a mask's score that count
 _ASKED, _ENOUGH = 50, 0.6  # images at least that were asked about, and the share of them found that is no warning
 _FEW = 32  # tasks without traces of which each mask is tried

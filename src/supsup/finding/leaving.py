@@ -81,9 +81,12 @@ class Leaving:
 
 
 def _evenly(part: Part, most: int) -> Tensor:
-    """Positions of at most so many images of a part, fewer where they have to be read from disk."""
+    """Positions of at most so many images of a part, class after class, the same share of each.
+
+    Fewer where they have to be read from disk.
+    """
     most = most if part.in_memory else min(most, _STREAMED)
-    return torch.arange(0, len(part), -(-len(part) // most))
+    return part.labels.cpu().argsort(stable=True)[:: -(-len(part) // most)]
 
 
 def _spread(score: Tensor) -> Tensor:

@@ -1,0 +1,105 @@
+"""How often the task is found, by method, from one image: split digits of MNIST, and permutations of it.
+
+    python benchmarks/finding.py --data-dir DATA --out results/finding.json
+
+LeNet 300-100 with 100 outputs, recipes chosen by the model. "task right": the share of test images whose task is found;
+"class right": whose label is right too; "refused": the share of test images of known tasks that `unknown=True` refuses;
+"AUROC": the area under the shares refused of a task left out against those of the others, at 19 thresholds, in %.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supsup import Inference, SupSup, data, nets
+from supsup.data import Task
+from supsup.provenance import provenance
+
+WAYS = {
+    "auto": Inference("auto"),
+    "features": Inference("features"),
+    "every mask, energy": Inference("exhaustive", objective="energy"),
+    "every mask, mixture": Inference("exhaustive", objective="mixture"),
+    "every mask, H": Inference("exhaustive"),
+    "one-shot, H": Inference("one-shot"),
+}
+SHARES = [number / 20 for number in range(1, 20)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--images", type=int, default=1000, help="test images of each task")
+    parser.add_argument("--permutations", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    source = data.named("mnist", options.data_dir)
+    streams = {"split digits": data.split(source, 2)}
+    if options.permutations:
+        streams["permutations"] = data.permuted(source, options.permutations)
+    found: dict[str, Any] = {}
+    for name, stream in streams.items():
+        tasks = list(stream)
+        model = SupSup(nets.lenet_300_100(outputs=100), device="cpu")
+        model.learn_many(tasks)
+        found[name] = {"tasks": len(tasks), "ways": by_ways(model, tasks, options.images)}
+        if name == "split digits":
+            found[name] |= {"unknown": left_out(model, tasks, options.images)}
+    text = json.dumps({"figures": found, "made by": provenance(torch.device("cpu"))}, indent=1, default=str)
+    if options.out is not None:
+        options.out.write_text(text + "\n")
+    print(text)
+
+
+def by_ways(model: SupSup, tasks: list[Task], images: int) -> dict[str, dict[str, float]]:
+    parts = [task.test.batch(torch.arange(min(images, len(task.test)))) for task in tasks]
+    x, y = (torch.cat(values) for values in zip(*parts))
+    names = [task.name for task, (some, _) in zip(tasks, parts) for _ in range(len(some))]
+    rows = {}
+    for way, how in WAYS.items():
+        begin = time.perf_counter()
+        answer = model.predict(x, inference=how)
+        seconds = time.perf_counter() - begin
+        right = torch.tensor([one == other for one, other in zip(answer.tasks, names)])
+        rows[way] = {
+            "task right": percent(right),
+            "class right": percent(right & (answer.labels == y)),
+            "microseconds an image": round(1e6 * seconds / len(x)),
+        }
+    refused = model.predict(x, unknown=True).unknown
+    assert refused is not None
+    return rows | {"refused": {"of 5 %": percent(refused)}}
+
+
+def left_out(model: SupSup, tasks: list[Task], images: int) -> dict[str, dict[str, float]]:
+    """Images of one task among the others: a share is refused of theirs and of its own, at each threshold."""
+    rows = {}
+    for out in tasks:
+        others = [task for task in tasks if task is not out]
+        known = torch.cat([task.test.batch(torch.arange(images // len(others)))[0] for task in others])
+        strange = out.test.batch(torch.arange(min(images, len(out.test))))[0]
+        among = [task.name for task in others]
+        pairs = [[refusals(model, x, among, share) for x in (known, strange)] for share in SHARES]
+        points = torch.tensor([[0.0, 0.0], *pairs, [1.0, 1.0]])
+        area = torch.trapezoid(points[:, 1], points[:, 0])
+        at_five = torch.tensor(pairs[0])
+        rows[out.name] = {"AUROC": round(100 * float(area), 1), "refused at 5 %": round(100 * float(at_five[1]), 1)}
+    return rows
+
+
+def refusals(model: SupSup, x: torch.Tensor, among: list[str], share: float) -> float:
+    unknown = model.predict(x, among=among, inference=Inference("features"), unknown=share).unknown
+    assert unknown is not None
+    return float(unknown.float().mean())
+
+
+def percent(right: torch.Tensor) -> float:
+    return round(100 * float(right.float().mean()), 2)
+
+
+if __name__ == "__main__":
+    main()

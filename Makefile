@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test audit results clean
+.PHONY: demo test docs audit results clean
 
 demo: $(STAMP)
 	$(BIN)/supsup demo
@@ -13,6 +13,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -q --numprocesses auto --dist loadfile
+
+# The documentation site, in site/; a link that leads nowhere fails.
+docs: $(STAMP)
+	$(BIN)/mkdocs build
 
 # Every file is held to the hashes in the lock files (.ci/lock.py writes them). torch.lock knows several builds of torch:
 # one that lies at hand (pip's find-links) is taken first, since pip itself prefers the registry's, whose hash it knows
@@ -42,4 +46,4 @@ results: $(STAMP)
 	$(BIN)/python benchmarks/model_file.py
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site

@@ -1,5 +1,6 @@
 """The README says what the results say, and its code runs."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -32,6 +33,20 @@ def test_the_reproduction_is_that_of_the_results() -> None:
     assert all(mark in README for mark in markdown.README_MARKS)
     for path, plot in markdown.plots(summary).items():
         assert (ROOT / "results" / path).read_text() == plot, path
+
+
+def test_the_alphabets_are_those_of_the_results() -> None:
+    record = json.loads((ROOT / "results" / "omniglot-10-alphabets.json").read_text())
+    said = " ".join(README.partition("<!-- omniglot: ")[2].partition("<!-- /omniglot -->")[0].split())
+    letters = sum(task["classes"] for task in record["learned"].values())
+    size = sum(task["bytes"] for task in record["learned"].values()) / len(record["learned"])
+    assert f"Ten alphabets, {letters} letters, take {record['seconds of one core'] / 60:.1f} minutes" in said
+    assert f"{size / 1000:.0f} kB each" in said
+    tried, shot = record["exhaustive"]["all"], record["one-shot"]["all"]
+    assert f"{tried['task given, %']} % are answered right when the alphabet is given" in said
+    assert f"finds it for {tried['task found, %']} % of them" in said
+    assert f"for {shot['task found, %']} %, which is chance" in said
+    assert f"| 10 alphabets of Omniglot | {tried['task found, %']} % by trying every mask" in README
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

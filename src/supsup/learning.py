@@ -12,7 +12,7 @@ from supsup import progress
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Task
 from supsup.data.inputs import key_of
-from supsup.data.self_labels import TURNS
+from supsup.data.self_labels import TURNS, upright
 from supsup.errors import SupSupError
 from supsup.finding import Trace
 from supsup.finding.leaving import Leaving
@@ -93,25 +93,26 @@ class Learning:
             task.name: Facts(task.names, task.inputs, own, views)
             for task, own, views in zip(trained.tasks, chosen, turned)
         }
-        traces = self._traces(trained) if self.state.settings.inference.needs_traces else {}
+        traces = self._traces(trained, turned) if self.state.settings.inference.needs_traces else {}
         with uninterrupted():
             self.state.add(classes, trained.packed, trained.statistics, shape, facts, traces)
             self._earlier_scores = scores
             self.state.commit()
 
-    def _traces(self, trained: Trained) -> dict[str, Trace]:
+    def _traces(self, trained: Trained, turned: Sequence[bool]) -> dict[str, Trace]:
         """What these tasks will be found by."""
         net, recipe = self.state.net, self.state.settings.recipe
         halves = Halves(net.seed, recipe.held_back) if isinstance(recipe, Fitting) else None
         leaving = Leaving(net, trained.packed, trained.statistics)
         known = [(key_of(task.facts.inputs), task.trace) for task in self.state.tasks]
         found: dict[str, Trace] = {}
-        for index, task in enumerate(trained.tasks):
-            learned, judge = (task.train, task.train) if halves is None else halves.of(task.train)
-            held_back = None if learned is task.train else judge
+        for index, (task, in_rotations) in enumerate(zip(trained.tasks, turned)):
+            shown = upright(task.train)
+            learned, judge = (shown, shown) if halves is None else halves.of(shown)
+            held_back = None if learned is shown else judge
             kind = key_of(task.inputs)
             rivals = [trace for other, trace in known if trace is not None and other == kind]
-            trace = leaving.trace(index, learned, held_back, task.classes, rivals)
+            trace = leaving.trace(index, learned, held_back, task.classes, rivals, in_rotations)
             if trace is not None:
                 found[task.name] = trace
                 known.append((kind, trace))

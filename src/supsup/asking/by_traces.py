@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from supsup import objectives
 from supsup.asking.images import Images
+from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.finding import Trace
 from supsup.finding.features import features
@@ -151,10 +153,12 @@ class ByTraces:
         view = next((view for view in views if view.members is not None and index in view.members), views[0])
         x = view.x[rows]
         flat = x.flatten(0, 1)
-        outputs = [state.switched.run(state.bank, index, piece) for piece in state.net.pieces(flat)]
-        level = objectives.CALIBRATED[objective](
-            torch.cat(outputs), state.tasks.at(index).classes or len(outputs[0][0])
+        run, task = partial(state.switched.run, state.bank, index), state.tasks.at(index)
+        pieces = state.net.pieces(flat)
+        outputs = torch.cat(
+            [averaged(run, piece, task.classes) if task.facts.turned else run(piece) for piece in pieces]
         )
+        level = objectives.CALIBRATED[objective](outputs, task.classes or outputs.shape[1])
         return -level.view(x.shape[:2]).mean(1)
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from supsup.errors import SupSupError, printable
 from supsup.file import convert, copying
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.frozen import FrozenNet
+from supsup.inference import Inference
 from supsup.learning import Learning
 from supsup.state import ModelState
 from supsup.training import Fitting, Recipe, Trained
@@ -154,7 +155,7 @@ class _Driver:
 
 def _run(state: ModelState, workers: Workers, precision: torch.dtype | None) -> Run:
     """What every worker has to know; a model file without tasks says the most of it."""
-    header = replace(state.header(), notes={})
+    header = replace(state.header(), notes={}, inference=asdict(Inference()))  # tasks are found here, not there
 
     def save(path: Path) -> None:
         write_new(path, header)

@@ -40,7 +40,7 @@ class Group:
         opened = []
         for task in self.tasks:
             fields = {name: tensors[key] for name, key in task.tensors.items()}
-            part = Part(augmentation=task.augmentation, **fields)
+            part = Part(**fields, augmentation=task.augmentation)  # type: ignore[arg-type]
             opened.append(Task(task.name, part, part, task.classes))
         return opened
 

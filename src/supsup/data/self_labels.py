@@ -38,6 +38,15 @@ def turned(task: Task) -> Task:
     return replace(task, train=train)
 
 
+def upright(part: Part) -> Part:
+    """A part without the rotations that `turned` gave it."""
+    if not part.turned_classes:
+        return part
+    assert part.rows is not None
+    first = slice(len(part) // TURNS)
+    return replace(part, rows=part.rows[first], labels=part.labels[first], turned_classes=0)
+
+
 def check_turnable(task: Task, outputs: int) -> None:
     """An error unless a task's images can be turned and the network has an output for every rotation of a class."""
     part, sides = task.train, task.train.shape[-2:]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from supsup.bank import Bank
 from supsup.data import Part
+from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.finding.features import features
 from supsup.finding.gaussians import Gallery, Gaussians
@@ -31,19 +33,28 @@ class Leaving:
         self._switched = SwitchedNet(net, self._bank.spans)
 
     def trace(
-        self, index: int, learned: Part, judge: Part | None, classes: int, rivals: Sequence[Trace]
+        self,
+        index: int,
+        learned: Part,
+        judge: Part | None,
+        classes: int,
+        rivals: Sequence[Trace],
+        turned: bool = False,
     ) -> Trace | None:
         """The trace of a task: Gaussians from images learned, scores from those that judge.
 
+        turned  the task was learned in all rotations, and is answered so
         judge  images held back; None: there are none, so Gaussians of one half of the images judge the other half
         None where the network without a mask gives no numbers to compute with.
         """
         try:
-            return self._made(index, learned, judge, classes, rivals[-_RIVALS:])
+            return self._made(index, learned, judge, classes, rivals[-_RIVALS:], turned)
         except SupSupError:
             return None
 
-    def _made(self, index: int, learned: Part, judge: Part | None, classes: int, rivals: Sequence[Trace]) -> Trace:
+    def _made(
+        self, index: int, learned: Part, judge: Part | None, classes: int, rivals: Sequence[Trace], turned: bool
+    ) -> Trace:
         positions = _evenly(learned, _LEARNED)
         seen, labels = self._run(learned, positions, self._features)
         gaussians = judging = Gaussians.of(seen, labels, classes)
@@ -54,7 +65,8 @@ class Leaving:
         else:
             asked = _evenly(judge, _JUDGING)
         judged, _ = self._run(judge, asked, self._features)
-        outputs, _ = self._run(judge, asked, lambda x: self._switched.run(self._bank, index, x))
+        answer = partial(self._switched.run, self._bank, index)
+        outputs, _ = self._run(judge, asked, (lambda x: averaged(answer, x, classes)) if turned else answer)
         gallery = Gallery([judging, *(r.gaussians for r in rivals if r.features == seen.shape[1])], self.net.device)
         likelihoods = gallery.likelihoods(judged)
         scores = {"likelihood": likelihoods[:, 0]}

@@ -197,7 +197,9 @@ class SupSup:
         callback   hears of the training between steps; what it raises stops it, and nothing is learned
         """
         with self.state.changing:
-            made = checks.task_of(data, task, self._expectations(), label=label, layout=layout, normalise=normalise)
+            made = checks.task_of(
+                data, task, self._learning.expectations(), label=label, layout=layout, normalise=normalise
+            )
             checked = checks.task_to_learn(made, task, self.state.tasks)
             checks.task_fits(checked, self.net, self.image_shape, self.recipe.self_labels is not None)
             self._observer.write_back()
@@ -221,7 +223,7 @@ class SupSup:
                  has the tasks in the order in which they are finished
         """
         with self.state.changing:
-            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._expectations())
+            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._learning.expectations())
             self._observer.write_back()
             learn = self._learning.learn if cluster is None else partial(learn_on, cluster, self._learning)
             learn(tasks, precision=precision, show_progress=show_progress)
@@ -379,13 +381,6 @@ class SupSup:
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
         return WAITING.reading()
 
-    def _expectations(self) -> checks.Expectations:
-        """What has to be known to make tasks of raw data for this model."""
-        net, shape, tasks = self.net, self.image_shape, self.state.tasks
-        learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
-        turned, run = self.recipe.self_labels is not None, partial(net.run, weights=net.weights)
-        return checks.Expectations(run, net.module, self.device, learned, turned=turned)
-
 
 def load(
     path: AnyPath, net: nn.Module | None = None, *, in_place: bool = False, device: str | torch.device = "auto"
@@ -402,5 +397,5 @@ def load(
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
     """Several models on one frozen network learn a task, each with its own recipe; in one go where they allow it."""
     for model in models:
-        checks.stream_to_learn([task], model.state.tasks, model.net, model._expectations())
+        checks.stream_to_learn([task], model.state.tasks, model.net, model._learning.expectations())
     train_together([model._learning for model in models], task, advance)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from supsup import progress
+from supsup import checks, progress
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Task
 from supsup.data.inputs import key_of
@@ -51,6 +52,13 @@ class Learning:
         ):
             for trained, recipes in groups:
                 self.add(trained, recipes)
+
+    def expectations(self) -> checks.Expectations:
+        """What has to be known to make tasks of raw data for this model."""
+        net, shape, tasks = self.state.net, self.state.image_shape, self.state.tasks
+        learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
+        turned, run = self.state.settings.recipe.self_labels is not None, partial(net.run, weights=net.weights)
+        return checks.Expectations(run, net.module, net.device, learned, turned=turned)
 
     def _trained(
         self, tasks: Sequence[Task], precision: torch.dtype | None, advance: progress.Advance

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from supsup.errors import SupSupError
 from supsup.kernels.replays import Replays
 
 Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
@@ -61,6 +62,7 @@ class Bank:
             start = stop
         self._bytes = start
         self._blocks: list[Tensor] = []
+        self._mapped = 0  # of the blocks, the first: read from the disk as they are needed, never changed
         self._count = 0
         self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # how many masks have each bit
         self.version = object()
@@ -72,9 +74,26 @@ class Bank:
         return self._count
 
     @property
+    def length(self) -> int:
+        """Bytes of one mask."""
+        return self._bytes
+
+    @property
     def memory(self) -> int:
         """Bytes held, the running sum and statistics included."""
-        return sum(b.numel() for b in self._blocks) + 4 * (self._sum.numel() + self._statistics.numel())
+        return sum(b.numel() for b in self._blocks[self._mapped :]) + 4 * (self._sum.numel() + self._statistics.numel())
+
+    def map_block(self, packed: Tensor, kept: Tensor, statistics: Mapping[str, Tensor]) -> None:
+        """More masks [bytes, tasks] that stay where they are, on the disk; `kept` is how many have each bit.
+
+        Only before others are added.
+        """
+        assert len(self._blocks) == self._mapped
+        more = [self._statistics, torch.cat([self._statistics.new_empty(packed.shape[1], 0), *_flat(statistics)], 1)]
+        self._changed()
+        self._statistics, self._sum = torch.cat(more), self._sum + kept
+        self._blocks, self._mapped = [*self._blocks, packed], self._mapped + 1
+        self._count += packed.shape[1]
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
         """One more mask, with its statistics if it has any, at index len(bank)."""
@@ -96,12 +115,12 @@ class Bank:
         blocks = list(self._blocks)
         unused = sum(block.shape[1] for block in blocks) - self._count
         if unused < columns.shape[1]:
-            if len(blocks) == _BLOCKS:
-                blocks = [torch.cat(blocks, 1)]
+            if len(blocks) == self._mapped + _BLOCKS:
+                blocks = [*blocks[: self._mapped], torch.cat(blocks[self._mapped :], 1)]
             width = max(columns.shape[1] - unused, min(_BLOCK, max(_FIRST, self._count)))
             blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
         total = self._sum.clone()
-        _tally(total, columns, sign=1)
+        tally(total, columns, sign=1)
         start = 0
         for block in blocks:
             first = max(0, self._count - start)
@@ -123,6 +142,7 @@ class Bank:
 
     def replacing(self, index: int, mask: Mapping[str, Tensor]) -> Change:
         """`replace`, prepared."""
+        self._check_in_memory(index)
         column, bits = self.column(index), self._flat_bits(mask)
         row = self._statistics[index].clone()
         for name, value in self._by_name(row).items():
@@ -145,8 +165,9 @@ class Bank:
 
     def removing(self, index: int) -> Change:
         """`remove`, prepared: moving the masks takes no memory any more."""
+        self._check_in_memory(index)
         total = self._sum.clone()
-        _tally(total, self.column(index)[:, None], sign=-1)
+        tally(total, self.column(index)[:, None], sign=-1)
         kept = torch.cat([self._statistics[:index], self._statistics[index + 1 :]])
         full = sum(block.shape[1] for block in self._blocks[:-1])
         blocks = self._blocks[:-1] if self._count - 1 <= full else self._blocks
@@ -272,6 +293,10 @@ class Bank:
         starts = {name: 8 * start for name, (start, _) in self.spans.items()}
         return {name: flat[starts[name] :][: shape.numel()].view(shape) for name, shape in self.shapes.items()}
 
+    def _check_in_memory(self, index: int) -> None:
+        if index < sum(block.shape[1] for block in self._blocks[: self._mapped]):
+            raise SupSupError('masks on the disk do not change: to forget or observe, load with masks="memory"')
+
     def _changed(self) -> None:
         """Let go of what was made from the masks as they were."""
         self.version = object()
@@ -289,6 +314,10 @@ class Bank:
             elif len(here):
                 yield here, block[:, here - start]
             start += block.shape[1]
+
+
+def _flat(statistics: Mapping[str, Tensor]) -> list[Tensor]:
+    return [values.flatten(1).to(torch.float32) for values in statistics.values()]
 
 
 def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:
@@ -328,7 +357,7 @@ def _move_up(block: Tensor, index: int, following: Tensor | None, buffer: Tensor
         block[:, -1].copy_(following)
 
 
-def _tally(total: Tensor, columns: Tensor, sign: int) -> None:
+def tally(total: Tensor, columns: Tensor, sign: int) -> None:
     """Add the masks in these columns to a sum of masks, or take them away."""
     step = max(1, _TALLIED // max(1, columns.shape[1]))
     for start in range(0, columns.shape[0], step):

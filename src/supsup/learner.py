@@ -217,10 +217,7 @@ class SupSup:
         """Learn every task of a stream, many at once; nothing is learned if one of them is not in order.
 
         An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
-        on a GPU (for fully connected networks) and float32 elsewhere.
-
-        cluster  who trains: "local:4" processes, the address of a Ray cluster, or an executor with `submit`; the model
-                 has the tasks in the order in which they are finished
+        on a GPU (for fully connected networks) and float32 elsewhere. `cluster` says who trains (docs/cluster.md).
         """
         with self.state.changing:
             tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._learning.expectations())
@@ -383,15 +380,20 @@ class SupSup:
 
 
 def load(
-    path: AnyPath, net: nn.Module | None = None, *, in_place: bool = False, device: str | torch.device = "auto"
+    path: AnyPath,
+    net: nn.Module | None = None,
+    *,
+    in_place: bool = False,
+    masks: Literal["memory", "disk"] = "memory",
+    device: str | torch.device = "auto",
 ) -> SupSup:
     """The model in a file, every mask checked.
 
     net       your own module, where the model was not built from `supsup.nets`
-    in_place  stay with the file: each task is committed to it the moment it is learned or forgotten. One model at a
-              time may do that; use it in a `with` block or call `close`.
+    in_place  each task is committed to the file the moment it is learned or forgotten; use `with` or call `close`
+    masks     "disk": they stay there, and a search reads them through the page cache (docs/model-file.md)
     """
-    return SupSup.from_state(ModelState.load(path, net, device, in_place=in_place))
+    return SupSup.from_state(ModelState.load(path, net, device, in_place=in_place, masks=masks))
 
 
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:

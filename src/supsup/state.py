@@ -23,6 +23,7 @@ from supsup.devices import resolve
 from supsup.errors import SupSupError, printable
 from supsup.file import convert, copying
 from supsup.file.format import Header
+from supsup.file.masks import MaskFolder
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
@@ -33,7 +34,7 @@ from supsup.switching import SwitchedNets
 from supsup.tasks import NO_FACTS, Facts, LearnedTask, TaskTable, check_classes, check_name, now
 from supsup.training.fitting import Fitting
 from supsup.training.recipe import MNIST, Recipe
-from supsup.validation import given
+from supsup.validation import choice, given
 
 T = TypeVar("T")
 _NAMED = 5  # tasks that a summary lists
@@ -107,14 +108,21 @@ class ModelState:
 
     @classmethod
     def load(
-        cls, path: AnyPath, net: nn.Module | None, device: str | torch.device, *, in_place: bool = False
+        cls,
+        path: AnyPath,
+        net: nn.Module | None,
+        device: str | torch.device,
+        *,
+        in_place: bool = False,
+        masks: str = "memory",
     ) -> ModelState:
         """The model in a file; with `in_place` it goes on living there."""
+        choice("memory", "disk")(masks, "masks")
         file = None
         try:
             with uninterrupted():
                 file = ModelFile(path, write=in_place)
-            state = cls.from_file(file, net, device)
+            state = cls.from_file(file, net, device, masks)
             with uninterrupted():
                 if in_place:
                     state.file = file
@@ -128,7 +136,9 @@ class ModelState:
             raise
 
     @classmethod
-    def from_file(cls, file: ModelFile, net: nn.Module | None, device: str | torch.device) -> Self:
+    def from_file(
+        cls, file: ModelFile, net: nn.Module | None, device: str | torch.device, masks: str = "memory"
+    ) -> Self:
         """What lies in a file, every mask checked; `net` is needed where it was not built from `supsup.nets`."""
         header = file.header
         with explained(file.path):
@@ -144,12 +154,25 @@ class ModelState:
             convert.check_weights(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = convert.image_shape_of(header)
-        for block in convert.blocks(file, frozen):
+        if masks == "disk":
+            state._map_masks(file)
+        for block in convert.blocks(file, frozen, len(state.tasks)):
             with explained(file.path), convert.settings_of_a_file():
                 _check_recipes(block.tasks)
             state.bank.add_packed(block.packed, block.statistics)
             state.tasks.adding(block.tasks, saved=True)()
         return state
+
+    def _map_masks(self, file: ModelFile) -> None:
+        """The masks of a file as far as whole blocks of them can be read from the disk."""
+        if self.net.device.type != "cpu":
+            raise SupSupError('masks on the disk are searched by the CPU: load(path, masks="disk", device="cpu")')
+        folder = MaskFolder(file.path, self.bank.length)
+        for block, mapped in convert.mapped_blocks(file, self.net, folder):
+            with explained(file.path), convert.settings_of_a_file():
+                _check_recipes(block.tasks)
+            self.bank.map_block(mapped.packed, mapped.kept, block.statistics)
+            self.tasks.adding(block.tasks, saved=True)()
 
     def to(self, device: torch.device) -> ModelState:
         """A copy on a device that lives in no file."""

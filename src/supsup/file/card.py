@@ -6,6 +6,7 @@ It lies in the metadata of the safetensors bytes that hold the task's extras; wh
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 from supsup.errors import Damaged
@@ -69,10 +70,16 @@ def _parts(extras: bytes) -> tuple[dict[str, Any], bytes]:
     if not extras:
         return {}, b""
     end = _LENGTH + int.from_bytes(extras[:_LENGTH], "little")
+    return _header(extras[_LENGTH:end]), extras[end:]
+
+
+@lru_cache(maxsize=16)
+def _header(content: bytes) -> dict[str, Any]:
+    """The header of safetensors bytes, not to be changed; that of one task is mostly that of the next."""
     try:
-        header = json.loads(extras[_LENGTH:end])
+        header = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"its extras cannot be read ({error})") from error
     if not isinstance(header, dict):
         raise Damaged("its extras cannot be read (no header of safetensors)")
-    return header, extras[end:]
+    return header

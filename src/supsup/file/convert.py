@@ -25,6 +25,7 @@ from supsup.file import facts, limits
 from supsup.file.card import holds_tensors, text_of, with_text
 from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask, TaskRecord
+from supsup.file.masks import MappedBlock, MaskFolder
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
 from supsup.finding import Trace
@@ -177,10 +178,19 @@ def packed_tasks(tasks: TaskTable, bank: Bank) -> Iterator[PackedTask]:
             index += 1
 
 
-def blocks(file: ModelFile, net: FrozenNet) -> Iterator[Block]:
-    """Every task of a file, checked, on the network's device; none is to be trusted before the last has come."""
+def mapped_blocks(file: ModelFile, net: FrozenNet, folder: MaskFolder) -> Iterator[tuple[Block, MappedBlock]]:
+    """The tasks whose masks are read from the disk as they are needed: as many as there are whole blocks of."""
+    records = file.records_without_masks()
+    for number, mapped in enumerate(folder.blocks(file, records)):
+        some = records[number * folder.width : (number + 1) * folder.width]
+        none = np.empty(0, np.uint8)
+        yield _block([PackedTask(r.name, r.classes, none, r.created, r.extras) for r in some], file, net), mapped
+
+
+def blocks(file: ModelFile, net: FrozenNet, first: int = 0) -> Iterator[Block]:
+    """Every task of a file from an index on, checked, on the network's device; trust none before the last has come."""
     waiting: list[PackedTask] = []
-    for task in file.tasks():
+    for task in file.tasks() if not first else file.tasks_from(file.position(first)):
         waiting.append(task)
         if len(waiting) == _BLOCK:
             yield _block(waiting, file, net)

@@ -28,7 +28,7 @@ from supsup.tasks import MOST_CLASSES
 
 FORMATS = {"SupSup": 1, "HopSupSup": 2}  # by kind of model
 APPLICATION_ID = 0x53555053  # "SUPS"
-_MOST_POSITION = 1 << 62
+MOST_POSITION = 1 << 62
 COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
 _MODEL = "(id INTEGER PRIMARY KEY, header TEXT NOT NULL, tasks BLOB NOT NULL, checksum BLOB NOT NULL)"
 SCHEMA = (
@@ -167,7 +167,7 @@ class TaskRecord:
         if not all(isinstance(value, kind) for value, kind in zip(values, types, strict=True)):
             raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type)")
         record = cls(*values)
-        if not 0 <= record.position < _MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
+        if not 0 <= record.position < MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
             raise Damaged(f"task {printable(repr(record.name))} is damaged (a number is out of range)")
         return record
 
@@ -291,7 +291,7 @@ def read_index(connection: sqlite3.Connection, header: Header, digest: bytes) ->
             )
         position, name, checksum, stored = values
         memory.add(stored)
-        if not last < position < _MOST_POSITION:
+        if not last < position < MOST_POSITION:
             raise Damaged(f"task {printable(repr(name))} is damaged (its position is out of order)")
         last = position
         index[name] = (position, checksum)

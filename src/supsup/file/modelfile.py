@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Self
 
 from supsup.errors import Damaged, SupSupError, printable
-from supsup.file import codec, journal, limits
+from supsup.file import blocks, codec, journal, limits
 from supsup.file.format import (
     COLUMNS,
+    MOST_POSITION,
     Header,
     PackedTask,
     TaskRecord,
@@ -109,6 +110,35 @@ class ModelFile:
                 task = record.decoded(self.header, self.reference)
             yield task
 
+    def position(self, index: int) -> int:
+        """Where the task with an index lies; beyond the last there is nothing."""
+        positions = [position for position, _ in self._known_index().values()]
+        return positions[index] if index < len(positions) else positions[-1] + 1
+
+    def records_without_masks(self) -> list[TaskRecord]:
+        """All but the masks of every task, in order; none is missing, but only with its mask can one be checked."""
+        with self._reading() as digest:
+            columns = COLUMNS.removesuffix("mask") + "x''"
+            rows = self._connection.execute(f"SELECT {columns} FROM tasks ORDER BY position")
+            records = [TaskRecord.of(values) for values in rows]
+            check_complete((record.checksum for record in records), digest)
+        return records
+
+    def records_between(self, first: int, last: int = MOST_POSITION) -> Iterator[TaskRecord]:
+        """The tasks at some positions as they lie in the file, in order."""
+        with self._reading():
+            rows = f"SELECT {COLUMNS} FROM tasks WHERE position BETWEEN ? AND ? ORDER BY position"
+            yield from map(TaskRecord.of, self._connection.execute(rows, (first, last)))
+
+    def tasks_from(self, first: int) -> Iterator[PackedTask]:
+        """The tasks from a position on, checked, in order."""
+        return map(self.decoded, self.records_between(first))
+
+    def decoded(self, record: TaskRecord) -> PackedTask:
+        """A task of this file, checked."""
+        with explained(self.path):
+            return record.decoded(self.header, self.reference)
+
     def state(self) -> bytes:
         """The tensors of a model that keeps all its tasks together, as safetensors bytes, checked."""
         with self._reading():
@@ -143,6 +173,7 @@ class ModelFile:
             )
         position, _ = index.pop(name)
         independent = [] if self.reference is None or name not in self._members else self._coded_alone()
+        blocks.discard(self.path)
         with self._writing(header or self.header, index):
             self._connection.execute("DELETE FROM tasks WHERE position = ?", (position,))
             if independent:
@@ -282,6 +313,7 @@ def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), s
                 _write(part, header, tasks, state)
             if target.exists():
                 shutil.copymode(target, part)
+                blocks.discard(target)
             os.replace(part, target)
             _sync(target.parent)
         except OSError as error:

@@ -1,0 +1,119 @@
+"""Masks that stay on the disk: the answers are those of masks in memory."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from supsup import Recipe, SupSup, SupSupError, data, load, nets
+from supsup.data import Stream
+from supsup.file import masks
+
+WIDTH = 8
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of eight tasks."""
+    monkeypatch.setattr(masks, "_WIDEST", WIDTH)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Stream:
+    return data.permuted(data.digits(), tasks=20, seed=0)
+
+
+@pytest.fixture(scope="module")
+def learned(tasks: Stream, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two whole blocks and three tasks more; tests copy it."""
+    model = SupSup(nets.FullyConnected((784, 30, 20)), seed=1, recipe=Recipe(steps=8), device="cpu")
+    model.learn_many(tasks[: 2 * WIDTH + 3])
+    path = tmp_path_factory.mktemp("masks") / "model.supsup"
+    model.save(path)
+    return path
+
+
+@pytest.fixture
+def file(learned: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "model.supsup"
+    path.write_bytes(learned.read_bytes())
+    return path
+
+
+def same(one: SupSup, other: SupSup, x: torch.Tensor) -> bool:
+    answers = [model.predict(x) for model in (one, other)]
+    weighted = [model.infer_task(x, method="binary", per="batch") for model in (one, other)]
+    return (
+        one.tasks == other.tasks
+        and all(torch.equal(one.bank.packed(i), other.bank.packed(i)) for i in range(len(one.bank)))
+        and all(torch.equal(one.bank.mean()[name], value) for name, value in other.bank.mean().items())
+        and torch.equal(answers[0].labels, answers[1].labels)
+        and answers[0].tasks == answers[1].tasks
+        and torch.equal(answers[0].confidence, answers[1].confidence)
+        and weighted[0] == weighted[1]
+    )
+
+
+def test_answers_are_those_of_masks_in_memory(file: Path, tasks: Stream) -> None:
+    x = tasks[5].test.batch(torch.arange(30))[0]
+    memory = load(file, device="cpu")
+    for _ in range(2):  # the blocks are made, then found
+        disk = load(file, masks="disk", device="cpu")
+        assert same(disk, memory, x)
+        assert disk.bank.memory < memory.bank.memory
+    assert len(list(file.with_name(file.name + "-masks").iterdir())) == 2
+
+
+def test_learning_goes_on(file: Path, tasks: Stream) -> None:
+    with load(file, masks="disk", in_place=True, device="cpu") as model:
+        model.learn_many(tasks[2 * WIDTH + 3 :])
+    assert same(
+        load(file, masks="disk", device="cpu"), load(file, device="cpu"), tasks[19].test.batch(torch.arange(9))[0]
+    )
+
+
+def test_a_forgotten_task_leaves_no_bits_behind(file: Path, tasks: Stream) -> None:
+    x = tasks[5].test.batch(torch.arange(9))[0]
+    disk = load(file, masks="disk", device="cpu")
+    with pytest.raises(SupSupError, match='masks="memory"'):
+        disk.forget(disk.tasks[0])
+    assert disk.tasks[0] == "permutation-0"
+    with load(file, in_place=True, device="cpu") as model:
+        model.forget("permutation-0")
+        assert not file.with_name(file.name + "-masks").exists()
+    assert same(load(file, masks="disk", device="cpu"), load(file, device="cpu"), x)
+
+
+@pytest.mark.parametrize("damage", ["short", "another", "sums"])
+def test_a_block_that_does_not_fit_is_made_anew(file: Path, tasks: Stream, damage: str) -> None:
+    load(file, masks="disk", device="cpu")
+    first, second = sorted(file.with_name(file.name + "-masks").iterdir())
+    if damage == "short":
+        first.write_bytes(first.read_bytes()[:-1000])
+    elif damage == "another":
+        first.write_bytes(second.read_bytes())
+    else:
+        content = bytearray(first.read_bytes())
+        content[-5] ^= 1
+        first.write_bytes(content)
+    x = tasks[5].test.batch(torch.arange(9))[0]
+    assert same(load(file, masks="disk", device="cpu"), load(file, device="cpu"), x)
+
+
+def test_statistics_come_along(split: Stream, convolutional: nn.Module, tmp_path: Path) -> None:
+    model = SupSup(convolutional, recipe=Recipe("adam", 1e-2, 2, 16), device="cpu")
+    model.learn(split[0])
+    for number in range(WIDTH):
+        packed, statistics = model.bank.packed(0)[:, None], model.bank.statistics(0)
+        more = {name: value[None] + number for name, value in statistics.items()}
+        assert model.image_shape is not None
+        model.state.add({f"copy-{number}": 2}, packed, more, model.image_shape)
+    model.save(tmp_path / "model")
+    disk = load(tmp_path / "model", convolutional, masks="disk", device="cpu")
+    assert all(torch.equal(disk.bank.flat_statistics(i), model.bank.flat_statistics(i)) for i in range(WIDTH + 1))
+
+
+def test_a_word_that_is_no_place_is_refused(file: Path) -> None:
+    with pytest.raises(SupSupError, match="masks"):
+        load(file, masks="cloud", device="cpu")  # type: ignore[arg-type]

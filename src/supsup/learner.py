@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, Self, overload
 
@@ -27,7 +26,6 @@ from supsup.file.convert import check_notes
 from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
 from supsup.inference import AUTO, Inference
-from supsup.kernels.graphs import WAITING
 from supsup.learning import Learning, train_together
 from supsup.observing import Observer
 from supsup.progress import Callback
@@ -248,7 +246,7 @@ class SupSup:
         how = self.inference if inference is None else given(inference, Inference, "inference")
         check_outputs(outputs, "outputs")
         refused = check_refused(unknown)
-        with self._waiting(), self._reading():
+        with self.asking.waiting(), self._reading():
             return self.asking.predict(x, task, among, how, outputs, refused)
 
     @overload
@@ -273,13 +271,13 @@ class SupSup:
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
         decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
-        with self._waiting(), self._reading():
+        with self.asking.waiting(), self._reading():
             inferred = self.asking.infer(x, among, settings, decisions)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
-        with self._waiting(), self._reading():
+        with self.asking.waiting(), self._reading():
             return self.asking.infer(x, among, self.inference, lambda batches: batches, leading=2)
 
     def observe(self, x: Array, y: Array) -> str | None:
@@ -369,14 +367,6 @@ class SupSup:
         if self._observer.changed and not lock.held:
             self._observer.write_back()
         return lock.reading()
-
-    def _waiting(self) -> AbstractContextManager[object]:
-        """While it lasts, answers may wait for a GPU."""
-        if self.device.type != "cuda":
-            return nullcontext()
-        if torch.cuda._is_in_bad_fork():
-            raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
-        return WAITING.reading()
 
 
 def load(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from supsup.asking.images import Images, images_for
 from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.inference import Decision, Inference, View, decide
+from supsup.kernels.graphs import WAITING
 from supsup.protocol import Outputs, Prediction
 from supsup.state import ModelState
 from supsup.tasks import Views
@@ -96,6 +98,14 @@ class Asking:
         found = torch.full((len(images), len(self.state.tasks)), torch.nan, device=self.state.net.device)
         found[:, candidates] = self._by_traces.likelihoods(shown, members, candidates)
         return found
+
+    def waiting(self) -> AbstractContextManager[object]:
+        """While it lasts, answers may wait for a GPU."""
+        if self.state.net.device.type != "cuda":
+            return nullcontext()
+        if torch.cuda._is_in_bad_fork():
+            raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
+        return WAITING.reading()
 
     def images(self, x: Any, views: Views, leading: int = 1) -> Images:
         """What was handed in, for tasks of these kinds."""

@@ -60,3 +60,29 @@ def test_the_table_of_unannounced_tasks_is_that_of_the_results() -> None:
             first = f"| {row['masks']} | {new:.3f}–{most:.3f} | {low:.2f}–{high:.2f} "
             (new, *_, most), (low, *_, high) = row["new"]["deviations"], row["known"]["deviations"]
             assert f"{first}| {new:.1f}–{most:.1f} | {low:.1f}–{high:.1f} |" in page
+
+
+def test_the_figures_on_scale_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m benchmarks.scale` puts them right."""
+    root = Path(__file__).parents[1]
+    monkeypatch.syspath_prepend(str(root))
+    scale = importlib.import_module("benchmarks.scale")
+    found, page = json.loads((root / "results" / "bench" / "scale.json").read_text()), (root / "docs" / "scale.md")
+    assert scale.with_tables(page.read_text(), found) == page.read_text()
+    rates = scale.rates_measured()
+    assert found["rates"]["driver"] == rates.driver
+    assert [scale.costs(row["tasks"], rates) for row in found["costs"]] == found["costs"]
+    assert scale.rows(rates)[:1] == found["rows"][:1]
+
+
+def test_a_simulated_cluster_is_as_fast_as_its_parts_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are made with it: GPUs that are never waited for, one commit after the other, and groups that are lost."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    scale = importlib.import_module("benchmarks.scale")
+    assert scale.simulated(40, 4, 8.0, 0.0, scale.CALM, 0) == (80.0, 0)
+    seconds, _ = scale.simulated(40, 4, 8.0, 4.0, scale.CALM, 0)  # four GPUs make two groups while one is committed
+    assert 160 <= seconds <= 172
+    dying = scale.Conditions(hours=1 / 60, repair=30)
+    seconds, lost = scale.simulated(400, 4, 8.0, 0.0, dying, 0)
+    assert lost > 20
+    assert seconds > 800 + 30 * lost / 4

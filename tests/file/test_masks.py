@@ -1,5 +1,8 @@
 """Masks that stay on the disk: the answers are those of masks in memory."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,3 +120,49 @@ def test_statistics_come_along(split: Stream, convolutional: nn.Module, tmp_path
 def test_a_word_that_is_no_place_is_refused(file: Path) -> None:
     with pytest.raises(SupSupError, match="masks"):
         load(file, masks="cloud", device="cpu")  # type: ignore[arg-type]
+
+
+_LIMITED = """
+import resource, sys
+import torch
+from supsup import load
+
+def data_segment():
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
+    return 1024 * int(line.split()[1])
+
+small, large, masks, more = *sys.argv[1:4], int(sys.argv[4])
+image = torch.rand(1, 784, generator=torch.Generator().manual_seed(0))
+load(small, masks="disk", device="cpu").predict(image)  # compiles
+resource.setrlimit(resource.RLIMIT_DATA, (data_segment() + more,) * 2)
+print(*load(large, masks=masks, device="cpu").predict(image).tasks)
+"""
+
+
+def _random(path: Path, tasks: int) -> SupSup:
+    """A model file with random masks of 157 kB."""
+    model = SupSup(nets.FullyConnected((784, 1600, 16)), device="cpu")
+    masks = torch.randint(0, 256, (model.bank.length, tasks), dtype=torch.uint8, generator=torch.Generator())
+    model.state.add({f"task-{number}": 10 for number in range(tasks)}, masks, {}, (784,))
+    model.save(path)
+    return model
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is limited as on Linux")
+def test_a_model_larger_than_the_memory_answers(tmp_path: Path) -> None:
+    """A process that may take less memory than the masks have bytes."""
+    limit = 160 << 20
+    _random(tmp_path / "small", 8)
+    model = _random(tmp_path / "large", 1500)
+    assert (tmp_path / "large").stat().st_size > 1.4 * limit
+    image = torch.rand(1, 784, generator=torch.Generator().manual_seed(0))
+
+    def answered(masks: str) -> subprocess.CompletedProcess[str]:
+        arguments = [tmp_path / "small", tmp_path / "large", masks, str(limit)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+        command = [sys.executable, "-c", _LIMITED, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    disk = answered("disk")
+    assert disk.stdout.split() == model.predict(image).tasks, disk.stderr
+    assert answered("memory").returncode != 0

@@ -12,7 +12,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -195,7 +195,7 @@ class TaskRecord:
         return task
 
     def values(self) -> tuple[Any, ...]:
-        return astuple(self)
+        return tuple(vars(self).values())
 
 
 def create(connection: sqlite3.Connection, version: int = 1) -> None:

@@ -26,9 +26,8 @@ def features(net: FrozenNet, x: Tensor) -> Tensor:
 
 def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
     seen, out = _seen(net, x)
-    if any(
-        len(x) in value.shape[1:] for value in seen.values()
-    ):  # images may lie along another dimension: ask for more
+    unclear = any(len(x) in value.shape[1:] for value in seen.values())  # images may lie along another dimension
+    if unclear:
         seen, out = _seen(net, torch.cat([x, x[-1:]]))
     found = [_few(seen[name][: len(x)]) for name in ("first", "last") if name in seen] or [_few(out[: len(x)])]
     numbers = torch.cat(found, 1)

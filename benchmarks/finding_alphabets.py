@@ -2,10 +2,10 @@
 
     python -m benchmarks.finding_alphabets --data-dir DATA --out results/finding-alphabets.json
 
-28 × 28 pixels from 0 to 1, the same for all alphabets; drawers 1 to 15 to learn from, 16 to 20 to test on. "task right":
-the share of test images whose alphabet is found, from 1, 4 and 16 images of it; "class right": whose character is right
-too, from one image, with the task unknown. "unknown": images of the last ten alphabets among the other forty, as in
-`benchmarks/finding.py`.
+28 × 28 pixels from 0 to 1, the same for all alphabets; drawers 1 to 15 to learn from, 16 to 20 to test on. "task
+right": the share of test images whose alphabet is found, from 1, 4 and 16 images of it; "class right": whose
+character is right too, from one image, with the task unknown. "unknown": images of the last ten alphabets among the
+other forty, as in `benchmarks/finding.py`.
 """
 
 from __future__ import annotations

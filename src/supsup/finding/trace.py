@@ -1,7 +1,8 @@
 """`Trace`: what a task leaves behind so that it is found again, as it lies in memory and in a model file.
 
-A few KB of statistics. None that an answer is made of depends on another task, so that forgetting one leaves the others as
-if it had never been learned; `checked` alone, which only a warning is from, was counted among the tasks of then.
+A few KB of statistics. None that an answer is made of depends on another task: after one is forgotten the others are
+found as if it had never been learned. `checked` alone, which only a warning is from, was counted among the tasks of
+then.
 """
 
 from __future__ import annotations

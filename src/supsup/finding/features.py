@@ -25,6 +25,19 @@ def features(net: FrozenNet, x: Tensor) -> Tensor:
 
 
 def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
+    seen, out = _seen(net, x)
+    unclear = any(len(x) in value.shape[1:] for value in seen.values())  # images may lie along another dimension
+    if unclear:
+        seen, out = _seen(net, torch.cat([x, x[-1:]]))
+    found = [_few(seen[name][: len(x)]) for name in ("first", "last") if name in seen] or [_few(out[: len(x)])]
+    numbers = torch.cat(found, 1)
+    if not bool(numbers.isfinite().all()):
+        raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
+    return numbers
+
+
+def _seen(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """What leaves the first layer and enters the last, where that has a row for each image; the outputs."""
     seen: dict[str, Tensor] = {}
     owners = [name.rpartition(".")[0] for name in net.weights]
 
@@ -43,11 +56,7 @@ def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
         finally:
             for hook in hooks:
                 hook.remove()
-    found = [_few(seen[name]) for name in ("first", "last") if name in seen] or [_few(out)]
-    numbers = torch.cat(found, 1)
-    if not bool(numbers.isfinite().all()):
-        raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
-    return numbers
+    return seen, out
 
 
 def _take(seen: dict[str, Tensor], name: str, values: tuple[Any, ...], images: int) -> None:

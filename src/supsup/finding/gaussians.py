@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from supsup.errors import SupSupError
+
 _OWN = 24  # vectors of a task whose classes have directions of their own, with their means
 _SHARED = 8  # directions that the classes of a task share where they are many
 _IMAGES = 4  # for each direction at least
@@ -95,6 +97,11 @@ class Gallery:
         """log p(features | task) [n, tasks], all classes of a task equally frequent."""
         found = features.new_empty(len(features), self._tasks)
         for indices, stack in self._groups:
+            if stack.features != features.shape[1]:
+                raise SupSupError(
+                    f"tasks were learned with {stack.features} features of an image, and this network has "
+                    f"{features.shape[1]}: they are of another network. Give the task, or learn the tasks again"
+                )
             at_once = max(1, _AT_ONCE // stack.width)
             found[:, indices] = torch.cat([stack.likelihoods(piece) for piece in features.split(at_once)])
         return found
@@ -105,7 +112,7 @@ class _Stack:
 
     def __init__(self, tasks: Sequence[Gaussians], device: torch.device) -> None:
         means, directions, variances, rest = (torch.stack(values).to(device) for values in zip(*tasks))
-        tasks_count, self._classes, features = means.shape
+        tasks_count, self._classes, self.features = means.shape
         self._shape = tasks_count, directions.shape[1], directions.shape[2]
         self.width = tasks_count * self._classes * max(1, directions.shape[2])
         self._vectors = torch.cat([means.flatten(0, 1), directions.flatten(0, 2)])
@@ -113,7 +120,7 @@ class _Stack:
         every = directions.expand(-1, self._classes, -1, -1)  # a task's own classes, or one for all of them
         self._along = torch.einsum("tcd,tcrd->tcr", means, every)
         self._precision, self._rest = variances.reciprocal(), rest
-        volume = variances.log().sum(-1) + (features - directions.shape[2]) * rest.log()
+        volume = variances.log().sum(-1) + (self.features - directions.shape[2]) * rest.log()
         self._constant = -0.5 * volume.expand(-1, self._classes) - math.log(self._classes)
 
     def likelihoods(self, x: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """`Trace`: what a task leaves behind so that it is found again, as it lies in memory and in a model file.
 
-A few KB of statistics. None of them depends on another task, so forgetting one leaves no sign in the others.
+A few KB of statistics. None that an answer is made of depends on another task: after one is forgotten the others are
+found as if it had never been learned. `checked` alone, which only a warning is from, was counted among the tasks of
+then.
 """
 
 from __future__ import annotations

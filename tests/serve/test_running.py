@@ -53,6 +53,19 @@ def test_ctrl_c_ends_it_in_order(path: Path, shapes: Any) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_the_method_that_is_asked_for_finds_the_tasks(path: Path, shapes: Any) -> None:
+    image = shapes.drawn("box", 31)
+    with command(path, "--read-only", "--method", "exhaustive") as (_, url), httpx.Client(base_url=url) as client:
+        said = client.post("/predict", files={"image": shapes.png(image)}).json()["answers"][0]
+    model = supsup.load(path, device="cpu")
+    usual = model.predict(image[None])
+    model.inference = replace(model.inference, method="exhaustive")
+    answer = model.predict(image[None])
+    assert (said["task"], said["name"]) == (answer.tasks[0], answer.names[0])
+    assert abs(said["task_confidence"] - float(answer.task_confidence[0])) < 1e-5
+    assert abs(said["task_confidence"] - float(usual.task_confidence[0])) > 1e-3
+
+
 def test_sigterm_stops_the_job_that_runs_and_keeps_what_is_learned(path: Path, shapes: Any) -> None:
     with supsup.load(path, in_place=True, device="cpu") as model:
         model.recipe = replace(model.observed_recipe, steps=1_000_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from typer import Argument, Option
 
 from supsup.cli.talking import interruptible, say, shown
 from supsup.errors import SupSupError
+from supsup.inference import Method
 
 
 def serve(
@@ -29,6 +31,12 @@ def serve(
         bool, Option("--read-only", help="Answer only: the file is opened for reading and not locked.")
     ] = False,
     together: Annotated[int, Option(help="The most images that are answered in one batch.")] = 256,
+    method: Annotated[
+        Method | None,
+        Option(
+            help="How the task is found, from now on; by default in the model's own way. exhaustive tries every mask."
+        ),
+    ] = None,
     net: Annotated[
         str | None, Option(help="module:function, if the model was learned on a network of your own.")
     ] = None,
@@ -53,6 +61,8 @@ def serve(
     listening = bound(settings)
     with interruptible("nothing was served"), listening:
         served = Served.open(model, own_network(net, model), read_only=read_only, device=device)
+        if method is not None:
+            served.model.inference = replace(served.model.inference, method=method)
         facts = served.facts()
 
         def ready() -> None:

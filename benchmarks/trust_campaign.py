@@ -135,7 +135,7 @@ def mutations(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Ite
     while figures.done < chosen.first + chosen.count:
         what, kind, expect = mutating.mutated(place / "model.supsup", figures.done)
         shown: AbstractContextManager[Any] = (
-            nullcontext() if figures.done % 8 == 0 else patch.object(commands, "Console", Unseen)
+            nullcontext() if figures.done % 8 == 0 else patch.object(commands, "show", unseen)
         )
         with shown:
             verdict = judge.judged(place / "model.supsup", expect, kind, right, in_place=figures.done % 4 == 0)
@@ -150,11 +150,8 @@ def mutations(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Ite
         yield chosen.first + chosen.count
 
 
-class Unseen:
+def unseen(table: object) -> None:
     """In place of the terminal's tables, which take longer to draw than a file takes to read."""
-
-    def print(self, table: object) -> None:
-        pass
 
 
 def threads(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Iterator[int]:

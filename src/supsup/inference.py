@@ -82,10 +82,11 @@ class Inference:
 
         "energy" and "mixture" are for exhaustive.
         """
+        method, objective = (str(settings.get(name)) for name in ("method", "objective"))
         if "method" not in settings and settings and self.method in _CHOOSING:
-            calibrated = settings.get("objective") in objectives.CALIBRATED
+            calibrated = objective in objectives.CALIBRATED
             return Inference(**{"method": "exhaustive" if calibrated else "one-shot"} | settings)
-        return Inference(**settings) if settings.get("method") in _CHOOSING else replace(self, **settings)
+        return Inference(**settings) if method in _CHOOSING else replace(self, **settings)
 
     @property
     def needs_traces(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from supsup import Recipe, SupSup, SupSupError, nets
+from supsup import Inference, Recipe, SupSup, SupSupError, nets
 from supsup.file.card import card, card_of, holds_tensors, with_card
 from supsup.file.modelfile import ModelFile
 
@@ -52,7 +52,7 @@ def test_none_and_nonsense() -> None:
 
 
 def test_every_record_has_one_and_it_is_small(tmp_path: Path) -> None:
-    model = SupSup(nets.lenet_300_100(outputs=100), seed=5, recipe=Recipe(steps=1), device="cpu")
+    model = SupSup(nets.lenet_300_100(outputs=100), seed=5, recipe=Recipe(steps=1), inference=Inference(), device="cpu")
     model.learn((torch.randn(8, 784), torch.arange(8)), task="a", normalise=False)
     model.save(tmp_path / "m")
     with ModelFile(tmp_path / "m") as file:

@@ -82,7 +82,8 @@ class Inference:
 
         "energy" and "mixture" are for exhaustive.
         """
-        method, objective = (str(settings.get(name)) for name in ("method", "objective"))
+        given = {name: value for name, value in settings.items() if isinstance(value, str)}
+        method, objective = given.get("method"), given.get("objective")
         if "method" not in settings and settings and self.method in _CHOOSING:
             calibrated = objective in objectives.CALIBRATED
             return Inference(**{"method": "exhaustive" if calibrated else "one-shot"} | settings)

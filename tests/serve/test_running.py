@@ -53,6 +53,19 @@ def test_ctrl_c_ends_it_in_order(path: Path, shapes: Any) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_several_serve_one_file_from_the_disk(path: Path, shapes: Any) -> None:
+    options, image = ("--read-only", "--masks", "disk"), shapes.png(shapes.drawn("box", 31))
+    with supsup.load(path, in_place=True, device="cpu") as model:  # enough for a block
+        packed, shape = model.bank.packed(0)[:, None], model.image_shape
+        assert shape is not None
+        model.state.add({f"copy-{number}": 2 for number in range(4096)}, packed.expand(-1, 4096), {}, shape)
+        model.save()
+    with command(path, *options) as (_, one), command(path, *options) as (_, two):
+        answers = [httpx.post(f"{url}/predict", files={"image": image}).json()["answers"] for url in (one, two)]
+    assert answers[0] == answers[1]
+    assert path.with_name(f"{path.name}-masks").is_dir()
+
+
 def test_sigterm_stops_the_job_that_runs_and_keeps_what_is_learned(path: Path, shapes: Any) -> None:
     with supsup.load(path, in_place=True, device="cpu") as model:
         model.recipe = replace(model.observed_recipe, steps=1_000_000)

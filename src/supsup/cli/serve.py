@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -28,6 +28,10 @@ def serve(
     read_only: Annotated[
         bool, Option("--read-only", help="Answer only: the file is opened for reading and not locked.")
     ] = False,
+    masks: Annotated[
+        Literal["memory", "disk"],
+        Option(help="Where masks are kept; servers of one file share those on the disk (with --device cpu)."),
+    ] = "memory",
     together: Annotated[int, Option(help="The most images that are answered in one batch.")] = 256,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
@@ -48,7 +52,7 @@ def serve(
     settings = Settings(host=host, port=port, token=token, read_only=read_only, together=together)
     listening = bound(settings)
     with interruptible("nothing was served"), listening:
-        served = Served.open(model, read_only=read_only, device=device)
+        served = Served.open(model, read_only=read_only, masks=masks, device=device)
         facts = served.facts()
 
         def ready() -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 import supsup
+from supsup import Inference
 from supsup.cli import main
 from supsup.errors import SupSupError
 from supsup.file.repair import verify
@@ -59,11 +59,24 @@ def test_the_method_that_is_asked_for_finds_the_tasks(path: Path, shapes: Any) -
         said = client.post("/predict", files={"image": shapes.png(image)}).json()["answers"][0]
     model = supsup.load(path, device="cpu")
     usual = model.predict(image[None])
-    model.inference = replace(model.inference, method="exhaustive")
+    model.inference = Inference("exhaustive")
     answer = model.predict(image[None])
     assert (said["task"], said["name"]) == (answer.tasks[0], answer.names[0])
     assert abs(said["task_confidence"] - float(answer.task_confidence[0])) < 1e-5
     assert abs(said["task_confidence"] - float(usual.task_confidence[0])) > 1e-3
+
+
+def test_several_serve_one_file_from_the_disk(path: Path, shapes: Any) -> None:
+    options, image = ("--read-only", "--masks", "disk"), shapes.png(shapes.drawn("box", 31))
+    with supsup.load(path, in_place=True, device="cpu") as model:  # enough for a block
+        packed, shape = model.bank.packed(0)[:, None], model.image_shape
+        assert shape is not None
+        model.state.add({f"copy-{number}": 2 for number in range(4096)}, packed.expand(-1, 4096), {}, shape)
+        model.save()
+    with command(path, *options) as (_, one), command(path, *options) as (_, two):
+        answers = [httpx.post(f"{url}/predict", files={"image": image}).json()["answers"] for url in (one, two)]
+    assert answers[0] == answers[1]
+    assert path.with_name(f"{path.name}-masks").is_dir()
 
 
 def test_sigterm_stops_the_job_that_runs_and_keeps_what_is_learned(path: Path, shapes: Any) -> None:

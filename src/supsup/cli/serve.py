@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -30,6 +29,10 @@ def serve(
     read_only: Annotated[
         bool, Option("--read-only", help="Answer only: the file is opened for reading and not locked.")
     ] = False,
+    masks: Annotated[
+        Literal["memory", "disk"],
+        Option(help="Where masks are kept; servers of one file share those on the disk (with --device cpu)."),
+    ] = "memory",
     together: Annotated[int, Option(help="The most images that are answered in one batch.")] = 256,
     method: Annotated[
         Method | None,
@@ -60,9 +63,9 @@ def serve(
     settings = Settings(host=host, port=port, token=token, read_only=read_only, together=together)
     listening = bound(settings)
     with interruptible("nothing was served"), listening:
-        served = Served.open(model, own_network(net, model), read_only=read_only, device=device)
+        served = Served.open(model, own_network(net, model), read_only=read_only, masks=masks, device=device)
         if method is not None:
-            served.model.inference = replace(served.model.inference, method=method)
+            served.model.inference = served.model.inference.told(method=method)
         facts = served.facts()
 
         def ready() -> None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -56,9 +56,17 @@ class Served:
         self.model, self.path = model, path
 
     @classmethod
-    def open(cls, path: Path, net: nn.Module | None = None, *, read_only: bool = False, device: str = "auto") -> Self:
+    def open(
+        cls,
+        path: Path,
+        net: nn.Module | None = None,
+        *,
+        read_only: bool = False,
+        masks: Literal["memory", "disk"] = "memory",
+        device: str = "auto",
+    ) -> Self:
         """The model in a file, to be changed there unless `read_only`; `net` where it is the user's own."""
-        served = cls(load(path, net, in_place=not read_only, device=device), path)
+        served = cls(load(path, net, in_place=not read_only, masks=masks, device=device), path)
         served._warm_up()
         return served
 

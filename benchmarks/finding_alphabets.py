@@ -44,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--steps", type=int, help="of a recipe; left out: the model chooses one for each task")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     tasks = alphabets(options.data_dir)
@@ -60,7 +61,7 @@ def main() -> None:
         "seconds to learn": round(seconds),
         "class right, task given": percent(given),
         "nearest neighbour on pixels": nearest(tasks, parts),
-        "ways": {name: by_way(model, tasks, parts, how) for name, how in WAYS.items()},
+        "ways": {name: by_way(model, tasks, parts, how) for name, how in WAYS.items() if name in options.ways},
         "unknown": left_out(model, tasks, parts),
     }
     text = json.dumps({"figures": found, "made by": provenance(torch.device("cpu"))}, indent=1, default=str)

@@ -33,6 +33,7 @@ class ByTraces:
     def __init__(self, state: ModelState) -> None:
         self.state = state
         self._warned = False  # that tasks are alike
+        self._judged: object = None  # the tasks that were looked at for that
         self._galleries: tuple[object, list[Gallery]] = (None, [])  # of all tasks, and of which rows
 
     def decide(self, views: Sequence[View], members: list[int] | None, classes: int, how: Inference) -> Decision:
@@ -56,13 +57,16 @@ class ByTraces:
 
     def _warn(self, traces: Sequence[Trace]) -> None:
         """Say once where tasks are not told apart, as far as was seen when they were learned."""
+        if self._warned or self._judged is self.state.tasks.version:
+            return
+        self._judged = self.state.tasks.version
         asked, right = (sum(int(trace.checked[i]) for trace in traces) for i in (0, 1))
-        if not self._warned and asked >= _ASKED and right < _ENOUGH * asked:
+        if asked >= _ASKED and right < _ENOUGH * asked:
             self._warned = True
             warnings.warn(
                 f"the task of images held back was found in {100 * right / asked:.0f} % of cases: tasks are alike. "
                 "Give it, predict(x, task=…), or ask with many images of one task, infer_task(x, per='batch')",
-                stacklevel=2,
+                stacklevel=6,  # whoever asked the model
             )
 
     def unfamiliar(self, images: Images, indices: Tensor, share: float) -> Tensor:

@@ -60,3 +60,11 @@ def test_the_table_of_unannounced_tasks_is_that_of_the_results() -> None:
             first = f"| {row['masks']} | {new:.3f}–{most:.3f} | {low:.2f}–{high:.2f} "
             (new, *_, most), (low, *_, high) = row["new"]["deviations"], row["known"]["deviations"]
             assert f"{first}| {new:.1f}–{most:.1f} | {low:.1f}–{high:.1f} |" in page
+
+
+def test_the_costs_of_a_request_are_those_of_the_results() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "serve.md").read_text()
+    rows = json.loads((root / "results" / "bench" / "serve-costs-2-cores.json").read_text())["rows"]
+    for tasks, *costs, some, many in (row.values() for row in rows):
+        assert f"| {tasks:,} | {' | '.join(map(str, costs))} | {some} and {many} |" in page

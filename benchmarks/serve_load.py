@@ -6,6 +6,11 @@ A mixed load on a served file: some clients ask (task known, task unknown among 
 tasks again and again, some send what must be refused. Every answer is compared with the library's own for a state of
 the model that there can have been at that moment. And requests per second: each image for itself against batches, by
 turns, over models of several sizes. Writes results/bench/serve-2-cores.json.
+
+    python benchmarks/serve_load.py --only costs
+
+What a request costs, part by part, in processor time, which other work on the machine changes little; and so what
+batching can bring at most. Writes results/bench/serve-costs-2-cores.json.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -41,6 +46,7 @@ from supsup.provenance import provenance
 from supsup.serve.served import Lesson, Question, Served
 
 OUT = Path("results") / "bench" / "serve-2-cores.json"
+COSTS = OUT.with_name("serve-costs-2-cores.json")
 KEPT = ("digits", "negatives", "turned", "upside down")
 COMING = ("a/b", "c?d", "e & f", "50 %")  # names that are hard on URLs
 IMAGES = 24
@@ -385,12 +391,67 @@ def batching(folder: Path, tasks: int, clients: int, seconds: float, query: str 
     }
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def least(work: Callable[[], object], times: int) -> float:
+    """Milliseconds of processor time, the least of some runs."""
+    work()
+    found = []
+    for _ in range(times):
+        begin = time.process_time()
+        work()
+        found.append(time.process_time() - begin)
+    return 1e3 * min(found)
+
+
+def costs(folder: Path, tasks: int, seconds: float = 2) -> dict[str, Any]:
+    """Milliseconds of processor time for each request: HTTP, decoding, JSON; and the answer, alone and in batches."""
+    path = folder / f"random-{tasks}.supsup"
+    random_model(path, tasks)
+    images = data.digits().test_images[:64].numpy()
+    files = [png(image[0]) for image in images]
+    torch.set_num_threads(1)
+    served = Served.open(path, read_only=True, device="cpu")
+
+    def answer(count: int, task: str | None = None) -> float:
+        questions = [Question(images[number : number + 1], task) for number in range(count)]
+        return least(lambda: served.answers(questions), 4) / count
+
+    with server(path, "--read-only") as (port, pid):
+        query = f"?task={quote('task 0')}"
+        asyncio.run(throughput(port, files, 16, seconds, query))
+        begin, start = processor_seconds(pid), time.monotonic()
+        rate = asyncio.run(throughput(port, files, 16, seconds, query))
+        each = 1e3 * (processor_seconds(pid) - begin) / (rate * (time.monotonic() - start))
+    around = max(0.0, each - answer(16, "task 0"))
+    alone, some, many = answer(1), answer(16), answer(64)
+    return {
+        "tasks": tasks,
+        "HTTP, decoding and JSON, ms": round(around, 2),
+        "answer alone, ms": round(alone, 2),
+        "answer in a batch of 16, ms": round(some, 2),
+        "answer in a batch of 64, ms": round(many, 2),
+        "at most, batches of 16": round((alone + around) / (some + around), 2),
+        "at most, batches of 64": round((alone + around) / (many + around), 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--only", choices=["mixed", "batching"])
+    parser.add_argument("--only", choices=["mixed", "batching", "costs"])
     chosen = parser.parse_args()
+    if chosen.only == "costs":
+        with tempfile.TemporaryDirectory() as name:
+            rows = [costs(Path(name), tasks) for tasks in (20, 250, 2500)]
+        print(*rows, sep="\n")
+        COSTS.write_text(json.dumps({"rows": rows, "made by": provenance(torch.device("cpu"))}, indent=1) + "\n")
+        return
     record: dict[str, Any] = json.loads(OUT.read_text()) if chosen.only and OUT.exists() else {}
     with tempfile.TemporaryDirectory() as name:
         if chosen.only != "mixed":

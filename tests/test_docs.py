@@ -86,3 +86,11 @@ def test_a_simulated_cluster_is_as_fast_as_its_parts_allow(monkeypatch: pytest.M
     seconds, lost = scale.simulated(400, 4, 8.0, 0.0, dying, 0)
     assert lost > 20
     assert seconds > 800 + 30 * lost / 4
+
+
+def test_the_costs_of_a_request_are_those_of_the_results() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "serve.md").read_text()
+    rows = json.loads((root / "results" / "bench" / "serve-costs-2-cores.json").read_text())["rows"]
+    for tasks, *costs, some, many in (row.values() for row in rows):
+        assert f"| {tasks:,} | {' | '.join(map(str, costs))} | {some} and {many} |" in page

@@ -1,5 +1,7 @@
 """Networks that bring trained weights: every weight is kept at first, and each task has a last layer of its own."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.data import Stream, Task
 from supsup.file.export import plain_network
+from supsup.file.repair import repair
 from supsup.frozen import FrozenNet
 from supsup.state import ModelState
 from supsup.training import Job, train_mask, train_masks
@@ -113,6 +116,21 @@ def test_files_that_mask_the_last_layer_still_load(net: nn.Module, split: Stream
     assert again.net.head == []
     assert torch.equal(answers(again, split[0]), answers(model, split[0]))
     assert isinstance(again.state, ModelState)
+
+
+@pytest.mark.parametrize("own_head", [True, False])
+def test_tasks_are_rescued_without_a_header(net: nn.Module, split: Stream, tmp_path: Path, own_head: bool) -> None:
+    """What a task has of its own says whether its last layer is masked, also in files from before heads were."""
+    model = SupSup(net, pretrained=True, own_head=own_head, recipe=Recipe("adam", 1e-3, steps=2), device="cpu")
+    model.learn(split[0])
+    path = tmp_path / "model.supsup"
+    model.save(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table in ("model", "spare"):
+            connection.execute(f"DELETE FROM {table}")
+    repair(path, tmp_path / "rescued.supsup", net=net)
+    again = supsup.load(tmp_path / "rescued.supsup", net=net)
+    assert torch.equal(answers(again, split[0]), answers(model, split[0]))
 
 
 def test_a_lane_trains_the_head_of_the_plain_path(net: nn.Module, split: Stream) -> None:

@@ -28,7 +28,7 @@ from supsup.nets.resnet import plain_blocks
 from supsup.validation import flag, given, whole
 
 _PIXELS = 1 << 24  # in one forward pass
-_STATISTICS = ("running_mean", "running_var")
+RUNNING = ("running_mean", "running_var")
 # Which kernel computes attention is a setting of the whole process: who relies on it reads, who changes it writes.
 ATTENTION = ReadersWriter()
 _CUDNN = new_lock()  # held by who switches cuDNN off for a while
@@ -87,7 +87,7 @@ class FrozenNet:
         self.weights: dict[str, Tensor] = {name: parameters[name].detach() for name in names}
         self.shapes: dict[str, torch.Size] = {name: weight.shape for name, weight in self.weights.items()}
         self.statistics: dict[str, Tensor] = {
-            name: buffers[name].detach().clone() for name in tracked if name.endswith(_STATISTICS)
+            name: buffers[name].detach().clone() for name in tracked if name.endswith(RUNNING)
         } | {name: parameters[name].detach().clone() for name in self.head}
 
     @cached_property
@@ -220,7 +220,7 @@ def _tracked(module: nn.Module) -> list[str]:
         if isinstance(child, nn.modules.batchnorm._NormBase) and child.track_running_stats:
             if child.momentum is None:
                 raise SupSupError(f"layer {path!r} averages its statistics over all batches; give it a momentum")
-            found += [f"{path}.{kind}".removeprefix(".") for kind in (*_STATISTICS, "num_batches_tracked")]
+            found += [f"{path}.{kind}".removeprefix(".") for kind in (*RUNNING, "num_batches_tracked")]
     return found
 
 

@@ -29,7 +29,7 @@ from supsup.file.masks import MappedBlock, MaskFolder
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
 from supsup.finding import Trace
-from supsup.frozen import FrozenNet
+from supsup.frozen import RUNNING, FrozenNet
 from supsup.nets.imagenet import has_published_weights
 from supsup.nets.registry import Architecture, architecture_of
 from supsup.tasks import STATISTICS, TRACE, Facts, LearnedTask, TaskTable, check_extras
@@ -116,22 +116,24 @@ def network_of(header: Header) -> nn.Module:
     return _built(Architecture(**header.architecture), header)
 
 
-def header_of_card(about: Mapping[str, Any], net: nn.Module | None, created: str) -> Header:
+def header_of_card(about: Mapping[str, Any], net: nn.Module | None, task: TaskRecord) -> Header:
     """A header in place of one that is lost, from what a task's record says of its network; settings are the defaults.
 
     net  the user's own module, where the network was not built from `supsup.nets`
     """
+    own_head = any(name.startswith(STATISTICS) and not name.endswith(RUNNING) for name in extras_of(task))
     with settings_of_a_file():
         if net is None and about["architecture"] is None:
             raise SupSupError(
                 "the model was built from a module of your own; give it: repair(path, out, net=your_module)"
             )
         module = net if net is not None else _built(Architecture(**about["architecture"]))
-        frozen = FrozenNet(module, operator.index(about["seed"]), torch.device("cpu"), bool(about["pretrained"]))
+        seed, pretrained = operator.index(about["seed"]), bool(about["pretrained"])
+        frozen = FrozenNet(module, seed, torch.device("cpu"), pretrained, own_head=own_head)
         if frozen.checksum != about["weights"]:
             raise SupSupError("the network does not fit: its weights are not those of the tasks in the file")
         notes = {"repaired": "the header was lost: recipe, inference, allocation and notes are not what they were"}
-        header = header_of(frozen, {}, about["image_shape"], notes, created)
+        header = header_of(frozen, {}, about["image_shape"], notes, task.created)
     limits.check_shapes(header.shapes, header.image_shape)
     return header
 

@@ -195,7 +195,7 @@ def _header_by_a_task(
             if record is None or about is None or len(tried) == _MOST_NETWORKS:
                 continue
             tried.add(position)
-            header = header_of_card(about, net, record.created)
+            header = header_of_card(about, net, record)
             reference, _ = read_reference(connection, header)
             record.decoded(header, reference)
             return header

@@ -175,3 +175,13 @@ def test_the_same_as_json(file: Path) -> None:
     damaged = run("verify", file, "--json")
     assert damaged.exit_code == 1
     assert list(json.loads(damaged.stdout)["damaged"]) == ["permutation-0"]
+
+
+def test_tasks_in_rotations_are_told(tmp_path: Path) -> None:
+    """`tasks` says that a task was learned turned, and still counts its own classes."""
+    recipe = Recipe(steps=1, batch_size=4, self_labels="rotations")
+    model = SupSup(nets.FullyConnected((16, 8, 8)), recipe=recipe, device="cpu")
+    model.learn((torch.rand(8, 1, 4, 4), ["left", "right"] * 4), task="turned")
+    model.save(tmp_path / "model.supsup")
+    listed = run("tasks", tmp_path / "model.supsup").output
+    assert re.search(r"turned\W+2\W.*left, right; .*in four rotations", listed)

@@ -127,13 +127,15 @@ def tasks_of(model: ModelFile) -> Iterator[TaskContents]:
 
 
 def _own(facts: Facts) -> tuple[list[Label] | None, str | None, Mapping[str, str | int | float | None] | None]:
-    """The names of the classes, what becomes of raw inputs in a few words, and the recipe."""
+    """The names of the classes, what becomes of inputs in a few words, and the recipe."""
     names = None if facts.names is None else list(facts.names)
-    if facts.inputs is None:
-        return names, None, facts.recipe
-    count = facts.inputs.gain.numel()
-    kind = "tokens" if facts.inputs.tokens else f"raw, {count} mean{'' if count == 1 else 's'}"
-    return names, f"{kind}{', channels last' if facts.inputs.channels_last else ''}", facts.recipe
+    told = []
+    if facts.inputs is not None:
+        count = facts.inputs.gain.numel()
+        told.append("tokens" if facts.inputs.tokens else f"raw, {count} mean{'' if count == 1 else 's'}")
+        told += ["channels last"] if facts.inputs.channels_last else []
+    told += ["in four rotations"] if facts.turned else []
+    return names, ", ".join(told) or None, facts.recipe
 
 
 def contents_of(model: ModelFile) -> ModelContents:

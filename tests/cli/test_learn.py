@@ -82,6 +82,11 @@ def test_folders_are_learned_and_asked_about(model: Path, folders: Path, capsys:
     assert run("evaluate", model, folders, "--each", "--all", "--method", "exhaustive") == 0
     said = capsys.readouterr().out
     assert all(name in said for name in ("cold", "warm", "task found", "all"))
+    assert run("evaluate", model, folders, "--each", "--all", "--json") == 0
+    counts = json.loads(capsys.readouterr().out)["tasks"]
+    assert {name: told["asked"] for name, told in counts.items()} == {"cold": 36, "warm": 24}
+    for told in counts.values():
+        assert told["asked"] >= told["task given"] >= told["task unknown"]
 
 
 def test_the_answer_is_that_of_the_library(model: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:

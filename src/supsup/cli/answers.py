@@ -28,6 +28,7 @@ from supsup.protocol import Prediction
 
 _TOGETHER = 256  # inputs that are answered in one go
 _MISTAKES = 10  # that are listed
+_COUNTED = ("asked", "task given", "task unknown", "task found")
 
 Model = Annotated[Path, Argument(help="A model file.")]
 How = Annotated[
@@ -120,6 +121,7 @@ def evaluate(
     test_share: TestShare = 0.2,
     seed: Seed = 0,
     method: How = None,
+    as_json: Annotated[bool, Option("--json", help="One JSON object, with counts and every mistake.")] = False,
     net: OwnNet = None,
     device: Device = "auto",
 ) -> None:
@@ -132,21 +134,25 @@ def evaluate(
     shape = learner.image_shape
     size = shape[-1] if shape is not None and len(shape) == 3 else None
     reading = Reading(each, label, task_column, size, test_share, seed, crop=False)
-    table = Table(title=shown(model))
-    table.add_column("task")
-    for name in ("asked", "task given", "task unknown", "task found"):
-        table.add_column(name, justify="right")
     mistakes: Counter[tuple[str, str, str]] = Counter()
-    totals = torch.zeros(4)
+    counts: dict[str, torch.Tensor] = {}
     for found in tasks_at(data, reading, task):
         learner.state.tasks.index(found.name)
-        read = found.read(reading)
-        right = _graded(learner, read, everything, mistakes)
-        totals += right
-        table.add_row(shown(found.name), *_shares(right))
-    if len(table.rows) > 1:
+        counts[found.name] = _graded(learner, found.read(reading), everything, mistakes)
+    if as_json:
+        told = {name: dict(zip(_COUNTED, map(int, right.tolist()))) for name, right in counts.items()}
+        missed = [dict(zip(("task", "is", "taken for", "times"), (*which, n))) for which, n in mistakes.most_common()]
+        print(json.dumps({"tasks": told, "mistakes": missed}, ensure_ascii=False, indent=1))
+        return
+    table = Table(title=shown(model))
+    table.add_column("task")
+    for name in _COUNTED:
+        table.add_column(name, justify="right")
+    for name, right in counts.items():
+        table.add_row(shown(name), *_shares(right))
+    if len(counts) > 1:
         table.add_section()
-        table.add_row("all", *_shares(totals))
+        table.add_row("all", *_shares(torch.stack(list(counts.values())).sum(0)))
     show(table)
     if mistakes:
         worst = Table(title="commonest mistakes, task given")

@@ -5,6 +5,7 @@ Ray finds out when a worker or a node is gone and gives its work to others; node
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import socket
@@ -39,7 +40,7 @@ class RayWorkers:
         if self._own:
             try:
                 _reach(address)
-                ray.init(address, log_to_driver=False, logging_level="error")
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, ValueError, RuntimeError) as error:
                 raise SupSupError(
                     f"no Ray cluster answers at {printable(address)} ({printable(error)}); start one: ray start --head"

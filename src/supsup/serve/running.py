@@ -21,9 +21,12 @@ _SHUTDOWN = 5  # seconds for answers under way when the server goes down
 
 
 def bound(settings: Settings) -> socket.socket:
-    """A socket on the host and port that were asked for, or an error that says what to do."""
+    """A socket on the host and port that were asked for, or an error that says what to do.
+
+    It names its protocol: only then asyncio lets small packets go at once, which otherwise wait 40 ms for each other.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((settings.host, settings.port))

@@ -89,6 +89,20 @@ def test_folders_are_learned_and_asked_about(model: Path, folders: Path, capsys:
         assert told["asked"] >= told["task given"] >= told["task unknown"]
 
 
+def test_what_is_of_no_task_is_refused_where_asked(
+    model: Path, folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = sorted((folders / "cold" / "blue").glob("*.png"))[0]
+    noise = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    assert run("predict", model, tmp_path / "noise.png", "--unknown") == 0
+    assert "noise.png: none of these tasks" in capsys.readouterr().out.replace("\n", "")
+    assert run("predict", model, tmp_path / "noise.png", known, "--unknown", "--json") == 0
+    strange, usual = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (strange["task"], strange["label"]) == (None, None)
+    assert (usual["task"], usual["label"]) == ("cold", "blue")
+
+
 def test_the_answer_is_that_of_the_library(model: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted((folders / "cold" / "green").glob("*.png"))
     assert run("predict", model, *files, "--json") == 0

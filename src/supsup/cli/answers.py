@@ -46,6 +46,10 @@ def predict(
     label: Annotated[str | None, Option(help="A column of the table to leave out.")] = None,
     as_json: Annotated[bool, Option("--json", help="A JSON object on each line.")] = False,
     as_csv: Annotated[bool, Option("--csv", help="Comma-separated, with a line of names.")] = False,
+    unknown: Annotated[
+        bool,
+        Option("--unknown", help="An input may be of none of the tasks; about one in twenty that is gets refused too."),
+    ] = False,
     method: How = None,
     net: OwnNet = None,
     device: Device = "auto",
@@ -60,11 +64,13 @@ def predict(
     if as_csv:
         writer.writerow(("input", "label", "task", "confidence", "task_confidence"))
     for names, inputs in _inputs(data, learner, label):
-        for name, answer in zip(names, _answers(learner.predict(inputs, task))):
+        for name, answer in zip(names, _answers(learner.predict(inputs, task, unknown=unknown))):
             if as_json:
                 print(json.dumps({"input": name} | answer, ensure_ascii=False))
             elif as_csv:
                 writer.writerow((name, *answer.values()))
+            elif answer["task"] is None:
+                Console(soft_wrap=True).print(f"{shown(name)}: none of these tasks", highlight=False)
             else:
                 sure = f"{100 * answer['confidence']:.1f} %"
                 Console(soft_wrap=True).print(

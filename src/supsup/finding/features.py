@@ -14,14 +14,14 @@ from supsup.frozen import FrozenNet
 MOST = 512  # numbers of one layer; where it has more, neighbours are averaged
 
 
+@torch.no_grad()
 def features(net: FrozenNet, x: Tensor) -> Tensor:
     """[n, numbers] for images [n, …] as the network sees them.
 
     What enters the last masked layer; for weights from a seed also what leaves the first one, since random layers lose
     more of an image the deeper they are.
     """
-    with torch.no_grad():
-        return torch.cat([_of_piece(net, piece) for piece in net.pieces(x)])
+    return torch.cat([_of_piece(net, piece) for piece in net.pieces(x)])
 
 
 def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:

@@ -81,14 +81,14 @@ class Leaving:
     def _features(self, x: Tensor) -> Tensor:
         return features(self.net, x)
 
+    @torch.no_grad()
     def _run(self, part: Part, positions: Tensor, run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """What comes of the images of a part at these positions, and their labels."""
         found, labels = [], []
-        with torch.no_grad():
-            for some in positions.split(_AT_ONCE):
-                x, y = part.batch(some, self.net.device)
-                found.append(run(x))
-                labels.append(y)
+        for some in positions.split(_AT_ONCE):
+            x, y = part.batch(some, self.net.device)
+            found.append(run(x))
+            labels.append(y)
         return torch.cat(found).float(), torch.cat(labels)
 
 

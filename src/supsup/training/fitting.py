@@ -132,16 +132,16 @@ class _Fit:
             self.right, self.best_round, self.best = right, self.rounds, trained._replace(scores=None)
         self.going_on = right < len(self.judge) and self.rounds - self.best_round < _PATIENCE
 
+    @torch.no_grad()
     def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
         """How many images of `judge` the last round's mask answers."""
         assert self.scores is not None
         mask = {name: hard_mask(self.scores[name], self.recipe.kept(shape)) for name, shape in net.shapes.items()}
         weights, right = net.masked(mask | statistics), 0
-        with torch.no_grad():
-            for x, y in self.judge.batches(_MOST_HELD, net.device):
-                run, classes = partial(net.run_many, weights=weights), self.task.classes
-                outputs = run(x) if self.recipe.self_labels is None else averaged(run, x, classes)
-                right += int((outputs[:, :classes].argmax(1) == y).sum())
+        for x, y in self.judge.batches(_MOST_HELD, net.device):
+            run, classes = partial(net.run_many, weights=weights), self.task.classes
+            outputs = run(x) if self.recipe.self_labels is None else averaged(run, x, classes)
+            right += int((outputs[:, :classes].argmax(1) == y).sum())
         return right
 
 

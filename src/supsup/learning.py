@@ -44,17 +44,14 @@ class Learning:
 
         callback  hears of the steps, for one task
         """
-        alone, gradients = len(tasks) == 1, torch.is_grad_enabled()
+        alone = len(tasks) == 1
         watched = progress.steps(tasks[0].name, self._steps(tasks[0]), show_progress, callback) if alone else None
-        try:
-            with (
-                watched or progress.bar("learning", len(tasks), show=show_progress) as advance,
-                closing(self._trained(tasks, precision, advance)) as groups,
-            ):
-                for trained, recipes in groups:
-                    self.add(trained, recipes)
-        finally:
-            torch.set_grad_enabled(gradients)  # an interruption may come where torch has them off
+        with (
+            watched or progress.bar("learning", len(tasks), show=show_progress) as advance,
+            closing(self._trained(tasks, precision, advance)) as groups,
+        ):
+            for trained, recipes in groups:
+                self.add(trained, recipes)
 
     def expectations(self) -> checks.Expectations:
         """What has to be known to make tasks of raw data for this model."""

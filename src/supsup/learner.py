@@ -26,7 +26,7 @@ from supsup.file.convert import check_notes
 from supsup.file.paths import AnyPath
 from supsup.frozen import FrozenNet
 from supsup.inference import AUTO, Inference
-from supsup.learning import Learning, train_together
+from supsup.learning import Learning, gradients_kept, train_together
 from supsup.observing import Observer
 from supsup.progress import Callback
 from supsup.protocol import Outputs, Prediction, check_outputs
@@ -194,7 +194,7 @@ class SupSup:
         normalise  True: by the data's mean and deviation, or those of the first task where they suit; "own"; False
         callback   hears of the training between steps; what it raises stops it, and nothing is learned
         """
-        with self.state.changing:
+        with self.state.changing, gradients_kept():
             made = checks.task_of(
                 data, task, self._learning.expectations(), label=label, layout=layout, normalise=normalise
             )
@@ -217,7 +217,7 @@ class SupSup:
         An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
         on a GPU (for fully connected networks) and float32 elsewhere. `cluster` says who trains (docs/cluster.md).
         """
-        with self.state.changing:
+        with self.state.changing, gradients_kept():
             tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._learning.expectations())
             self._observer.write_back()
             learn = self._learning.learn if cluster is None else partial(learn_on, cluster, self._learning)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
 import torch
@@ -23,6 +23,16 @@ from supsup.tasks import Facts
 from supsup.training import Fitting, Job, Recipe, Trained, fit_masks, train_masks
 from supsup.training.fitting import Halves, round_for
 from supsup.training.job import as_learned, first_scores
+
+
+@contextmanager
+def gradients_kept() -> Iterator[None]:
+    """Whatever happens, an interruption where torch has gradients off too, they are on or off afterwards as before."""
+    before = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(before)
 
 
 class Learning:

@@ -53,8 +53,8 @@ def is_right(model: SupSup, masks: dict[str, bytes]) -> None:
         total = torch.stack(rows).sum(0)
         mean = torch.cat([share.flatten() for share in bank.mean().values()])
         assert torch.equal(mean, total / len(bank))
-        assert torch.is_grad_enabled(), "an interruption left gradients off"
-    model.predict(torch.ones(2, 16))
+        model.predict(torch.ones(2, 16))
+    assert torch.is_grad_enabled(), "an interruption left gradients off"
     free = []
 
     def change_nothing() -> None:

@@ -201,6 +201,7 @@ def test_a_memory_of_constant_size() -> None:
             assert all((psi == psi.T).all() for psi in model.psi)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that hit a finaliser
 def test_by_a_timer(saved: Path, masks: dict[str, bytes], tmp_path: Path) -> None:
     """As signals really come: in the middle of whatever is computed, and at any byte code."""
     path = tmp_path / "m.supsup"

@@ -23,19 +23,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.finding import SHARES, percent, refusals
+from benchmarks.finding import SHARES, WAYS, percent, refusals
 from supsup import Inference, Recipe, SupSup, nets
 from supsup.data import Part, Task
 from supsup.provenance import provenance
 
-WAYS = {
-    "auto": Inference("auto"),
-    "features": Inference("features"),
-    "every mask, energy": Inference("exhaustive", objective="energy"),
-    "every mask, mixture": Inference("exhaustive", objective="mixture"),
-    "every mask, H": Inference("exhaustive"),
-    "one-shot, H": Inference("one-shot"),
-}
 TOGETHER = (4, 16)  # images of one task that are asked about together
 LEFT_OUT = 10  # alphabets
 

@@ -156,11 +156,12 @@ def test_a_file_with_statistics_that_do_not_fit_is_refused(model: SupSup, tmp_pa
     state = model.state.to(torch.device("cpu"))
     trace = state.tasks.at(0).trace
     assert trace is not None
+    right = trace.rest[0].clone()
     trace.rest[0] = torch.nan
     try:
         state.save(tmp_path / "m.supsup")
     finally:
-        trace.rest[0] = 1.0
+        trace.rest[0] = right
     with ModelFile(tmp_path / "m.supsup") as file:
         assert file.names
     with pytest.raises(SupSupError, match="what it is found by"):

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from supsup import Recipe, SupSup, SupSupError
 from supsup.finding.features import features
+from supsup.finding.filters import PLACES, _filters, is_picture, seen_by_filters
 from supsup.finding.gaussians import Gallery, Gaussians
 from supsup.frozen import FrozenNet
 
@@ -47,9 +49,37 @@ def test_as_many_images_as_steps_are_learned_and_answered() -> None:
     assert model.infer_task(x[:8] + 3) == ["many"] * 8
 
 
-def test_statistics_of_another_network_are_refused() -> None:
-    """A file can hold any, and whoever asks is told what to do."""
+def test_statistics_of_another_network_are_not_compared() -> None:
+    """A file can hold any: masks are tried where features do not suit."""
     x = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
-    gallery = Gallery([Gaussians.of(x, torch.arange(12) % 2, 2)], CPU)
-    with pytest.raises(SupSupError, match="learned with 5 features of an image, and this network has 4:"):
-        gallery.likelihoods(x[:, :4])
+    several = [Gaussians.of(x[:, :count], torch.arange(12) % 2, 2, 3) for count in (5, 4)]
+    with pytest.raises(SupSupError, match="different numbers of features"):
+        Gallery(several, CPU)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 40, 100), (2, 12, 12)])
+def test_filters_see_pictures_of_any_size_each_for_itself(shape: tuple[int, ...]) -> None:
+    x = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0))
+    assert is_picture(shape)
+    seen = seen_by_filters(x, 10)
+    assert seen.shape == (5, 10 * PLACES)
+    assert (seen >= 0).all()
+    torch.testing.assert_close(seen_by_filters(x[3:4], 10), seen[3:4])
+    torch.testing.assert_close(seen_by_filters(200 * x - 30, 10), seen_by_filters(20 * x, 10), atol=0.02, rtol=0)
+
+
+def test_filters_answer_by_hand() -> None:
+    """One filter at one place: the patch less its mean, by its contrast, times the filter."""
+    x = torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    weight = _filters(1, 3)[1, 0].double()
+    answers = torch.empty(7, 7).double()
+    for row in range(7):
+        for column in range(7):
+            patch = x[0, 0, row : row + 6, column : column + 6].double()
+            answers[row, column] = ((patch - patch.mean()) * weight).sum() / (patch.var(correction=0) + 0.01).sqrt()
+    quarters = adaptive_avg_pool2d((answers - 0.5).relu()[None], 2).flatten().sqrt()
+    torch.testing.assert_close(seen_by_filters(x, 3)[0, 4:8].double(), quarters, atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_no_picture_is_not_looked_at() -> None:
+    assert not any(map(is_picture, [(784,), (12, 30), (5, 28, 28), (1, 28, 5)]))

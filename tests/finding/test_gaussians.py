@@ -1,5 +1,7 @@
 """Gaussians of classes against torch's own distributions, and what of them survives in whole numbers."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,20 +10,16 @@ from supsup.finding.gaussians import Gallery, Gaussians, whole_numbers
 CPU = torch.device("cpu")
 
 
-def plain(gaussians: Gaussians, x: torch.Tensor) -> torch.Tensor:
-    """log p(x | task) with full covariance matrices."""
-    classes, features = gaussians.means.shape
-    each = []
-    for c in range(classes):
-        group = c if len(gaussians.rest) > 1 else 0
-        v = gaussians.directions[group].double()
-        rest = float(gaussians.rest[group])
-        covariance = rest * torch.eye(features).double()
-        covariance += v.T @ torch.diag(gaussians.variances[group].double() - rest) @ v
-        normal = torch.distributions.MultivariateNormal(gaussians.means[c].double(), covariance)
-        each.append(normal.log_prob(x.double()))
-    constant = features / 2 * torch.log(torch.tensor(2 * torch.pi).double())
-    return torch.stack(each).logsumexp(0) - torch.tensor(float(classes)).double().log() + constant
+def covariance(gaussians: Gaussians) -> torch.Tensor:
+    features, (v,), rest = gaussians.means.shape[1], gaussians.directions.double(), float(gaussians.rest)
+    return rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances[0].double() - rest) @ v
+
+
+def plain(means: torch.Tensor, spread: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """log p(x | class) [n, classes] with a full covariance matrix, all but the constant."""
+    normals = [torch.distributions.MultivariateNormal(mean.double(), spread) for mean in means]
+    constant = x.shape[1] / 2 * math.log(2 * math.pi)
+    return torch.stack([normal.log_prob(x.double()) for normal in normals], 1) + constant
 
 
 def some(classes: int, images: int = 400, features: int = 20, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,41 +30,56 @@ def some(classes: int, images: int = 400, features: int = 20, seed: int = 0) -> 
 
 @pytest.mark.parametrize("classes", [1, 2, 5, 30])
 def test_likelihoods_are_those_of_normal_distributions(classes: int) -> None:
-    tasks = [Gaussians.of(*some(classes, seed=seed), classes) for seed in range(3)]
+    task, x = Gaussians.of(*some(classes), classes, 8), torch.randn(7, 20)
+    expected = plain(task.means, covariance(task), x).logsumexp(1) - math.log(classes)
+    torch.testing.assert_close(task.likelihoods(x).double(), expected, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("classes", [(2, 2, 2), (1, 3, 30)])
+def test_tasks_are_compared_by_the_mean_of_their_covariances(classes: tuple[int, ...]) -> None:
+    tasks = [Gaussians.of(*some(count, seed=seed), count, 8) for seed, count in enumerate(classes)]
     x = torch.randn(7, 20)
-    found = Gallery(tasks, CPU).likelihoods(x)
-    for column, task in enumerate(tasks):
-        torch.testing.assert_close(found[:, column].double(), plain(task, x), rtol=1e-3, atol=1e-2)
+    spread = torch.stack([covariance(task) for task in tasks]).mean(0)
+    spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
+    gallery = Gallery(tasks, CPU)
+    found = gallery.class_scores(x, absolute=True)
+    for task, columns in zip(tasks, gallery.columns):
+        expected = plain(task.means, spread, x) + 0.5 * torch.logdet(spread)
+        torch.testing.assert_close(found[:, columns].double(), expected, rtol=1e-3, atol=1e-2)
+    relative = gallery.class_scores(x)
+    torch.testing.assert_close(relative - relative[:, :1], found - found[:, :1], rtol=1e-3, atol=1e-2)
+    each = [found[:, columns].logsumexp(1) - math.log(columns.stop - columns.start) for columns in gallery.columns]
+    torch.testing.assert_close(gallery.task_scores(found), torch.stack(each, 1))
 
 
 def test_directions_are_those_in_which_images_vary_most() -> None:
     x, labels = some(1, images=2000)
-    found = Gaussians.of(x, labels, 1)
+    found = Gaussians.of(x, labels, 1, 8)
     values, vectors = torch.linalg.eigh(torch.cov(x.T).double())
-    count = found.directions.shape[1]
-    torch.testing.assert_close(found.variances[0].double(), values[-count:], rtol=1e-2, atol=1e-4)
+    torch.testing.assert_close(found.variances[0, -4:].double(), values[-4:], rtol=2e-2, atol=1e-4)
     leading = (found.directions[0, -1].double() @ vectors[:, -1]).abs()
     assert leading > 0.99
 
 
-def test_a_task_has_its_number_whatever_others_are_there() -> None:
-    tasks = [Gaussians.of(*some(classes, seed=classes), classes) for classes in (1, 2, 2, 30)]
+def test_tasks_added_later_are_as_if_all_had_been_there_to_the_bit() -> None:
+    tasks = [Gaussians.of(*some(classes, seed=classes), classes, 8) for classes in (1, 2, 2, 30)]
     x = torch.randn(5, 20)
-    together = Gallery(tasks, CPU).likelihoods(x)
-    for column, task in enumerate(tasks):
-        torch.testing.assert_close(together[:, column], Gallery([task], CPU).likelihoods(x)[:, 0])
+    together = Gallery(tasks, CPU)
+    grown = Gallery(tasks[3:], CPU, Gallery(tasks[1:3], CPU, Gallery(tasks[:1], CPU)))
+    assert torch.equal(grown.class_scores(x), together.class_scores(x))
 
 
 @pytest.mark.parametrize("images", [1, 2, 3, 9])
 def test_few_images_are_enough(images: int) -> None:
     x, labels = some(1, images=images)
-    assert Gallery([Gaussians.of(x, labels, 1)], CPU).likelihoods(x).isfinite().all()
-    same = Gaussians.of(torch.zeros(images, 4), labels, 1)
-    assert Gallery([same], CPU).likelihoods(torch.zeros(1, 4)).isfinite().all()
+    for seen in (x, torch.zeros(images, 4)):
+        task = Gaussians.of(seen, labels, 1, 8)
+        assert task.likelihoods(seen).isfinite().all()
+        assert Gallery([task, task], CPU).class_scores(seen, absolute=True).isfinite().all()
 
 
 def test_whole_numbers_lose_little() -> None:
     vectors = torch.randn(5, 3, 40)
-    numbers, scales = whole_numbers(vectors)
+    numbers, scales = whole_numbers(vectors, torch.int8)
     assert numbers.dtype == torch.int8
     assert ((numbers * scales[..., None] - vectors).abs() <= 0.51 * scales[..., None]).all()

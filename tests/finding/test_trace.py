@@ -13,7 +13,7 @@ from supsup.finding.trace import SHARES
 
 def made() -> Trace:
     torch.manual_seed(0)
-    gaussians = Gaussians.of(torch.randn(100, 12), torch.arange(100) % 3, 3)
+    gaussians = Gaussians.of(torch.randn(100, 12), torch.arange(100) % 3, 3, 7)
     spreads = torch.tensor([[0.0, 1.0], [2.0, 3.0], [1.0, 1.0]])
     return Trace.of(gaussians, spreads, torch.linspace(-3, 3, len(SHARES)), torch.tensor([10, 7]))
 
@@ -37,16 +37,16 @@ def test_shares_between_those_kept_lie_between() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("rest", torch.tensor([torch.nan] * 3)),
-        ("rest", torch.tensor([0.0] * 3)),
-        ("rest", torch.tensor([torch.inf] * 3)),
+        ("rest", torch.tensor([torch.nan])),
+        ("rest", torch.tensor([0.0])),
+        ("rest", torch.tensor([torch.inf])),
         ("rest", torch.ones(2)),
-        ("means", torch.zeros(2, 12, dtype=torch.int8)),
+        ("means", torch.zeros(2, 12, dtype=torch.int16)),
         ("means", torch.zeros(3, 12)),
         ("mean_scales", torch.full((3,), -1.0)),
-        ("directions", torch.zeros(3, 12, 12, dtype=torch.int8)),
+        ("directions", torch.zeros(1, 12, 12, dtype=torch.int8)),
         ("directions", torch.zeros(2, 7, 12, dtype=torch.int8)),
-        ("variances", torch.full((3, 7), 1e30)),
+        ("variances", torch.full((1, 7), 1e30)),
         ("spreads", torch.zeros(3, 2)),
         ("familiar", torch.linspace(3, -3, len(SHARES))),
         ("familiar", torch.full((len(SHARES),), torch.nan)),

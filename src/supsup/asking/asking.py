@@ -92,11 +92,12 @@ class Asking:
     def likelihoods(self, images: Images, views: Views, members: list[int] | None) -> Tensor | None:
         """log p(features | task) [n, tasks] of images, NaN for others; None where one of them has left no trace."""
         candidates = list(range(len(self.state.tasks)) if members is None else dict.fromkeys(members))
-        if any(self.state.tasks.at(index).trace is None for index in candidates):
-            return None
         shown = [View(image_by_image(images.seen(inputs)), indices) for inputs, indices in views]
+        levels = self._by_traces.likelihoods(shown, candidates)
+        if levels is None:
+            return None
         found = torch.full((len(images), len(self.state.tasks)), torch.nan, device=self.state.net.device)
-        found[:, candidates] = self._by_traces.likelihoods(shown, members, candidates)
+        found[:, candidates] = levels
         return found
 
     def waiting(self) -> AbstractContextManager[object]:

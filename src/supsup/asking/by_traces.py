@@ -1,10 +1,11 @@
-"""Tasks found by what they left when they were learned: features first, and masks only where features leave doubt."""
+"""Tasks found by what they left when they were learned: features first, and masks where features leave doubt."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,10 @@ from supsup.objectives import Standing
 from supsup.state import ModelState
 
 _TRIED = 8  # masks for one decision at most
-_SCALE = 0.5  # · √features: the log-likelihood that weighs as much as a deviation of a mask's score
-_LOWEST, _HIGHEST = -6.0, 3.0  # deviations of a mask's score that count
+_DOUBT = 6.0  # how far behind the best by features a task may be to be tried
+_FEATURES = 1 / 16  # what log p(features | class) weighs beside log p(class | task): features are not independent
+_ENERGY = 0.3  # what a deviation of a mask's energy weighs
+_LOWEST, _HIGHEST = -6.0, 3.0  # deviations that count
 _ASKED, _ENOUGH = 50, 0.6  # images at least that were asked about, and the share of them found that is no warning
 _FEW = 32  # tasks without traces of which each mask is tried
 
@@ -34,7 +37,7 @@ class ByTraces:
         self.state = state
         self._warned = False  # that tasks are alike
         self._judged: object = None  # the tasks that were looked at for that
-        self._galleries: tuple[object, list[Gallery]] = (None, [])  # of all tasks, and of which rows
+        self._known = Known(None, 0, [], None, {})
 
     def decide(self, views: Sequence[View], members: list[int] | None, classes: int, how: Inference) -> Decision:
         """The task of each decision; views are images [r, b, …] as some of the tasks see them, by index."""
@@ -49,11 +52,13 @@ class ByTraces:
             return self._without(views, members, classes, how, candidates, traces)
         if how.method == "exhaustive":
             return self._every_mask(views, candidates, known, how.objective)
-        levels = self.likelihoods(views, members, candidates) / (_SCALE * known[0].features ** 0.5)
+        found = self._class_scores(views, candidates)
+        if found is None:
+            return self._without(views, members, classes, how, candidates, traces)
         self._warn(known)
-        if how.method == "features" or state.net.pretrained:
-            return _highest(levels, candidates, "features")
-        return self._best_masks(views, candidates, known, levels)
+        if how.method == "features":
+            return _highest(found.of_tasks, candidates, "features")
+        return self._best_masks(views, candidates, known, found)
 
     def _warn(self, traces: Sequence[Trace]) -> None:
         """Say once where tasks are not told apart, as far as was seen when they were learned."""
@@ -77,11 +82,12 @@ class ByTraces:
             if learned.trace is None:
                 raise _lacking(learned.name)
             x = images.seen(learned.facts.inputs)[rows]
-            gallery = Gallery([learned.trace.gaussians], self.state.net.device)
-            likelihood = gallery.likelihoods(features(self.state.net, x))[:, 0]
-            familiarity = learned.trace.familiarity(
-                likelihood, self._score([View(x[:, None])], index, slice(None), "energy")
-            )
+            seen = features(self.state.net, x)
+            if not learned.trace.suits(seen.shape[1]):
+                raise _lacking(learned.name)
+            likelihood = learned.trace.gaussians.likelihoods(seen)
+            energy = -objectives.CALIBRATED["energy"](self._outputs(x, index), learned.classes)
+            familiarity = learned.trace.familiarity(likelihood, energy)
             found[rows] = familiarity < learned.trace.least_familiar(share)
         return found
 
@@ -102,26 +108,46 @@ class ByTraces:
         way = Inference("exhaustive" if len(candidates) <= _FEW else "one-shot")
         return decide(self.state.net, self.state.bank, views, members, classes, way)._replace(way=way.method)
 
-    def likelihoods(self, views: Sequence[View], members: list[int] | None, candidates: Sequence[int]) -> Tensor:
-        """log p(features | task) of each decision [r, candidates]."""
-        net, tasks = self.state.net, self.state.tasks
-        galleries = self._all_galleries() if members is None else _galleries(self.state, tasks.views(candidates))
-        position = {index: column for column, index in enumerate(candidates)}
-        r, b = views[0].x.shape[:2]
-        found = torch.empty(r, len(candidates), device=net.device)
-        for view, gallery in zip(views, galleries, strict=True):
-            seen = features(net, view.x.flatten(0, 1))
-            columns = [position[index] for index in dict.fromkeys(view.members or candidates)]
-            found[:, columns] = gallery.likelihoods(seen).view(r, b, -1).mean(1)
-        return found
+    def likelihoods(self, views: Sequence[View], candidates: Sequence[int]) -> Tensor | None:
+        """log p(features | task) of each decision [r, candidates]; None where one of them left nothing that suits."""
+        found = self._class_scores(views, candidates)
+        return None if found is None else found.of_tasks
 
-    def _all_galleries(self) -> list[Gallery]:
-        of, galleries = self._galleries
-        rows = self.state.tasks.version
-        if of is not rows:
-            galleries = _galleries(self.state, self.state.tasks.views())
-            self._galleries = rows, galleries
-        return galleries
+    def _class_scores(self, views: Sequence[View], candidates: Sequence[int]) -> ClassScores | None:
+        """What features say of each candidate's classes; None where one of them has left nothing that suits."""
+        net = self.state.net
+        r, b = views[0].x.shape[:2]
+        seen = [features(net, view.x.flatten(0, 1)) for view in views]
+        known = self._known_tasks(seen[0].shape[1])
+        if any(index not in known.place for index in candidates):
+            return None
+        assert known.gallery is not None
+        several = len(views) > 1
+        scores = [known.gallery.class_scores(numbers, absolute=several).view(r, b, -1) for numbers in seen]
+        of_tasks = [known.gallery.task_scores(each.flatten(0, 1)).view(r, b, -1).mean(1) for each in scores]
+        view_of = {index: number for number, view in enumerate(views) for index in view.members or ()}
+        columns = torch.tensor([known.place[index] for index in candidates], device=net.device)
+        levels = of_tasks[0][:, columns]
+        for number in range(1, len(views)):
+            own = torch.tensor([view_of.get(index, 0) == number for index in candidates], device=net.device)
+            levels = torch.where(own, of_tasks[number][:, columns], levels)
+        return ClassScores(scores, view_of, known, levels)
+
+    def _known_tasks(self, features: int) -> Known:
+        """Those with traces that suit so many features; new ones are added to the gallery of the others."""
+        tasks, before = self.state.tasks, self._known
+        if before.version is tasks.version and before.features == features:
+            return before
+        every = [(index, tasks.at(index).trace) for index in range(len(tasks))]
+        suited = [(index, trace) for index, trace in every if trace is not None and trace.suits(features)]
+        traces = [trace for _, trace in suited]
+        added = before.gallery is not None and before.traces == traces[: len(before.traces)]
+        gallery, new = (before.gallery, traces[len(before.traces) :]) if added else (None, traces)
+        if new:
+            gallery = Gallery([trace.gaussians for trace in new], self.state.net.device, gallery)
+        place = {index: number for number, (index, _) in enumerate(suited)}
+        self._known = Known(tasks.version, features, traces, gallery, place)
+        return self._known
 
     def _every_mask(
         self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace] | None, objective: str
@@ -129,41 +155,75 @@ class ByTraces:
         """Every mask in turn; calibrated, unless a task is not."""
         found = []
         for column, index in enumerate(candidates):
-            score = self._score(views, index, slice(None), objective)
+            score = -objectives.CALIBRATED[objective](*self._shown(views, index)).mean(1)
             found.append(score if traces is None else traces[column].spread[objective].standard(score))
         return _highest(torch.stack(found, 1), candidates, f"exhaustive, {objective}")
 
     def _best_masks(
-        self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace], levels: Tensor
+        self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace], found: ClassScores
     ) -> Decision:
-        """The few best by features, each with its mask's energy in deviations from what its task is used to.
+        """The few best by features, each with what its mask makes of the images.
 
-        A candidate is tried only where its energy could make it the best one.
+        How likely a class is by its features and by its mask, over all classes of the task; and the mask's energy, in
+        deviations from what its task is used to.
         """
+        levels = _FEATURES * found.of_tasks
         best = levels.topk(min(_TRIED, levels.shape[1]), 1)
-        open_ = best.values >= best.values[:, :1] - (_HIGHEST - _LOWEST)
+        open_ = best.values >= best.values[:, :1] - _DOUBT
         open_ &= open_.sum(1, keepdim=True) > 1
-        scores = levels + _LOWEST
+        scores = levels + _ENERGY * _LOWEST
         for column in best.indices[open_].unique().tolist():
+            index = candidates[column]
             rows = ((best.indices == column) & open_).any(1).nonzero().flatten()
-            energy = self._score(views, candidates[column], rows, "energy")
+            outputs, classes = self._shown(views, index, rows)
+            likely = _FEATURES * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
+            energy = -objectives.CALIBRATED["energy"](outputs, classes).mean(1)
             standard = traces[column].spread["energy"].standard(energy).clamp(_LOWEST, _HIGHEST)
-            scores[rows, column] = levels[rows, column] + standard
+            scores[rows, column] = likely.logsumexp(-1).mean(1) + _ENERGY * standard
         return _highest(scores, candidates, "features and masks")
 
-    def _score(self, views: Sequence[View], index: int, rows: Tensor | slice, objective: str) -> Tensor:
-        """Minus the objective under one mask, for some of the decisions."""
-        state = self.state
+    def _shown(self, views: Sequence[View], index: int, rows: Tensor | slice = slice(None)) -> tuple[Tensor, int]:
+        """Outputs [r, b, s] under one mask, for some of the decisions, and how many classes its task has."""
         view = next((view for view in views if view.members is not None and index in view.members), views[0])
         x = view.x[rows]
-        flat = x.flatten(0, 1)
+        outputs = self._outputs(x.flatten(0, 1), index).unflatten(0, x.shape[:2])
+        return outputs, self.state.tasks.at(index).classes or outputs.shape[-1]
+
+    def _outputs(self, x: Tensor, index: int) -> Tensor:
+        """Outputs [n, s] under one mask."""
+        state = self.state
         run, task = partial(state.switched.run, state.bank, index), state.tasks.at(index)
-        pieces = state.net.pieces(flat)
-        outputs = torch.cat(
-            [averaged(run, piece, task.classes) if task.facts.turned else run(piece) for piece in pieces]
-        )
-        level = objectives.CALIBRATED[objective](outputs, task.classes or outputs.shape[1])
-        return -level.view(x.shape[:2]).mean(1)
+        pieces = state.net.pieces(x)
+        return torch.cat([averaged(run, piece, task.classes) if task.facts.turned else run(piece) for piece in pieces])
+
+
+class Known(NamedTuple):
+    """Tasks whose traces suit so many features, at a version of the task table: their places in a gallery, by index."""
+
+    version: object
+    features: int
+    traces: list[Trace]
+    gallery: Gallery | None
+    place: dict[int, int]
+
+
+class ClassScores(NamedTuple):
+    """What features say, for r decisions from b images each.
+
+    scores    log p(features | class) [r, b, classes of all tasks], for each view
+    view_of   which view a task has, by its index; the first where it is not there
+    of_tasks  log p(features | task) [r, candidates]
+    """
+
+    scores: list[Tensor]
+    view_of: dict[int, int]
+    known: Known
+    of_tasks: Tensor
+
+    def of_classes(self, index: int) -> Tensor:
+        """[r, b, classes] of one task."""
+        assert self.known.gallery is not None
+        return self.scores[self.view_of.get(index, 0)][..., self.known.gallery.columns[self.known.place[index]]]
 
 
 def _lacking(name: str) -> SupSupError:
@@ -171,15 +231,6 @@ def _lacking(name: str) -> SupSupError:
         f"task {name!r} has no statistics that it could be found by: learn it while the model's inference is "
         "Inference('auto') or 'features', which `observe` and earlier versions did not"
     )
-
-
-def _galleries(state: ModelState, views: Sequence[tuple[object, Sequence[int]]]) -> list[Gallery]:
-    """For tasks that see images alike, their Gaussians."""
-    found = []
-    for _, indices in views:
-        traces = [trace for trace in (state.tasks.at(index).trace for index in indices) if trace is not None]
-        found.append(Gallery([trace.gaussians for trace in traces], state.net.device))
-    return found
 
 
 def _highest(scores: Tensor, candidates: Sequence[int], way: str) -> Decision:

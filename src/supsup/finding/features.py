@@ -1,4 +1,8 @@
-"""What the frozen network without any mask makes of images: the same numbers for every task, from one pass."""
+"""The numbers that tasks are told apart by: the same for every task, from one pass over an image, no mask in it.
+
+Of pictures, what random filters see (`filters.py`), or what a pretrained network makes of them; of anything else, what
+the frozen network without any mask does.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,35 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d
 
 from supsup.errors import SupSupError
+from supsup.finding.filters import PLACES, is_picture, seen_by_filters
 from supsup.frozen import FrozenNet
 
-MOST = 512  # numbers of one layer; where it has more, neighbours are averaged
+_MOST, _MOST_TRAINED = 512, 2048  # numbers of one layer; where it has more, neighbours are averaged
+_FEWEST_FILTERS, _MOST_FILTERS = 48, 400
+_FEWEST_DIRECTIONS, _MOST_DIRECTIONS = 32, 128
 
 
 @torch.no_grad()
 def features(net: FrozenNet, x: Tensor) -> Tensor:
     """[n, numbers] for images [n, …] as the network sees them.
 
-    What enters the last masked layer; for weights from a seed also what leaves the first one, since random layers lose
-    more of an image the deeper they are.
+    Of a pretrained network: what enters its last layer. Of pictures: what filters see, more filters for a larger
+    network. Of anything else: what enters the last masked layer and what leaves the first, since random layers lose
+    more of an input the deeper they are.
     """
+    if not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
+        filters = max(_FEWEST_FILTERS, min(_MOST_FILTERS, _mask_bytes(net) // (80 * PLACES) // 8 * 8))
+        return torch.cat([_finite(seen_by_filters(piece, filters)) for piece in net.pieces(x)])
     return torch.cat([_of_piece(net, piece) for piece in net.pieces(x)])
+
+
+def directions_for(net: FrozenNet, numbers: int) -> int:
+    """In how many directions a task remembers how its images vary: about as many bytes as a mask has."""
+    return max(_FEWEST_DIRECTIONS, min(_MOST_DIRECTIONS, _mask_bytes(net) // numbers))
+
+
+def _mask_bytes(net: FrozenNet) -> int:
+    return sum(shape.numel() for shape in net.shapes.values()) // 8
 
 
 def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
@@ -29,8 +49,13 @@ def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
     unclear = any(len(x) in value.shape[1:] for value in seen.values())  # images may lie along another dimension
     if unclear:
         seen, out = _seen(net, torch.cat([x, x[-1:]]))
-    found = [_few(seen[name][: len(x)]) for name in ("first", "last") if name in seen] or [_few(out[: len(x)])]
-    numbers = torch.cat(found, 1)
+    most = _MOST_TRAINED if net.pretrained else _MOST
+    layers = [seen[name] for name in ("first", "last") if name in seen] or [out]
+    numbers = torch.cat([_few(layer[: len(x)], most) for layer in layers], 1)
+    return _finite(numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers)
+
+
+def _finite(numbers: Tensor) -> Tensor:
     if not bool(numbers.isfinite().all()):
         raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
     return numbers
@@ -66,10 +91,10 @@ def _take(seen: dict[str, Tensor], name: str, values: tuple[Any, ...], images: i
         seen[name] = value.relu() if name == "first" else value
 
 
-def _few(values: Tensor) -> Tensor:
-    """At most `MOST` numbers of each image."""
-    if values.ndim == 4 and values[0].numel() > MOST:
-        side = max(1, int((MOST / values.shape[1]) ** 0.5))
+def _few(values: Tensor, most: int) -> Tensor:
+    """At most so many numbers of each image."""
+    if values.ndim == 4 and values[0].numel() > most:
+        side = max(1, int((most / values.shape[1]) ** 0.5))
         values = adaptive_avg_pool2d(values, (min(side, values.shape[2]), min(side, values.shape[3])))
     flat = values.flatten(1)
-    return flat if flat.shape[1] <= MOST else adaptive_avg_pool1d(flat[:, None], MOST)[:, 0]
+    return flat if flat.shape[1] <= most else adaptive_avg_pool1d(flat[:, None], most)[:, 0]

@@ -1,7 +1,8 @@
-"""A Gaussian for each class of a task in the space of features: means, and the few directions in which images vary.
+"""A Gaussian for each class of a task in the space of features, and which class of which task an image is likely of.
 
-Directions are a class's own where a task has few classes, else shared by its classes; in all others the variance is one
-number. They are kept as whole numbers from −127 to 127 and a scale. Nothing depends on another task.
+A task keeps the means of its classes and the few directions in which its images vary most about them; in all others the
+variance is one number. They are kept as whole numbers of one or two bytes and a scale, and nothing in them depends on
+another task. Classes of different tasks are compared with one covariance, the mean of all tasks'.
 """
 
 from __future__ import annotations
@@ -15,19 +16,17 @@ from torch import Tensor
 
 from supsup.errors import SupSupError
 
-_OWN = 24  # vectors of a task whose classes have directions of their own, with their means
-_SHARED = 8  # directions that the classes of a task share where they are many
 _IMAGES = 4  # for each direction at least
-_PASSES = 12  # of the power iteration
+_PASSES = 4  # of the power iteration
 _LEAST = 1e-3  # of the mean variance of a feature over all classes, in every direction
-_AT_ONCE = 1 << 24  # numbers in memory
+_ROUND = 0.03  # of the mean variance, added to the variance in every direction
 
 
 class Gaussians(NamedTuple):
     """The Gaussians of one task's C classes among d features.
 
     means       [C, d], float32
-    directions  [g, r, d] of unit length, at right angles; g is C or 1
+    directions  [g, r, d] of unit length, at right angles; g is 1 (earlier versions have C, one set for each class)
     variances   [g, r] along them
     rest        [g], the variance in every other direction
     """
@@ -38,100 +37,116 @@ class Gaussians(NamedTuple):
     rest: Tensor
 
     @classmethod
-    def of(cls, features: Tensor, labels: Tensor, classes: int) -> Gaussians:
-        """From features [n, d] of images and their classes [n]."""
+    def of(cls, features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
+        """From features [n, d] of images and their classes [n], with so many directions at most."""
         member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
         counts = member.sum(0)
         means = member.T @ features / counts.clamp(min=1)[:, None]
-        centred = features - means[labels]
         least = _LEAST * float((features - features.mean(0)).square().mean()) + torch.finfo(torch.float32).tiny
-        per_class = _OWN // classes - 1
-        if per_class > 0 and int(counts.min()) >= _IMAGES * per_class:
-            found = [_principal(centred[labels == c], per_class, least, 1) for c in range(classes)]
-        else:
-            shared = max(0, min(_SHARED, (len(features) - classes) // _IMAGES))
-            found = [_principal(centred, shared, least, classes)]
-        directions, variances, rest = (torch.stack(values) for values in zip(*found))
-        return cls(means, directions, variances, rest)
+        count = max(0, min(directions, (len(features) - classes) // _IMAGES, features.shape[1] - 1))
+        found = _principal(features - means[labels], count, least, int((counts > 0).sum()))
+        along, variances, rest = (value[None] for value in found)
+        return cls(means, along, variances, rest)
+
+    def likelihoods(self, features: Tensor) -> Tensor:
+        """log p(features | task) [n] by the task's own covariance, all its classes equally frequent."""
+        means, directions, variances, rest = (value.to(features.device) for value in self)
+        axes, spread = directions[0], variances[0]
+        along = ((features @ axes.T)[:, None] - means @ axes.T).square()  # [n, C, r]
+        lengths = features.square().sum(1)[:, None] + means.square().sum(1)
+        distance = (lengths - 2 * features @ means.T - along.sum(-1)).clamp(min=0)  # in all other directions
+        volume = spread.log().sum() + (features.shape[1] - len(axes)) * rest.log()
+        found: Tensor = (-0.5 * ((along / spread).sum(-1) + distance / rest + volume)).logsumexp(-1)
+        return found - math.log(len(means))
 
 
-def whole_numbers(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 numbers [..., d], and the scale of each vector [...]."""
-    scales = (vectors.abs().amax(-1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-    return (vectors / scales[..., None]).round().to(torch.int8), scales
+def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Whole numbers of a kind [..., d], and the scale of each vector [...]."""
+    scales = (vectors.abs().amax(-1) / torch.iinfo(kind).max).clamp(min=torch.finfo(torch.float32).tiny)
+    return (vectors / scales[..., None]).round().to(kind), scales
 
 
 def _principal(centred: Tensor, count: int, least: float, means: int) -> tuple[Tensor, Tensor, Tensor]:
     """The directions [r, d] in which rows vary most, the variance along each, and the mean variance in all others."""
     n, d = centred.shape
-    count = min(count, d - 1)
     freedom = max(1, n - means)
     total = centred.double().square().sum() / freedom
-    directions = centred.new_zeros(0, d)
-    variances = centred.new_zeros(0)
+    directions, variances = centred.new_zeros(0, d), centred.new_zeros(0)
     if count > 0:
-        scatter = (centred.T @ centred).double() / freedom
-        basis = torch.linalg.qr(centred[:count].double().T + 1e-6 * torch.eye(d, count).to(scatter)).Q
+        start = centred[:: max(1, n // count)][:count].T + 1e-6 * torch.eye(d, count, device=centred.device)
+        basis = torch.linalg.qr(start).Q
         for _ in range(_PASSES):
-            basis = torch.linalg.qr(scatter @ basis).Q
-        values, turn = torch.linalg.eigh(basis.T @ scatter @ basis)
-        directions, variances = (basis @ turn).T.float(), values.float().clamp(min=least)
+            basis = torch.linalg.qr(centred.T @ (centred @ basis)).Q
+        seen = (centred @ basis).double()
+        values, turn = torch.linalg.eigh(seen.T @ seen / freedom)
+        directions, variances = (basis.double() @ turn).T.float(), values.float().clamp(min=least)
     rest = (total - variances.double().sum()) / (d - count)
     return directions, variances, rest.float().clamp(min=least)
 
 
 class Gallery:
-    """The Gaussians of many tasks, those of one shape in one stack, on a device."""
+    """The Gaussians of many tasks, compared with one covariance: one product of matrices for an image.
 
-    def __init__(self, tasks: Sequence[Gaussians], device: torch.device) -> None:
-        self._tasks = len(tasks)
-        alike: dict[tuple[torch.Size, torch.Size], list[int]] = {}
-        for index, each in enumerate(tasks):
-            alike.setdefault((each.means.shape, each.directions.shape), []).append(index)
-        self._groups = [
-            (torch.tensor(indices, device=device), _Stack([tasks[i] for i in indices], device))
-            for indices in alike.values()
-        ]
+    first  a gallery of the tasks before these, which are added to it
+    """
 
-    def likelihoods(self, features: Tensor) -> Tensor:
-        """log p(features | task) [n, tasks], all classes of a task equally frequent."""
-        found = features.new_empty(len(features), self._tasks)
-        for indices, stack in self._groups:
-            if stack.features != features.shape[1]:
-                raise SupSupError(
-                    f"tasks were learned with {stack.features} features of an image, and this network has "
-                    f"{features.shape[1]}: they are of another network. Give the task, or learn the tasks again"
-                )
-            at_once = max(1, _AT_ONCE // stack.width)
-            found[:, indices] = torch.cat([stack.likelihoods(piece) for piece in features.split(at_once)])
-        return found
+    def __init__(self, tasks: Sequence[Gaussians], device: torch.device, first: Gallery | None = None) -> None:
+        before: list[Tensor] = [] if first is None else first._means
+        self._means: list[Tensor] = [*before, *(each.means.to(device, torch.float64) for each in tasks)]
+        features = self._means[0].shape[1]
+        if any(means.shape[1] != features for means in self._means):
+            raise SupSupError(
+                "tasks were learned with different numbers of features; give the task, or learn them again"
+            )
+        self._sum = torch.zeros(features, features, dtype=torch.float64, device=device)
+        if first is not None:
+            self._sum += first._sum
+        for each in tasks:  # one after the other, so that the sum is the same whenever tasks came
+            _add_covariance(self._sum, each)
+        self.classes = [len(means) for means in self._means]
+        ends = torch.tensor(self.classes).cumsum(0).tolist()
+        self.columns = [slice(end - count, end) for end, count in zip(ends, self.classes)]
+        self._solve()
+
+    def __len__(self) -> int:
+        return len(self._means)
+
+    def _solve(self) -> None:
+        covariance = self._sum / len(self)
+        variance = covariance.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
+        covariance.diagonal().add_(_ROUND * variance)
+        means = torch.cat(self._means)
+        middle = means.mean(0)
+        self._factor = torch.linalg.cholesky(covariance)
+        centred = means - middle
+        weights = torch.cholesky_solve(centred.T, self._factor).T
+        self._constant = (-0.5 * (weights * centred).sum(1)).float()
+        self._weights, self._middle = weights.float(), middle.float()
+
+    def class_scores(self, features: Tensor, *, absolute: bool = False) -> Tensor:
+        """log p(features | class) [n, classes of all tasks], all but a number that an image has for all classes.
+
+        absolute  with that number: features of one image are different ones for different tasks
+        """
+        centred = features - self._middle
+        scores = centred @ self._weights.T + self._constant
+        if absolute:
+            whitened = torch.linalg.solve_triangular(self._factor, centred.double().T, upper=False)
+            scores = scores - 0.5 * whitened.square().sum(0).float()[:, None]
+        return scores
+
+    def task_scores(self, scores: Tensor) -> Tensor:
+        """log p(features | task) [n, tasks] from those of classes, all classes of a task equally frequent."""
+        if len(set(self.classes)) == 1:
+            each_task: Tensor = scores.unflatten(1, (len(self), -1)).logsumexp(-1)
+            return each_task - math.log(self.classes[0])
+        each = [scores[:, columns].logsumexp(1) - math.log(count) for columns, count in zip(self.columns, self.classes)]
+        return torch.stack(each, 1)
 
 
-class _Stack:
-    """Gaussians of T tasks with the same numbers of classes and directions: one product of matrices for an image."""
-
-    def __init__(self, tasks: Sequence[Gaussians], device: torch.device) -> None:
-        means, directions, variances, rest = (torch.stack(values).to(device) for values in zip(*tasks))
-        tasks_count, self._classes, self.features = means.shape
-        self._shape = tasks_count, directions.shape[1], directions.shape[2]
-        self.width = tasks_count * self._classes * max(1, directions.shape[2])
-        self._vectors = torch.cat([means.flatten(0, 1), directions.flatten(0, 2)])
-        self._lengths = means.square().sum(-1)  # [T, C]
-        every = directions.expand(-1, self._classes, -1, -1)  # a task's own classes, or one for all of them
-        self._along = torch.einsum("tcd,tcrd->tcr", means, every)
-        self._precision, self._rest = variances.reciprocal(), rest
-        volume = variances.log().sum(-1) + (self.features - directions.shape[2]) * rest.log()
-        self._constant = -0.5 * volume.expand(-1, self._classes) - math.log(self._classes)
-
-    def likelihoods(self, x: Tensor) -> Tensor:
-        """[n, T] for features [n, d]."""
-        tasks, groups, count = self._shape
-        products = x @ self._vectors.T
-        on_means, on_directions = products.split([tasks * self._classes, tasks * groups * count], 1)
-        along = on_directions.view(len(x), tasks, groups, count) - self._along  # [n, T, C, r]
-        squares = along.square()
-        distance = x.square().sum(1)[:, None, None] - 2 * on_means.view(len(x), tasks, self._classes) + self._lengths
-        outside = (distance - squares.sum(-1)).clamp(min=0) / self._rest
-        inside = (squares * self._precision).sum(-1)
-        found: Tensor = (self._constant - 0.5 * (inside + outside)).logsumexp(-1)
-        return found
+def _add_covariance(total: Tensor, task: Gaussians) -> None:
+    """Add a task's covariance matrix to a sum [d, d]."""
+    axes = task.directions[0].to(total)
+    rest = task.rest[0].to(total)
+    total.addmm_(axes.T * (task.variances[0].to(total) - rest), axes)
+    total.diagonal().add_(rest)

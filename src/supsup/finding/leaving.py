@@ -12,7 +12,7 @@ from supsup.bank import Bank
 from supsup.data import Part
 from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
-from supsup.finding.features import features
+from supsup.finding.features import directions_for, features
 from supsup.finding.gaussians import Gallery, Gaussians
 from supsup.finding.trace import SCORES, SHARES, Trace
 from supsup.frozen import FrozenNet
@@ -20,7 +20,7 @@ from supsup.objectives import CALIBRATED
 from supsup.switching import SwitchedNet
 
 _LEARNED, _JUDGING, _STREAMED = 2000, 256, 500  # images: for Gaussians; for scores; where each has to be read from disk
-_RIVALS = 256  # tasks that a new one is compared with
+_RIVALS = 32  # tasks that a new one is compared with, the latest
 _AT_ONCE = 500
 
 
@@ -57,9 +57,10 @@ class Leaving:
     ) -> Trace:
         positions = _evenly(learned, _LEARNED)
         seen, labels = self._run(learned, positions, self._features)
-        gaussians = judging = Gaussians.of(seen, labels, classes)
+        directions = directions_for(self.net, seen.shape[1])
+        gaussians = judging = Gaussians.of(seen, labels, classes, directions)
         if judge is None:
-            judge, judging = learned, Gaussians.of(seen[::2], labels[::2], classes)
+            judge, judging = learned, Gaussians.of(seen[::2], labels[::2], classes, directions)
             asked = positions[1::2] if len(positions) > 1 else positions
             asked = asked[:: -(-len(asked) // _JUDGING)]
         else:
@@ -67,12 +68,12 @@ class Leaving:
         judged, _ = self._run(judge, asked, self._features)
         answer = partial(self._switched.run, self._bank, index)
         outputs, _ = self._run(judge, asked, (lambda x: averaged(answer, x, classes)) if turned else answer)
-        gallery = Gallery([judging, *(r.gaussians for r in rivals if r.features == seen.shape[1])], self.net.device)
-        likelihoods = gallery.likelihoods(judged)
-        scores = {"likelihood": likelihoods[:, 0]}
+        gallery = Gallery([judging, *(r.gaussians for r in rivals if r.suits(seen.shape[1]))], self.net.device)
+        found = gallery.task_scores(gallery.class_scores(judged)).argmax(1) == 0
+        scores = {"likelihood": judging.likelihoods(judged)}
         scores |= {name: -level(outputs, classes) for name, level in CALIBRATED.items()}
         spreads = torch.stack([_spread(scores[name]) for name in SCORES])
-        checked = torch.tensor([len(judged), int((likelihoods.argmax(1) == 0).sum())] if rivals else [0, 0])
+        checked = torch.tensor([len(judged), int(found.sum())] if rivals else [0, 0])
         made = Trace.of(gaussians, spreads, torch.zeros(len(SHARES)), checked)
         familiar = made.familiarity(scores["likelihood"], scores["energy"])
         at_shares = familiar.quantile(torch.tensor(SHARES, device=familiar.device)).cummax(0).values

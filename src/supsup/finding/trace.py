@@ -1,8 +1,7 @@
 """`Trace`: what a task leaves behind so that it is found again, as it lies in memory and in a model file.
 
-A few KB of statistics. None that an answer is made of depends on another task: after one is forgotten the others are
-found as if it had never been learned. `checked` alone, which only a warning is from, was counted among the tasks of
-then.
+Statistics, no image. None depends on another task: after one is forgotten the others are found as if it had never been
+learned. `checked` alone, which only a warning is from, was counted among the tasks of then.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of a task's own i
 SCORES = ("likelihood", "energy", "mixture")  # what has a mean and a deviation
 _SMALLEST, _LARGEST = 1e-30, 1e15  # of numbers that float32 can compute with
 _FORMS: dict[str, tuple[torch.dtype, int]] = {
-    "means": (torch.int8, 2),
+    "means": (torch.int16, 2),
     "mean_scales": (torch.float32, 1),
     "directions": (torch.int8, 3),
     "direction_scales": (torch.float32, 2),
@@ -49,7 +48,7 @@ class Spread(NamedTuple):
 class Trace:
     """Statistics of a task with C classes among d features, on the CPU.
 
-    means, directions, variances, rest  the Gaussians of its classes (`gaussians.py`), vectors as int8 with scales
+    means, directions, variances, rest  the Gaussians of its classes (`gaussians.py`), as whole numbers with scales
     spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on images of its own
     familiar  how familiar its own images are, at `SHARES` of them
     checked   [2]: images of its own that were asked about when it was learned, and how many were found to be its own
@@ -68,7 +67,8 @@ class Trace:
     @classmethod
     def of(cls, gaussians: Gaussians, spreads: Tensor, familiar: Tensor, checked: Tensor) -> Trace:
         """As it is kept."""
-        means, directions = whole_numbers(gaussians.means), whole_numbers(gaussians.directions)
+        means = whole_numbers(gaussians.means, torch.int16)
+        directions = whole_numbers(gaussians.directions, torch.int8)
         values = (*means, *directions, gaussians.variances, gaussians.rest, spreads, familiar, checked)
         return cls(*(value.cpu().contiguous() for value in values))
 
@@ -76,6 +76,10 @@ class Trace:
     def features(self) -> int:
         """How many there are."""
         return self.means.shape[1]
+
+    def suits(self, features: int) -> bool:
+        """Whether it can be compared with that many features; earlier versions had others, for each class alone."""
+        return self.features == features and self.means.dtype == torch.int16
 
     @property
     def gaussians(self) -> Gaussians:
@@ -116,7 +120,8 @@ class Trace:
             raise SupSupError("what it is found by is not complete")
         for name, (dtype, dimensions) in _FORMS.items():
             value = tensors[name]
-            if value.dtype != dtype or value.ndim != dimensions:
+            earlier = name == "means" and value.dtype == torch.int8
+            if (value.dtype != dtype and not earlier) or value.ndim != dimensions:
                 raise SupSupError(f"what it is found by has {name} of a wrong form")
         found = cls(**{name: value.cpu() for name, value in tensors.items()})
         found._check(classes)

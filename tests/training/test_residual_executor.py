@@ -16,7 +16,7 @@ from supsup.training.order import batch_positions
 
 pytest.importorskip("triton")
 
-from supsup.training.residual.executor import alike, by_hand, feed_of, feeds
+from supsup.training.residual.executor import addressable, alike, by_hand, feed_of, feeds
 from supsup.training.residual.trainer import ResidualTrainer
 
 CPU = torch.device("cpu")
@@ -76,8 +76,10 @@ def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: St
     assert by_hand(net, [job])
     assert by_hand(net, [job, Job(stream[1], replace(RECIPE, budget=4))]), "jobs may keep different numbers of weights"
     assert not by_hand(net, [job, Job(stream[1], replace(RECIPE, epochs=3))])
-    assert not by_hand(net, [Job(stream[0], Recipe("sgd"))])
-    assert not by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
+    assert by_hand(net, [Job(stream[0], Recipe("sgd"))])
+    assert by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
+    assert addressable(net, job)
+    assert not addressable(net, Job(stream[0], replace(RECIPE, batch_size=1 << 23))), "numbers would run over"
     assert not by_hand(FrozenNet(nets.FullyConnected((8, 3)), 0, CPU), [job])
     assert feeds(stream[0].train)
     permuted = data.permuted(data.arrays(torch.zeros(4, 1, 8, 8), [0, 1] * 2, torch.zeros(1, 1, 8, 8), [0]), 1)

@@ -148,14 +148,15 @@ def gradient_tile(size: int, into: int, out: int) -> dict[str, int]:
     return {"block_in": block_in, "block_out": block_out, "block_rows": block_rows, "num_warps": 4, "num_stages": 3}
 
 
-def convolution_tile(line: int, out: int) -> dict[str, int]:
+def convolution_tile(line: int, out: int, dtype: torch.dtype) -> dict[str, int]:
     """Tile sizes of a convolution with `line` numbers in a line of taps; found in the same way."""
+    stages = 1 if out <= 64 else 2 if out <= 128 or dtype == torch.float32 else 4  # more do not fit in float32
     return {
         "block_rows": 256 if line <= 16 else 128,
         "block_out": k.power(out, 128),
         "block_in": k.power(line, 64),
         "num_warps": 4,
-        "num_stages": 1 if out <= 64 else 2 if out <= 128 else 4,
+        "num_stages": stages,
     }
 
 
@@ -165,7 +166,7 @@ def convolve(layer: Layer, x: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
     into, out = layer.padded
     result = x.new_empty(tasks, batch, layer.out_height, layer.out_width, out)
     rows = batch * layer.out_height * layer.out_width
-    tile = convolution_tile(layer.size * into, out)
+    tile = convolution_tile(layer.size * into, out, x.dtype)
     partial = torch.empty(tasks, triton.cdiv(rows, tile["block_rows"]), 2, out, device=x.device)
     _launch(layer, x, masked, result, None, partial, rows, False, tile)
     return result, partial
@@ -182,11 +183,11 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
     result = slope.new_empty(tasks, batch, layer.height, layer.width, into)
     if layer.stride == 1:
         rows = batch * layer.height * layer.width
-        tile = convolution_tile(layer.size * out, into)
+        tile = convolution_tile(layer.size * out, into, slope.dtype)
         _launch(layer, slope, masked, result, extra, None, rows, True, tile)
         return result
     rows = batch * triton.cdiv(layer.height, 2) * triton.cdiv(layer.width, 2)
-    tile = convolution_tile(out, into)
+    tile = convolution_tile(out, into, slope.dtype)
     k._convolve_back_halved[(triton.cdiv(rows, tile["block_rows"]), triton.cdiv(into, tile["block_out"]), 4 * tasks)](
         slope,
         masked,

@@ -321,11 +321,21 @@ def test_split_imagenet_trains_what_the_paper_trains(
     assert (set(built), set(sizes)) == ({("resnet50", 10)}, {224})
 
 
-def test_tiny_imagenet_trains_as_split_imagenet_does(witness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_imagenet_trains_as_split_imagenet_does(
+    witness: Any, built: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The paper's recipe and budgets, with either stem; the bounds train weights at the same rate and length."""
     source: data.Source = witness.environment.source("cifar100")  # ten classes
     monkeypatch.setattr(Environment, "tiny_imagenet", lambda environment: source)
-    budgets, stems = [], []
+    asked: list[tuple[Any, ...]] = []
+    resnet = nets.ResNet
+
+    def small(*arguments: Any, **settings: Any) -> nets.ResNet:
+        asked.append((*arguments, settings))
+        return resnet(10, (1,), (4,), **settings)
+
+    monkeypatch.setattr(nets, "ResNet", small)
+    budgets = []
     for row in ENTRIES["tiny-imagenet-gg"].rows:
         assert isinstance(row.experiment, SplitImagenetExperiment | ImagenetBoundsExperiment)
         assert (row.experiment.training.tasks, row.experiment.training.size) == (10, 64)
@@ -336,9 +346,9 @@ def test_tiny_imagenet_trains_as_split_imagenet_does(witness: Any, monkeypatch: 
             assert recipe == replace(IMAGENET, budget=row.experiment.own.budget)
         else:
             assert recipe == replace(IMAGENET, selection="threshold", budget=None)
-        stems.append(row.experiment.training.stem)
     assert budgets == [4, 8, 23.82] * 2
-    assert stems == [None] * 5 + ["3×3"] * 5
+    assert built == [("resnet50", 10)] * 5
+    assert asked[5:] == [(10, (3, 4, 6, 3), (64, 128, 256, 512), {"bottleneck": True})] * 5
 
 
 def test_hopsupsup_trains_and_recovers_as_the_paper_does(witness: Any) -> None:

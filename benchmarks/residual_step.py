@@ -434,9 +434,9 @@ def main(
     measuring.part("machine", lambda: vars(measure_machine(device)))
     for case in CASES:
         measuring.part(case.name, lambda: step_rows(case, Machine(**measuring.record["machine"]), device), 12)  # noqa: B023
+    measuring.part("beside ResNet-50, ms per task-step", partial(beside_rows, deep, device, measuring.left), 20)
     measuring.part("profile of ResNet-50", partial(profile, deep, device), 12)
     measuring.part("layers", partial(layer_rows, device), 15)
-    measuring.part("beside ResNet-50, ms per task-step", partial(beside_rows, deep, device, measuring.left), 20)
     steps = [row for case in CASES for row in measuring.record.get(case.name, ())]
     for row in (*steps, *measuring.record.get("layers", ())):
         print(

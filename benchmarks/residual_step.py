@@ -3,8 +3,7 @@
     PYTHONPATH=src python benchmarks/residual_step.py [--out results/bench/residual-step-h200.json] [--limit 140]
 
 Narrow ResNet-18 with each optimiser, ResNet-50 at 64 px as for SplitImageNet with 1 and 10 tasks, gradients against
-those of autograd in float32, and the time of single layers. Images are random. Several processes compile the kernels
-first.
+those of autograd in float32, optimisers against torch's. Images are random. Several processes compile kernels first.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,11 +39,11 @@ from supsup.provenance import provenance
 from supsup.scores import soft_mask
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
 from supsup.training.captured import _first_state, _mask_lane, run_lanes
-from supsup.training.residual import layers
 from supsup.training.residual.executor import bytes_per_task, feed_of
 from supsup.training.residual.trainer import ResidualTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
+_FEW = 16  # images, in float32
 _STEPS = 400  # that a feed has batches for
 
 
@@ -102,46 +100,6 @@ CASES = (
     _DEEP,
     Case("ResNet-50 with a 3×3 stem, Adam", _resnet50_small_stem, _IMAGENET, 64, (1,)),
 )
-SHAPES = (  # size, channels in and out, side of the images, of single layers of ResNet-50 at 64 px
-    (3, 64, 64, 16),
-    (3, 128, 128, 8),
-    (3, 256, 256, 4),
-    (3, 512, 512, 2),
-    (1, 64, 256, 16),
-    (1, 512, 128, 8),
-    (1, 256, 1024, 4),
-    (1, 2048, 512, 2),
-)
-Tile = dict[str, int]
-
-
-def _tile(rows: int, out: int, warps: int) -> Tile:
-    return {"block_rows": rows, "block_out": out, "block_in": 64, "num_warps": warps, "num_stages": 3}
-
-
-CONVOLUTIONS: dict[str, Tile] = {
-    "as chosen": {},
-    "128×128, 4 warps": _tile(128, 128, 4),
-    "128×128, 8 warps": _tile(128, 128, 8),
-    "128×256, 8 warps": _tile(128, 256, 8),
-}
-GRADIENTS: dict[str, Tile] = {
-    "as chosen": {},
-    "128×128, 4 warps": _tile(64, 128, 4) | {"block_in": 128},
-    "128×128, 8 warps": _tile(64, 128, 8) | {"block_in": 128},
-}
-
-
-@contextmanager
-def tiles(convolution: Tile, gradient: Tile) -> Iterator[None]:
-    """While it lasts, layers are launched with other tiles."""
-    chosen, chosen_gradient = layers.convolution_tile, layers.gradient_tile
-    layers.convolution_tile = lambda *given: chosen(*given) | convolution
-    layers.gradient_tile = lambda *given: chosen_gradient(*given) | gradient
-    try:
-        yield
-    finally:
-        layers.convolution_tile, layers.gradient_tile = chosen, chosen_gradient
 
 
 def trainer_of(net: FrozenNet, jobs: list[Job], precision: torch.dtype = torch.bfloat16) -> ResidualTrainer:
@@ -230,12 +188,18 @@ def beside_rows(case: Case, device: torch.device, left: Callable[[], float]) -> 
     return found
 
 
-def gradient_errors(case: Case, device: torch.device, batch: int = 64) -> dict[str, Any]:
-    """How far gradients are from those of autograd in float32: ours and autocast's, as a share, at the worst layers."""
+def gradient_errors(
+    case: Case, device: torch.device, batch: int = 64, precision: torch.dtype = torch.bfloat16
+) -> dict[str, Any]:
+    """How far gradients are from those of autograd in float32: ours and autocast's, as a share, at the worst layers.
+
+    In bfloat16 those of a deep network that has learned nothing are noise below its last layers, autocast's like ours;
+    float32 shows whether they are right.
+    """
     torch.backends.cudnn.allow_tf32 = False
     net, stream = case.net(device), case.stream()
     jobs = [Job(task, replace(case.recipe, batch_size=batch)) for task in stream[:2]]
-    trainer, feed = trainer_of(net, jobs), feed_of(net, jobs)
+    trainer, feed = trainer_of(net, jobs, precision), feed_of(net, jobs)
     step = trainer.step
     trainer.step = lambda: None  # type: ignore[method-assign]
     trainer.step_from(feed)
@@ -295,8 +259,8 @@ def update_errors(device: torch.device, case: Case = _ADAM) -> dict[str, float]:
                 trainer._update()
                 trainer.step_count += 1
             first, ended = job.first_scores(net), trainer.final_scores()
-            off = sum(float((ended[name][0] - scores[name]).square().sum()) for name in scores)
-            went = sum(float((first[name] - scores[name]).square().sum()) for name in scores)
+            off = sum(float((ended[name][0] - scores[name].detach()).square().sum()) for name in scores)
+            went = sum(float((first[name] - scores[name].detach()).square().sum()) for name in scores)
             found[", ".join(str(value) for value in settings.values())] = (off / went) ** 0.5
     return found
 
@@ -317,57 +281,9 @@ def profile(case: Case, device: torch.device) -> dict[str, float]:
     return dict(sorted(spent.items(), key=lambda item: -item[1])[:14])
 
 
-def layer_rows(device: torch.device, timed: bool = True, tasks: int = 10, batch: int = 256) -> list[dict[str, Any]]:
-    """TFLOP/s of single layers: forward, to inputs and to weights, with several tiles, and as matrix products."""
-    rows = []
-    for size, into, out, side in SHAPES:
-        module = torch.nn.Conv2d(into, out, size, padding=size // 2, bias=False)
-        splits = layers.splits_for(module, batch * side * side)
-        layer = layers.Layer("layer", module, side, side, 0, 0, splits)
-        masked = torch.randn(tasks, layer.blocks * layers.BLOCK, device=device).bfloat16()
-        padded_side = side + 2 * layer.border
-        x = torch.randn(tasks, batch, padded_side, padded_side, into, device=device).bfloat16()
-        slope = torch.randn(tasks, batch, padded_side, padded_side, out, device=device).bfloat16()
-        gradients = torch.zeros(tasks, 4 * layer.splits * layer.weights, device=device)
-        row: dict[str, Any] = {"layer": f"{size}×{size}, {into} → {out}, {side} px"}
-        works: dict[str, Callable[[], object]] = {}
-        for name, tile in CONVOLUTIONS.items():
-            works[f"forward, {name}"] = _with(tile, {}, partial(layers.convolve, layer, x, masked))
-            if size == 3:
-                works[f"to inputs, {name}"] = _with(tile, {}, partial(layers.convolve_back, layer, slope, masked))
-        for name, tile in GRADIENTS.items():
-            if size == 3:
-                to_weights = partial(layers.weight_gradient, layer, x, slope, gradients)
-                works[f"to weights, {name}"] = _with({}, tile, to_weights)
-        if size == 1:
-            flat, matrices = x.flatten(1, 3), layer.matrices(masked)
-            works["forward, bmm"] = partial(torch.bmm, flat, matrices)
-            works["to inputs, bmm"] = partial(layers.convolve_back, layer, slope, masked)
-            works["to weights, bmm"] = partial(layers.weight_gradient, layer, x, slope, gradients)
-        operations = 2 * tasks * batch * side * side * size * size * into * out
-        for name, work in works.items():
-            try:
-                if timed:
-                    row[name] = round(4 * operations / seconds(partial(_repeat, work, 4), device, 5) / 1e12)
-                else:
-                    work()
-            except Exception as error:
-                row[name] = str(error).splitlines()[0][:80]
-        rows.append(row)
-    return rows
-
-
 def _repeat(work: Callable[[], object], times: int) -> None:
     for _ in range(times):
         work()
-
-
-def _with(convolution: Tile, gradient: Tile, work: Callable[[], object]) -> Callable[[], object]:
-    def run() -> object:
-        with tiles(convolution, gradient):
-            return work()
-
-    return run
 
 
 def compile_share(number: int, count: int) -> None:
@@ -391,7 +307,7 @@ def compile_share(number: int, count: int) -> None:
         trainer.step_from(feed_of(net, jobs))
         del trainer
         torch.cuda.empty_cache()
-    layer_rows(device, timed=False, tasks=1)
+    gradient_errors(_DEEP, device, _FEW, torch.float32)
 
 
 def compiled(processes: int, limit: float) -> dict[str, Any]:
@@ -428,24 +344,19 @@ def main(
     measuring = Measuring(limit, out)
     device, deep = measuring.device, _DEEP
     measuring.part("compiled", partial(compiled, processes, limit / 2))
-    measuring.part("gradients, ResNet-50", partial(gradient_errors, deep, device))
-    measuring.part("gradients, ResNet-50 with a 3×3 stem", partial(gradient_errors, CASES[-1], device, 16))
+    measuring.part("gradients in bfloat16", partial(gradient_errors, deep, device))
     measuring.part("updates", partial(update_errors, device))
     measuring.part("machine", lambda: vars(measure_machine(device)))
     for case in CASES:
         measuring.part(case.name, lambda: step_rows(case, Machine(**measuring.record["machine"]), device), 12)  # noqa: B023
     measuring.part("beside ResNet-50, ms per task-step", partial(beside_rows, deep, device, measuring.left), 20)
     measuring.part("profile of ResNet-50", partial(profile, deep, device), 12)
-    measuring.part("layers", partial(layer_rows, device), 15)
-    steps = [row for case in CASES for row in measuring.record.get(case.name, ())]
-    for row in (*steps, *measuring.record.get("layers", ())):
-        print(
-            "; ".join(
-                f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
-            )
-        )
-    for name in ("gradients, ResNet-50", "updates", "profile of ResNet-50", "beside ResNet-50, ms per task-step"):
+    for row in (row for case in CASES for row in measuring.record.get(case.name, ())):
+        shown = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values())
+        print("; ".join(f"{key} {value}" for key, value in zip(row, shown)))
+    for name in ("updates", "profile of ResNet-50", "beside ResNet-50, ms per task-step"):
         print(name, json.dumps(measuring.record.get(name), ensure_ascii=False))
+    measuring.part("gradients in float32", partial(gradient_errors, deep, device, _FEW, torch.float32), 15)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def feed_of(net: FrozenNet, jobs: Sequence[Job]) -> Feed:
 
 def addressable(net: FrozenNet, job: Job) -> bool:
     """Whether kernels can number all activations of any layer of one task."""
-    return max(_activations(net, job)) < _NUMBERED
+    return max(_activations(net, job, border=1)) < _NUMBERED
 
 
 def bytes_per_task(net: FrozenNet, job: Job, precision: torch.dtype | None = None) -> int:
@@ -112,10 +112,11 @@ def bytes_per_task(net: FrozenNet, job: Job, precision: torch.dtype | None = Non
     return width * (5 * sum(values) + 6 * max(values)) + 48 * weights + 12 * job.steps * job.recipe.batch_size
 
 
-def _activations(net: FrozenNet, job: Job) -> list[int]:
-    """How many numbers come out of each convolution in one step of one task, borders included."""
+def _activations(net: FrozenNet, job: Job, border: int = 0) -> list[int]:
+    """How many numbers come out of each convolution in one step of one task, with a border."""
     assert isinstance(net.module, ResNet)
     _, height, width = job.task.train.shape
     batch = job.recipe.batch_size
     layers = [each.layer for each in network_of(net.module, height, width, batch).convolutions]
-    return [batch * (layer.out_height + 2) * (layer.out_width + 2) * layer.padded[1] for layer in layers]
+    around = 2 * border
+    return [batch * (layer.out_height + around) * (layer.out_width + around) * layer.padded[1] for layer in layers]

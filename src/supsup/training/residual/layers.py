@@ -136,9 +136,11 @@ def gradient_tiles(size: int, into: int, out: int) -> int:
 
 
 def gradient_tile(size: int, into: int, out: int) -> dict[str, int]:
-    """Tile sizes of the weight gradient; the best found on an H200 for the layers of `gem_resnet18`."""
+    """Tile sizes of the weight gradient; the best found on an H200 for `gem_resnet18`, and for wide layers."""
     line = size * into
-    if out <= 64:
+    if out % 128 == 0 and line >= 128:
+        block_in, block_out = 128, 128
+    elif out <= 64:
         block_in, block_out = k.power(line, 128), k.power(out, 64)
     elif out <= 128:
         block_in, block_out = k.power(line, 64), 128
@@ -149,12 +151,16 @@ def gradient_tile(size: int, into: int, out: int) -> dict[str, int]:
 
 
 def convolution_tile(line: int, out: int, dtype: torch.dtype) -> dict[str, int]:
-    """Tile sizes of a convolution with `line` numbers in a line of taps; found in the same way."""
-    stages = 1 if out <= 64 else 2 if out <= 128 or dtype == torch.float32 else 4  # more do not fit in float32
+    """Tile sizes of a convolution with `line` numbers in a line of taps; found in the same way.
+
+    In float32, whose products no tensor core takes, the inner loop is unrolled: of wide layers it is kept short.
+    """
+    exact = dtype == torch.float32
+    stages = 1 if out <= 64 else 2 if out < 128 or exact else 3 if out == 128 else 4
     return {
         "block_rows": 256 if line <= 16 else 128,
         "block_out": k.power(out, 128),
-        "block_in": k.power(line, 64),
+        "block_in": k.power(line, 16 if exact and line > 64 else 64),
         "num_warps": 4,
         "num_stages": stages,
     }
@@ -173,13 +179,18 @@ def convolve(layer: Layer, x: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | None = None) -> Tensor:
-    """The gradient at the inputs of a layer from that at its outputs, which has a border; an extra one is added."""
+    """The gradient at the inputs of a layer from that at its outputs, which has a border.
+
+    extra  is added, and may be overwritten
+    """
     tasks, batch = slope.shape[:2]
     into, out = layer.padded
     if layer.is_product:
         slopes, matrices = slope.flatten(1, 3), layer.matrices(masked).transpose(1, 2)
-        product = torch.bmm(slopes, matrices) if extra is None else torch.baddbmm(extra.flatten(1, 3), slopes, matrices)
-        return product.view(tasks, batch, layer.height, layer.width, into)
+        if extra is not None:
+            extra.view(tasks, -1, into).baddbmm_(slopes, matrices)
+            return extra
+        return torch.bmm(slopes, matrices).view(tasks, batch, layer.height, layer.width, into)
     result = slope.new_empty(tasks, batch, layer.height, layer.width, into)
     if layer.stride == 1:
         rows = batch * layer.height * layer.width
@@ -262,6 +273,8 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         return
     rows = batch * layer.out_height * layer.out_width
     tile = gradient_tile(layer.size, into, out)
+    if x.dtype == torch.float32 and layer.size * into > 64:
+        tile["block_rows"] = 32
     share = triton.cdiv(triton.cdiv(rows, layer.splits), tile["block_rows"]) * tile["block_rows"]
     k._weight_gradient[(gradient_tiles(layer.size, into, out), layer.splits, tasks)](
         x,

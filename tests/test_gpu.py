@@ -39,6 +39,7 @@ from supsup.query import Goal, can_be_captured
 from supsup.search import Outer, add_plain, inner, narrowed
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import Job, train_mask, train_masks
+from supsup.training.executor import executor_for
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
@@ -117,11 +118,24 @@ def test_accuracy_in_bfloat16_is_that_of_the_cpu(digits: Stream) -> None:
     assert abs(found[0].average_accuracy - found[1].average_accuracy) < 0.005
 
 
-@pytest.mark.parametrize("selection", [{"selection": "edge-popup", "budget": 8.0}, {}])
-def test_residual_networks_learn_as_on_the_plain_path(shared_data: Path, selection: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("network", "recipe"),
+    [
+        ({}, Recipe("adam", 1e-2, selection="edge-popup", budget=8.0)),
+        ({}, Recipe("adam", 1e-2)),
+        ({}, Recipe("sgd", 1.0, selection="edge-popup", budget=8.0, momentum=0.9)),
+        ({"bottleneck": True}, Recipe("rmsprop", 1e-2)),
+        ({"bottleneck": True, "large_images": True}, Recipe("sgd", 1.0, momentum=0.9)),
+        ({"bottleneck": True, "large_images": True}, Recipe("adam", 1e-2, selection="edge-popup", budget=8.0)),
+    ],
+)
+def test_residual_networks_learn_as_on_the_plain_path(
+    shared_data: Path, network: dict[str, bool], recipe: Recipe
+) -> None:
     stream = data.split(data.mnist(shared_data), 2)[:2]
-    recipe = Recipe("adam", 1e-2, steps=150, weight_decay=1e-4, schedule="cosine", **selection)
-    net = FrozenNet(nets.ResNet(2, (1, 1), (8, 16), channels=1), 0, torch.device("cuda"))
+    recipe = replace(recipe, steps=150, weight_decay=1e-4, schedule="cosine")
+    net = FrozenNet(nets.ResNet(2, (1, 1), (8, 16), channels=1, **network), 0, torch.device("cuda"))
+    assert executor_for(net, [Job(task, recipe) for task in stream]).name == "residual on a GPU"
     bank = Bank(net.shapes, "cuda", net.statistics)
     for fast in train_masks(net, [Job(task, recipe) for task in stream]):
         bank.add_packed(fast.packed, fast.statistics)

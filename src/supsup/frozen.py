@@ -97,7 +97,7 @@ class FrozenNet:
 
     @cached_property
     def is_residual(self) -> bool:
-        """Whether the module is one of our residual networks for small images, with nothing added."""
+        """Whether the module is one of our residual networks, with nothing added."""
         return not self.head and plain_blocks(self.module) is not None
 
     @cached_property

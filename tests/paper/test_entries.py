@@ -32,6 +32,7 @@ NAMES = [
     "cifar100-gg",
     "transfer-speed",
     "imagenet-gg",
+    "tiny-imagenet-gg",
     "mask-overhead",
 ]
 

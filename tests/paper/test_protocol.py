@@ -20,6 +20,7 @@ from supsup.paper.catalogue import Row
 from supsup.paper.entries import ENTRIES
 from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import (
+    ImagenetBoundsExperiment,
     SplitCifarExperiment,
     SplitCifarRivalExperiment,
     SplitImagenetExperiment,
@@ -318,6 +319,36 @@ def test_split_imagenet_trains_what_the_paper_trains(
         assert [used(recipe) for recipe in witness.recipes] == [replace(IMAGENET, budget=row.experiment.own.budget)]
         assert row.experiment.training.tasks == 100
     assert (set(built), set(sizes)) == ({("resnet50", 10)}, {224})
+
+
+def test_tiny_imagenet_trains_as_split_imagenet_does(
+    witness: Any, built: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paper's recipe and budgets, with either stem; the bounds train weights at the same rate and length."""
+    source: data.Source = witness.environment.source("cifar100")  # ten classes
+    monkeypatch.setattr(Environment, "tiny_imagenet", lambda environment: source)
+    asked: list[tuple[Any, ...]] = []
+    resnet = nets.ResNet
+
+    def small(*arguments: Any, **settings: Any) -> nets.ResNet:
+        asked.append((*arguments, settings))
+        return resnet(10, (1,), (4,), **settings)
+
+    monkeypatch.setattr(nets, "ResNet", small)
+    budgets = []
+    for row in ENTRIES["tiny-imagenet-gg"].rows:
+        assert isinstance(row.experiment, SplitImagenetExperiment | ImagenetBoundsExperiment)
+        assert (row.experiment.training.tasks, row.experiment.training.size) == (10, 64)
+        witness.start(row.experiment, tasks=1)
+        (recipe,) = (used(recipe) for recipe in witness.recipes)
+        if isinstance(row.experiment, SplitImagenetExperiment):
+            budgets.append(row.experiment.own.budget)
+            assert recipe == replace(IMAGENET, budget=row.experiment.own.budget)
+        else:
+            assert recipe == replace(IMAGENET, selection="threshold", budget=None)
+    assert budgets == [4, 8, 23.82] * 2
+    assert built == [("resnet50", 10)] * 5
+    assert asked[5:] == [(10, (3, 4, 6, 3), (64, 128, 256, 512), {"bottleneck": True})] * 5
 
 
 def test_hopsupsup_trains_and_recovers_as_the_paper_does(witness: Any) -> None:

@@ -1,14 +1,17 @@
 """Every experiment of the paper runs from end to end, small: each would otherwise fail only after hours on a GPU."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 
-from supsup import SupSupError, data
+from supsup import SupSup, SupSupError, data, nets
+from supsup.nets.resnet import ResNet
 from supsup.paper.catalogue import Entry, Row
 from supsup.paper.entries import ENTRIES
 from supsup.paper.environment import Environment
@@ -19,6 +22,7 @@ from supsup.paper.image_experiments import (
     CifarRivalGrading,
     CifarRivalTraining,
     CifarTraining,
+    ImagenetBoundsExperiment,
     ImagenetTraining,
     OverheadExperiment,
     OverheadTraining,
@@ -229,6 +233,48 @@ def test_split_imagenet_on_a_folder_of_its_shape(tmp_path: Path) -> None:
     assert list(row["per task"]) == ["classes-0-1"]
     assert row["note"] == "made from 1 of 100 tasks; imagenet has 2 classes"
     assert row["bytes"]["masks"] > 0
+
+
+def test_tiny_imagenet_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stems, both bounds, and a run that ends after its first task: the next one learns only the second."""
+    image = pytest.importorskip("PIL.Image")
+    for half in ("train", "val"):
+        for number in range(4):
+            folder = tmp_path / "tiny-imagenet" / half / f"n{number}" / "images"
+            folder.mkdir(parents=True)
+            for copy in range(2):
+                image.new("RGB", (32, 32), (60 * number, 90, 50 * copy)).save(folder / f"{copy}.JPEG")
+    small = partial(ResNet, blocks=(1,), widths=(4,), bottleneck=True)
+    monkeypatch.setattr(nets, "resnet50", lambda outputs: nets.gem_resnet18(outputs))
+    monkeypatch.setattr(nets, "ResNet", lambda outputs, *_, **__: small(outputs))
+    training = ImagenetTraining(
+        tasks=2, classes_per_task=2, epochs=None, steps=1, batch_size=2, size=32, source="tiny-imagenet"
+    )
+    environment, learned = Environment(torch.device("cpu"), tmp_path), []
+    learn_many = SupSup.learn_many
+
+    def killed(model: SupSup, tasks: Sequence[data.Task], **settings: Any) -> None:
+        learned.append(len(tasks))
+        learn_many(model, tasks[:1] if len(learned) == 1 else tasks, **settings)
+        if len(learned) == 1:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(SupSup, "learn_many", killed)
+    experiment = SplitImagenetExperiment(training, Budget(4))
+    with pytest.raises(AssertionError, match="killed"):
+        made(tmp_path / "out", environment, experiment, axis="")
+    (row,) = made(tmp_path / "out", environment, experiment, axis="")
+    assert learned == [2, 1]
+    assert len(row["per task"]) == 2
+    assert row["bytes"]["paper's count"] > 0
+    bounds = [ImagenetBoundsExperiment(replace(training, stem="3×3"), CifarRivalGrading(b)) for b in ("upper", "lower")]
+    upper, lower = made(tmp_path / "bounds", environment, *bounds, axis="")
+    assert lower["bytes"]["paper's count"] < upper["bytes"]["paper's count"]
+
+
+def test_tiny_imagenet_says_what_folder_it_needs(environment: Environment) -> None:
+    with pytest.raises(SupSupError, match=r"holds tiny-imagenet/train/ and tiny-imagenet/val/ \(unzip"):
+        environment.tiny_imagenet()
 
 
 def test_split_imagenet_says_what_folder_it_needs(environment: Environment) -> None:

@@ -1,5 +1,7 @@
 """Residual networks trained by hand agree with autograd; Triton's kernels run in its interpreter here."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,8 @@ pytest.importorskip("triton")
 
 from supsup.data import Augmentation, Part
 from supsup.training.feed import Feed
+from supsup.training.residual import normalisation
+from supsup.training.residual import trainer as trainer_module
 from supsup.training.residual.trainer import ResidualTrainer
 
 CPU = torch.device("cpu")
@@ -25,9 +29,9 @@ def net() -> FrozenNet:
     return FrozenNet(nets.ResNet(3, (1, 1), (4, 8), channels=2), 0, CPU)
 
 
-def started(net: FrozenNet, tasks: list[str], recipe: Recipe, batch: int = 6) -> ResidualTrainer:
+def started(net: FrozenNet, tasks: list[str], recipe: Recipe, batch: int = 6, side: int = 8) -> ResidualTrainer:
     kept = [[recipe.kept(shape) for shape in net.shapes.values()] for _ in tasks]
-    trainer = ResidualTrainer(net, (2, 8, 8), kept, recipe, batch, recipe.steps, torch.float32)
+    trainer = ResidualTrainer(net, (2, side, side), kept, recipe, batch, recipe.steps, torch.float32)
     each = [initial_scores(0, name, net.shapes) for name in tasks]
     trainer.start({name: torch.stack([scores[name] for scores in each]) for name in net.shapes})
     return trainer
@@ -42,24 +46,40 @@ def test_normalisation_is_that_of_the_module(epsilon: float, momentum: float) ->
             layer.eps, layer.momentum = epsilon, momentum
     net = FrozenNet(module, 0, CPU)
     assert net.is_residual
-    test_gradients_of_every_layer_are_those_of_autograd(net)
+    compare_gradients(net, batch=6, side=8)
 
 
-def batches(tasks: int, batch: int = 6) -> tuple[Tensor, Tensor]:
+def batches(tasks: int, batch: int = 6, side: int = 8) -> tuple[Tensor, Tensor]:
     chance = torch.Generator().manual_seed(1)
-    return torch.randn(tasks, batch, 2, 8, 8, generator=chance), torch.randint(3, (tasks, batch), generator=chance)
+    x = torch.randn(tasks, batch, 2, side, side, generator=chance)
+    return x, torch.randint(3, (tasks, batch), generator=chance)
 
 
 def load(trainer: ResidualTrainer, x: Tensor, y: Tensor) -> None:
-    trainer.x[:, :, 1:-1, 1:-1, :2] = x.permute(0, 1, 3, 4, 2)
+    border = (trainer.x.shape[2] - x.shape[3]) // 2
+    trainer.x[:, :, border:-border, border:-border, :2] = x.permute(0, 1, 3, 4, 2)
     trainer.y.copy_(y)
 
 
 def test_gradients_of_every_layer_are_those_of_autograd(net: FrozenNet) -> None:
-    trainer = started(net, ["one", "two"], RECIPE)
-    x, y = batches(2)
+    compare_gradients(net, batch=6, side=8)
+
+
+@pytest.mark.parametrize(("bottleneck", "large_images", "side"), [(True, False, 6), (True, True, 9), (False, True, 10)])
+def test_gradients_of_other_networks_are_those_of_autograd(
+    bottleneck: bool, large_images: bool, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bottlenecks, the stem for large images with its max-pooling, odd sizes, channels that one program cannot hold."""
+    monkeypatch.setattr(normalisation, "_CHANNELS", 16)
+    module = nets.ResNet(3, (1, 1), (5, 6), bottleneck, large_images, channels=2)
+    compare_gradients(FrozenNet(module, 0, CPU), batch=2, side=side)
+
+
+def compare_gradients(net: FrozenNet, batch: int, side: int) -> None:
+    trainer = started(net, ["one", "two"], RECIPE, batch, side)
+    x, y = batches(2, batch, side)
     load(trainer, x, y)
-    trainer._backward(*trainer._forward())
+    trainer._backward(trainer._forward())
     for i, task in enumerate(("one", "two")):
         scores = initial_scores(0, task, net.shapes)
         masks = {name: soft_mask(value, RECIPE.kept(value.shape)) for name, value in scores.items()}
@@ -97,6 +117,34 @@ def test_a_few_steps_end_with_the_scores_and_masks_of_the_plain_path(net: Frozen
         assert counts == [int(mask.sum()) for mask in other.mask().values()] or recipe.selection == "threshold"
 
 
+@pytest.mark.parametrize("selection", [{}, {"selection": "edge-popup", "budget": 2.0}])
+@pytest.mark.parametrize(
+    "kind", [{"optimiser": "rmsprop"}, {"optimiser": "sgd"}, {"optimiser": "sgd", "momentum": 0.9}]
+)
+def test_every_optimiser_steps_as_that_of_torch(kind: dict[str, Any], selection: dict[str, Any]) -> None:
+    net = FrozenNet(nets.ResNet(3, (1,), (4,), channels=2), 0, CPU)
+    recipe = Recipe(**kind, learning_rate=0.1, steps=4, weight_decay=0.1, schedule="cosine", **selection)
+    trainer = started(net, ["one"], recipe, batch=2)
+    scores = {name: value.requires_grad_() for name, value in initial_scores(0, "one", net.shapes).items()}
+    optimiser = recipe.build(scores.values())
+    chance = torch.Generator().manual_seed(2)
+    for step in range(3):
+        trainer.gradients.zero_()
+        for layer in trainer.layers:
+            gradient = torch.randn(net.shapes[layer.name], generator=chance)
+            span = slice(layer.gradient_first, layer.gradient_first + layer.weights)
+            trainer.gradients[:, span] = layer.to_flat(gradient[None])[:, : layer.weights]
+            own = scores[layer.name]
+            masked = net.weights[layer.name] * soft_mask(own, recipe.kept(own.shape))
+            (own.grad,) = torch.autograd.grad(masked, own, gradient)
+        optimiser.param_groups[0]["lr"] = recipe.rate(step, 4)
+        optimiser.step()
+        trainer._update()
+        trainer.step_count += 1
+    for name, found in trainer.final_scores().items():
+        assert torch.allclose(found[0], scores[name], rtol=1e-4, atol=1e-6), name
+
+
 def test_the_selection_is_exactly_the_largest(net: FrozenNet) -> None:
     trainer = started(net, ["a", "b", "c"], RECIPE)
     for layer in trainer.layers:
@@ -106,7 +154,8 @@ def test_the_selection_is_exactly_the_largest(net: FrozenNet) -> None:
         assert int((trainer.masked[0, span] != 0).sum()) == RECIPE.kept(net.shapes[layer.name])
 
 
-def test_a_batch_is_cropped_mirrored_and_normalised(net: FrozenNet) -> None:
+def test_a_batch_is_cropped_mirrored_and_normalised(net: FrozenNet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "_PIXELS", 64)  # an image is written by several programs
     trainer = started(net, ["a", "b"], RECIPE, batch=2)
     chance = torch.Generator().manual_seed(0)
     images = torch.randint(256, (5, 2, 8, 8), dtype=torch.uint8, generator=chance)

@@ -16,7 +16,7 @@ from supsup.training.order import batch_positions
 
 pytest.importorskip("triton")
 
-from supsup.training.residual.executor import alike, by_hand, feed_of, feeds
+from supsup.training.residual.executor import addressable, alike, by_hand, bytes_per_task, feed_of, feeds
 from supsup.training.residual.trainer import ResidualTrainer
 
 CPU = torch.device("cpu")
@@ -76,12 +76,26 @@ def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: St
     assert by_hand(net, [job])
     assert by_hand(net, [job, Job(stream[1], replace(RECIPE, budget=4))]), "jobs may keep different numbers of weights"
     assert not by_hand(net, [job, Job(stream[1], replace(RECIPE, epochs=3))])
-    assert not by_hand(net, [Job(stream[0], Recipe("sgd"))])
-    assert not by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
+    assert by_hand(net, [Job(stream[0], Recipe("sgd"))])
+    assert by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
+    assert addressable(net, job)
+    assert not addressable(net, Job(stream[0], replace(RECIPE, batch_size=1 << 23))), "numbers would run over"
     assert not by_hand(FrozenNet(nets.FullyConnected((8, 3)), 0, CPU), [job])
     assert feeds(stream[0].train)
     permuted = data.permuted(data.arrays(torch.zeros(4, 1, 8, 8), [0, 1] * 2, torch.zeros(1, 1, 8, 8), [0]), 1)
     assert not feeds(permuted[0].train)
+
+
+def test_what_a_task_takes_grows_with_its_images_its_batch_and_its_numbers(net: FrozenNet, stream: Stream) -> None:
+    """Groups are made by it: too small a figure, and a GPU runs out of memory."""
+    job = Job(stream[0], RECIPE)
+    least = bytes_per_task(net, job)
+    activations = 4 * 8 * 8 * 4 * len(net.shapes)  # without borders and the classifier's few
+    assert least > 2 * 2 * activations + 18 * sum(shape.numel() for shape in net.shapes.values())
+    assert bytes_per_task(net, job, torch.float32) > 1.5 * least
+    assert bytes_per_task(net, Job(stream[0], replace(RECIPE, batch_size=8))) > 1.5 * least
+    bottlenecks = FrozenNet(nets.ResNet(3, (1,), (4,), channels=2, bottleneck=True), 0, CPU)
+    assert bytes_per_task(bottlenecks, job) > 1.5 * least
 
 
 def _bias(net: Any) -> None:

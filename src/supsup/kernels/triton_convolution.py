@@ -1,8 +1,9 @@
 """Triton kernels that fetch batches and convolve, for residual networks of many tasks: all of them in one launch.
 
 Images and activations are [t, b, height, width, channels], channels padded with zeros to a multiple of 4; what a
-convolution reads has a border of one pixel of zeros besides, so that it need not ask where an image ends. Weights of
-one layer are [taps, in, out] for each task, padded alike; a 3×3 convolution has nine taps, a 1×1 one has one.
+convolution reads has a border of zeros besides (at least half as wide as its taps), so that it need not ask where an
+image ends. Weights of one layer are [taps, in, out] for each task, padded alike; a 3×3 convolution has nine taps, a
+1×1 one has one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ EXACT = {torch.float32: "ieee", torch.bfloat16: "tf32"}
 
 
 @triton.jit
-def _bordered(m, height: tl.constexpr, width: tl.constexpr):
+def _bordered(m, height: tl.constexpr, width: tl.constexpr, border: tl.constexpr):
     """Where pixel m of images without borders lies in images with them."""
-    image = m // (height * width)
-    return (image * (height + 2) + (m // width) % height + 1) * (width + 2) + m % width + 1
+    if border == 0:
+        there = m
+    else:
+        line = m // (height * width) * (height + 2 * border) + (m // width) % height + border
+        there = line * (width + 2 * border) + m % width + border
+    return there
 
 
 @triton.jit
@@ -40,17 +45,18 @@ def _gather(
     width: tl.constexpr,
     channels: tl.constexpr,
     padded: tl.constexpr,
+    border: tl.constexpr,
     cropped: tl.constexpr,
     block: tl.constexpr,
 ):
-    """One program writes one image: cropped from its black surroundings, mirrored, normalised."""
+    """One program writes a block of one image: cropped from its black surroundings, mirrored, normalised."""
     position = tl.program_id(0)
     task = tl.program_id(1).to(tl.int64)
     at = task * drawn + tl.load(step).to(tl.int64) * batch + position
     row = tl.load(rows + at).to(tl.int64)
     draw = tl.load(draws + at) * cropped
     tl.store(y + task * batch + position, tl.load(labels + at))
-    n = tl.arange(0, block)
+    n = tl.program_id(2) * block + tl.arange(0, block)
     c = n % padded
     column = (n // padded) % width
     line = n // (padded * width)
@@ -64,8 +70,8 @@ def _gather(
     g = tl.load(gain + c, mask=c < channels, other=0.0)
     o = tl.load(offset + c, mask=c < channels, other=0.0)
     value = tl.where(c < channels, pixel * g + o, 0.0).to(x.dtype.element_ty)
-    pixel = (line + 1) * (width + 2) + column + 1
-    image = x + (task * batch + position) * (height + 2) * (width + 2) * padded
+    pixel = (line + border) * (width + 2 * border) + column + border
+    image = x + (task * batch + position) * (height + 2 * border) * (width + 2 * border) * padded
     tl.store(image + pixel * padded + c, value, mask=line < height)
 
 
@@ -87,6 +93,7 @@ def _convolve(
     out_channels: tl.constexpr,
     size: tl.constexpr,
     stride: tl.constexpr,
+    border: tl.constexpr,
     backwards: tl.constexpr,
     adds: tl.constexpr,
     sums_up: tl.constexpr,
@@ -110,17 +117,17 @@ def _convolve(
     chunks: tl.constexpr = (line_length + block_in - 1) // block_in
     pixel = m if even else tl.minimum(m, rows - 1)
     image = pixel // (out_width * out_height)
-    above = (pixel // out_width) % out_height * stride - pad + 1
-    left = pixel % out_width * stride - pad + 1
-    corner = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+    above = (pixel // out_width) % out_height * stride - pad + border
+    left = pixel % out_width * stride - pad + border
+    corner = ((image * (in_height + 2 * border) + above) * (in_width + 2 * border) + left) * in_channels
     batch = rows // (out_height * out_width)
-    images = x + task * batch * (in_height + 2) * (in_width + 2) * in_channels
+    images = x + task * batch * (in_height + 2 * border) * (in_width + 2 * border) * in_channels
     kernel = w + task * weights + first
     total = tl.zeros((block_rows, block_out), dtype=tl.float32)
     for i in range(size * chunks):
         line = i // chunks
         j = (i % chunks) * block_in + tl.arange(0, block_in)
-        position = (corner + line * (in_width + 2) * in_channels)[:, None] + j[None, :]
+        position = (corner + line * (in_width + 2 * border) * in_channels)[:, None] + j[None, :]
         if backwards:
             number = (size - 1 - line) * size + size - 1 - j // in_channels
             weight = (number * out_channels * in_channels + j % in_channels)[:, None] + n[None, :] * in_channels
@@ -161,6 +168,7 @@ def _convolve_back_halved(
     out_width: tl.constexpr,
     out_channels: tl.constexpr,
     size: tl.constexpr,
+    border: tl.constexpr,
     adds: tl.constexpr,
     precision: tl.constexpr,
     block_rows: tl.constexpr,
@@ -185,7 +193,7 @@ def _convolve_back_halved(
     real = (m < rows) & (column < out_width) & (line < out_height)
     chunks: tl.constexpr = (in_channels + block_in - 1) // block_in
     batch = rows // (wide * high)
-    slopes = d + task * batch * (in_height + 2) * (in_width + 2) * in_channels
+    slopes = d + task * batch * (in_height + 2 * border) * (in_width + 2 * border) * in_channels
     kernel = w + task * weights + first
     taps = (1 + odd_line) * (1 + odd_column) if size == 3 else (1 - odd_line) * (1 - odd_column)
     total = tl.zeros((block_rows, block_out), dtype=tl.float32)
@@ -198,9 +206,9 @@ def _convolve_back_halved(
         else:
             down = tap * 0
             right = tap * 0
-        above = (line + size // 2 - down) // 2 + 1
-        left = (column + size // 2 - right) // 2 + 1
-        position = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
+        above = (line + size // 2 - down) // 2 + border
+        left = (column + size // 2 - right) // 2 + border
+        position = ((image * (in_height + 2 * border) + above) * (in_width + 2 * border) + left) * in_channels
         a = tl.load(slopes + position[:, None] + k[None, :], mask=real[:, None] & (k < in_channels)[None, :], other=0.0)
         weight = ((down * size + right) * out_channels + n[None, :]) * in_channels + k[:, None]
         b = tl.load(kernel + weight, mask=(k < in_channels)[:, None] & (n < out_channels)[None, :], other=0.0)
@@ -231,6 +239,8 @@ def _weight_gradient(
     out_channels: tl.constexpr,
     size: tl.constexpr,
     stride: tl.constexpr,
+    border: tl.constexpr,
+    slope_border: tl.constexpr,
     even: tl.constexpr,
     precision: tl.constexpr,
     block_in: tl.constexpr,
@@ -249,18 +259,18 @@ def _weight_gradient(
     j = ((tile // tiles_out) % tiles_in) * block_in + tl.arange(0, block_in)
     line = tile // (tiles_out * tiles_in)
     batch = rows // (out_height * out_width)
-    images = x + task * batch * (in_height + 2) * (in_width + 2) * in_channels
-    slopes = d + task * batch * (out_height + 2) * (out_width + 2) * out_channels
+    images = x + task * batch * (in_height + 2 * border) * (in_width + 2 * border) * in_channels
+    slopes = d + task * batch * (out_height + 2 * slope_border) * (out_width + 2 * slope_border) * out_channels
     total = tl.zeros((block_in, block_out), dtype=tl.float32)
     stop = min((split + 1) * share, rows)
     for start in range(split * share, stop, block_rows):
         m = start + tl.arange(0, block_rows)
         pixel = m if even else tl.minimum(m, rows - 1)
         image = pixel // (out_width * out_height)
-        above = (pixel // out_width) % out_height * stride - pad + 1 + line
-        left = pixel % out_width * stride - pad + 1
-        corner = ((image * (in_height + 2) + above) * (in_width + 2) + left) * in_channels
-        middle = _bordered(pixel, out_height, out_width) * out_channels
+        above = (pixel // out_width) % out_height * stride - pad + border + line
+        left = pixel % out_width * stride - pad + border
+        corner = ((image * (in_height + 2 * border) + above) * (in_width + 2 * border) + left) * in_channels
+        middle = _bordered(pixel, out_height, out_width, slope_border) * out_channels
         if line_length % block_in == 0:
             a = tl.load(images + corner[:, None] + j[None, :])
         else:

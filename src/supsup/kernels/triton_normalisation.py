@@ -60,6 +60,7 @@ def _normalise(
     height: tl.constexpr,
     width: tl.constexpr,
     channels: tl.constexpr,
+    border: tl.constexpr,
     kind: tl.constexpr,
     block_rows: tl.constexpr,
     block: tl.constexpr,
@@ -67,12 +68,12 @@ def _normalise(
     """relu of normalised z, plus nothing (kind 0), another activation (1) or another normalised z (2)."""
     task = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
-    c = tl.arange(0, block)
+    c = tl.program_id(2) * block + tl.arange(0, block)
     real = c < channels
     inside = (m < rows)[:, None] & real[None, :]
     here = (task * rows + m[:, None]) * channels + c[None, :]
-    bordered = rows // (height * width) * (height + 2) * (width + 2)
-    there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+    bordered = rows // (height * width) * (height + 2 * border) * (width + 2 * border)
+    there = (task * bordered + _bordered(m, height, width, border)[:, None]) * channels + c[None, :]
     average = tl.load(mean + task * channels + c, mask=real, other=0.0)
     scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
     value = (tl.load(z + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
@@ -101,6 +102,7 @@ def _slope_sums(
     height: tl.constexpr,
     width: tl.constexpr,
     channels: tl.constexpr,
+    border: tl.constexpr,
     gated: tl.constexpr,
     two: tl.constexpr,
     block_rows: tl.constexpr,
@@ -112,7 +114,7 @@ def _slope_sums(
     two    also sum slope × another normalised z, of the shortcut
     """
     task = tl.program_id(1).to(tl.int64)
-    c = tl.arange(0, block)
+    c = tl.program_id(2) * block + tl.arange(0, block)
     real = c < channels
     average = tl.load(mean + task * channels + c, mask=real, other=0.0)
     scale = tl.load(spread + task * channels + c, mask=real, other=0.0)
@@ -130,8 +132,8 @@ def _slope_sums(
         s = tl.load(slope + here, mask=inside, other=0.0).to(tl.float32)
         normal = (tl.load(z + here, mask=inside, other=0.0).to(tl.float32) - average[None, :]) * scale[None, :]
         if gated:
-            bordered = rows // (height * width) * (height + 2) * (width + 2)
-            there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+            bordered = rows // (height * width) * (height + 2 * border) * (width + 2 * border)
+            there = (task * bordered + _bordered(m, height, width, border)[:, None]) * channels + c[None, :]
             s = tl.where(tl.load(gate + there, mask=inside, other=0.0) > 0, s, 0.0)
             tl.store(slope + here, s.to(slope.dtype.element_ty), mask=inside)
         else:
@@ -161,13 +163,14 @@ def _normalise_back(
     height: tl.constexpr,
     width: tl.constexpr,
     channels: tl.constexpr,
+    border: tl.constexpr,
     block_rows: tl.constexpr,
     block: tl.constexpr,
 ):
     """The gradient at z, from that at normalised z (unless gated: after the relu) and the sums over all pixels."""
     task = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
-    c = tl.arange(0, block)
+    c = tl.program_id(2) * block + tl.arange(0, block)
     real = c < channels
     inside = (m < rows)[:, None] & real[None, :]
     here = (task * rows + m[:, None]) * channels + c[None, :]
@@ -181,6 +184,6 @@ def _normalise_back(
     if not gated:
         s = tl.where(normal > 0, s, 0.0)
     back = (s - plain[None, :] - normal * product[None, :]) * scale[None, :]
-    bordered = rows // (height * width) * (height + 2) * (width + 2)
-    there = (task * bordered + _bordered(m, height, width)[:, None]) * channels + c[None, :]
+    bordered = rows // (height * width) * (height + 2 * border) * (width + 2 * border)
+    there = (task * bordered + _bordered(m, height, width, border)[:, None]) * channels + c[None, :]
     tl.store(out + there, back.to(out.dtype.element_ty), mask=inside)

@@ -1,4 +1,4 @@
-"""Triton kernels for Adam on the scores of many tasks, and for the selection of the largest without sorting."""
+"""Triton kernels for a step on the scores of many tasks, and for the selection of the largest without sorting."""
 
 from __future__ import annotations
 
@@ -21,15 +21,22 @@ def _update(
     factors,
     step,
     decay,
+    momentum,
     total_weights,
     total_gradients,
+    optimiser: tl.constexpr,
+    has_first: tl.constexpr,
     signed: tl.constexpr,
     first_decay: tl.constexpr,
     second_decay: tl.constexpr,
     epsilon: tl.constexpr,
     block: tl.constexpr,
 ):
-    """One step of Adam on a block of one task's scores; the gradient is summed over the shares it was made in."""
+    """One step on a block of one task's scores; the gradient is summed over the shares it was made in.
+
+    factors    for each step its rate and, for Adam, by what the root of the second moment is multiplied
+    has_first  SGD has momentum
+    """
     task = tl.program_id(1).to(tl.int64)
     number = tl.program_id(0)
     layer = tl.load(layer_of + number)
@@ -48,14 +55,25 @@ def _update(
     if signed:
         g = tl.where(s >= 0, g, -g)
     g += decay * s
-    u = tl.load(first + here)
-    v = tl.load(second + here)
-    u = u + (1.0 - first_decay) * (g - u)
-    v = second_decay * v + (1.0 - second_decay) * g * g
     now = tl.load(step)
-    s -= tl.load(factors + 2 * now) * u / (tl.sqrt(v) * tl.load(factors + 2 * now + 1) + epsilon)
-    tl.store(first + here, u)
-    tl.store(second + here, v)
+    rate = tl.load(factors + 2 * now)
+    if optimiser == "adam":
+        u = tl.load(first + here)
+        v = tl.load(second + here)
+        u = u + (1.0 - first_decay) * (g - u)
+        v = second_decay * v + (1.0 - second_decay) * g * g
+        s -= rate * u / (tl.sqrt(v) * tl.load(factors + 2 * now + 1) + epsilon)
+        tl.store(first + here, u)
+        tl.store(second + here, v)
+    elif optimiser == "rmsprop":
+        v = second_decay * tl.load(second + here) + (1.0 - second_decay) * g * g
+        s -= rate * g / (tl.sqrt(v) + epsilon)
+        tl.store(second + here, v)
+    else:
+        if has_first:
+            g += momentum * tl.load(first + here)
+            tl.store(first + here, g)
+        s -= rate * g
     tl.store(scores + here, tl.where(w == 0, 0.0, s))
 
 

@@ -137,13 +137,11 @@ def small_resnet(outputs: int = 100, channels: int = 3) -> ResNet:
     return ResNet(outputs, (1, 1, 1, 1), (16, 32, 64, 128), channels=channels)
 
 
-def plain_blocks(module: nn.Module) -> list[BasicBlock] | None:
-    """The blocks of a `ResNet` for small images that computes what its class says; None for any other module.
+def plain_blocks(module: nn.Module) -> list[BasicBlock | Bottleneck] | None:
+    """The blocks of a `ResNet` that computes what its class says; None for any other module.
 
     What works by hand, without calling the module, asks this first.
     """
-    if not isinstance(module, ResNet) or module.large_images or not as_built(module):
+    if not isinstance(module, ResNet) or not as_built(module):
         return None
-    blocks = [block for block in module.stages.modules() if isinstance(block, BasicBlock | Bottleneck)]
-    basic = [block for block in blocks if isinstance(block, BasicBlock)]
-    return basic if len(basic) == len(blocks) else None
+    return [block for block in module.stages.modules() if isinstance(block, BasicBlock | Bottleneck)]

@@ -61,6 +61,19 @@ class Environment:
             )
         return data.image_folder(folder, size=size, normalisation="imagenet", stream=True)
 
+    def tiny_imagenet(self) -> Source:
+        """Tiny-ImageNet, or some of its classes, read once and kept in memory."""
+        name = "tiny-imagenet"
+        if name not in self._sources:
+            folder = None if self.data_dir is None else self.data_dir / name
+            if folder is None or not (folder / "train").is_dir():
+                raise SupSupError(
+                    "tiny-imagenet-gg needs --data-dir with a folder that holds tiny-imagenet/train/ and "
+                    "tiny-imagenet/val/ (unzip the archive there), and in each a folder of images for every class"
+                )
+            self._sources[name] = data.image_folder(folder, normalisation="imagenet", stream=False)
+        return self._sources[name]
+
     def wait(self) -> None:
         """Wait until the device has finished the work of the current stream; other streams go on."""
         if self.device.type == "cuda":

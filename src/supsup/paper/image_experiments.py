@@ -55,13 +55,15 @@ class TransferSpeedTraining(CifarTraining):
 
 @dataclass(frozen=True, kw_only=True)
 class ImagenetTraining(ImageTraining):
-    """Images of size × size."""
+    """Images of size × size, of ImageNet or a part of it, and a ResNet-50 with the usual stem or a small one."""
 
     tasks: int = 100
     epochs: int | None = 100
     batch_size: int = 256
     classes_per_task: int = 10
     size: int = 224
+    source: Literal["tiny-imagenet"] | None = None
+    stem: Literal["3×3"] | None = None
 
     def quick(self, steps: int = 2, batch_size: int = 8) -> Self:
         return replace(super().quick(steps, batch_size), size=min(self.size, 64))
@@ -135,6 +137,18 @@ class SplitImagenetExperiment:
     kind: ClassVar[str] = "split-imagenet"
     training: ImagenetTraining
     own: Budget
+
+    def quick(self) -> Self:
+        return replace(self, training=self.training.quick())
+
+
+@dataclass(frozen=True)
+class ImagenetBoundsExperiment:
+    """Ordinary training of all weights of the network of SplitImageNet, task after task."""
+
+    kind: ClassVar[str] = "split-imagenet-bounds"
+    training: ImagenetTraining
+    own: CifarRivalGrading
 
     def quick(self) -> Self:
         return replace(self, training=self.training.quick())

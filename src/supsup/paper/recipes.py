@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from supsup.baselines.initial import Filling
 from supsup.training import MNIST as MNIST
-from supsup.training import Recipe
+from supsup.training import SPLIT_IMAGENET, Recipe
 
 BATCHE = Recipe("adam", 1e-2, weight_decay=1e-4)
 BATCHE_FILLING: Filling = "kaiming_normal"
@@ -16,3 +16,5 @@ CIFAR_RIVALS = Recipe("adam", 1e-3, schedule="cosine", weight_decay=1e-4)  # fir
 CIFAR_LATER = replace(CIFAR_RIVALS, learning_rate=1e-2)  # vectors and heads beside a trained or random trunk
 CIFAR_RANDOM = replace(CIFAR_RIVALS, learning_rate=0.1)  # vectors beside a random trunk
 CIFAR_FILLING: Filling = "kaiming_uniform"
+
+IMAGENET_BOUNDS = replace(SPLIT_IMAGENET, selection="threshold", budget=None)  # of weights: nothing is selected

@@ -90,4 +90,7 @@ _DEFAULTS: dict[str, Callable[[], Defaults]] = {
     images.TransferSpeedExperiment.kind: lambda: _trained(SPLIT_CIFAR100, MASKS),
     images.SplitCifarRivalExperiment.kind: _cifar_rivals,
     images.SplitImagenetExperiment.kind: lambda: _trained(SPLIT_IMAGENET, MASKS),
+    images.ImagenetBoundsExperiment.kind: lambda: _trained(
+        recipes.IMAGENET_BOUNDS, MASKS, filling=recipes.CIFAR_FILLING
+    ),
 }

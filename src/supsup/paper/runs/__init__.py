@@ -5,7 +5,7 @@ from supsup.paper import mnist_experiments as mnist
 from supsup.paper.runs.cifar import split_cifar100
 from supsup.paper.runs.cifar_rivals import split_cifar100_rivals
 from supsup.paper.runs.hop import hopfield
-from supsup.paper.runs.imagenet import split_imagenet
+from supsup.paper.runs.imagenet import split_imagenet, split_imagenet_bounds
 from supsup.paper.runs.masks import supsup, unannounced
 from supsup.paper.runs.overhead import mask_overhead
 from supsup.paper.runs.rivals import batche, bounds, consolidation, psp
@@ -28,5 +28,6 @@ RUNS: dict[str, Run] = {
     ),
     images.TransferSpeedExperiment.kind: run_of(images.TransferSpeedExperiment, transfer_speed),
     images.SplitImagenetExperiment.kind: run_of(images.SplitImagenetExperiment, split_imagenet),
+    images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds),
     images.OverheadExperiment.kind: run_of(images.OverheadExperiment, mask_overhead),
 }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from supsup import nets
 from supsup.baselines import BatchE, SeparateHeads, UpperBound
 from supsup.baselines.batche import BaseWeights, LastLayer
 from supsup.baselines.rival import Rival
+from supsup.data import Stream
 from supsup.evaluate import evaluate
 from supsup.paper import recipes
 from supsup.paper.environment import Environment
-from supsup.paper.image_experiments import CifarRivalTraining, SplitCifarRivalExperiment
-from supsup.paper.records import Finished
+from supsup.paper.image_experiments import CifarRivalTraining, ImagenetBoundsExperiment, SplitCifarRivalExperiment
+from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.trials import Trial, Work
@@ -27,8 +30,19 @@ def split_cifar100_rivals(trial: Trial[SplitCifarRivalExperiment], environment: 
     model = model_of(training, seed, environment.device)
     begin = environment.clock()
     yield from model.learning(stream)
-    learning = environment.clock() - begin
-    for wanted in trial.wanted:
+    yield from rival_rows(trial.wanted, seed, model, stream, environment.clock() - begin, environment)
+
+
+def rival_rows(
+    rows: Sequence[Wanted[SplitCifarRivalExperiment | ImagenetBoundsExperiment]],
+    seed: int,
+    model: Rival,
+    stream: Stream,
+    learning: float,
+    environment: Environment,
+) -> Work:
+    """Rows of a rival that has learned a stream in so many seconds."""
+    for wanted in rows:
         graded_model = model
         if isinstance(model, UpperBound) and wanted.experiment.own.keep == "lower":
             graded_model = model.lower_bound()

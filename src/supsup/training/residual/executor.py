@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from functools import partial
 
@@ -12,18 +11,21 @@ from supsup.bank import pack_columns
 from supsup.data import Part
 from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import repeated
+from supsup.nets.resnet import ResNet
 from supsup.progress import Advance
 from supsup.training.feed import Feed, fits
 from supsup.training.grouping import free_memory, groups
 from supsup.training.job import Job, Trained, same_but_for_budget
+from supsup.training.residual.network import network_of
 from supsup.training.residual.trainer import ResidualTrainer
 
 _TOGETHER = 120  # tasks at most: more do not go faster, and an interruption loses those under way
+_NUMBERED = 1 << 31  # numbers that kernels can tell apart within one tensor of one task
 _REPORTED = 50  # steps between two looks at the clock
 
 
 class Residual:
-    """Residual networks of basic blocks with Adam; jobs that go together may keep different numbers of weights."""
+    """Residual networks of basic blocks or bottlenecks; jobs that go together may keep different numbers of weights."""
 
     name = "residual on a GPU"
 
@@ -32,13 +34,15 @@ class Residual:
             net.device.type == "cuda"
             and precision in (None, torch.bfloat16, torch.float32)
             and by_hand(net, jobs)
-            and all(feeds(job.task.train) for job in jobs)
+            and all(feeds(job.task.train) and addressable(net, job) for job in jobs)
         )
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
-        for group in groups(jobs, alike, lambda job: bytes_per_task(net, job), free_memory(net.device), _TOGETHER):
+        for group in groups(
+            jobs, alike, lambda job: bytes_per_task(net, job, precision), free_memory(net.device), _TOGETHER
+        ):
             trainer = train_together(net, group, precision, advance)
             tasks = [job.task for job in group]
             trained = Trained(tasks, pack_columns(trainer.masks()), trainer.statistics(), trainer.final_scores())
@@ -50,7 +54,7 @@ def by_hand(net: FrozenNet, jobs: Sequence[Job]) -> bool:
     """Whether the kernels know the network's forward pass and the recipes of all jobs."""
     recipe = jobs[0].recipe
     same = all(same_but_for_budget(recipe, job.recipe) for job in jobs)
-    return net.is_residual and recipe.optimiser == "adam" and same
+    return net.is_residual and same
 
 
 def feeds(part: Part) -> bool:
@@ -95,10 +99,24 @@ def feed_of(net: FrozenNet, jobs: Sequence[Job]) -> Feed:
     return feed
 
 
-def bytes_per_task(net: FrozenNet, job: Job) -> int:
+def addressable(net: FrozenNet, job: Job) -> bool:
+    """Whether kernels can number all activations of any layer of one task."""
+    return max(_activations(net, job, border=1)) < _NUMBERED
+
+
+def bytes_per_task(net: FrozenNet, job: Job, precision: torch.dtype | None = None) -> int:
     """What training one task takes on the device, about: activations and slopes, scores and moments, its order."""
-    pixels = math.prod(job.task.train.shape[-2:]) * job.recipe.batch_size
-    widths = [shape[0] for shape in net.shapes.values()]
+    values = _activations(net, job)
     weights = sum(shape.numel() for shape in net.shapes.values())
-    values = sum(pixels * width * widths[0] // max(width, widths[0]) for width in widths)
-    return 10 * values + 48 * weights + 12 * job.steps * job.recipe.batch_size
+    width = (precision or torch.bfloat16).itemsize
+    return width * (5 * sum(values) + 6 * max(values)) + 48 * weights + 12 * job.steps * job.recipe.batch_size
+
+
+def _activations(net: FrozenNet, job: Job, border: int = 0) -> list[int]:
+    """How many numbers come out of each convolution in one step of one task, with a border."""
+    assert isinstance(net.module, ResNet)
+    _, height, width = job.task.train.shape
+    batch = job.recipe.batch_size
+    layers = [each.layer for each in network_of(net.module, height, width, batch).convolutions]
+    around = 2 * border
+    return [batch * (layer.out_height + around) * (layer.out_width + around) * layer.padded[1] for layer in layers]

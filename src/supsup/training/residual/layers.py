@@ -44,6 +44,16 @@ class Layer:
         return self.module.stride[0] if isinstance(self.module, nn.Conv2d) else 1
 
     @property
+    def border(self) -> int:
+        """How wide a border of zeros its inputs must have, and the slopes at its outputs."""
+        return self.size // 2
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product for each pixel."""
+        return self.size == self.stride == 1
+
+    @property
     def channels(self) -> tuple[int, int]:
         """In and out, as they are."""
         out, into = self.module.weight.shape[:2]
@@ -84,6 +94,10 @@ class Layer:
         taps = flat[:, : self.weights].view(len(flat), self.size**2, *self.padded)[:, :, :into, :out]
         return taps.permute(0, 3, 2, 1).reshape(len(flat), *self.module.weight.shape)
 
+    def matrices(self, masked: Tensor) -> Tensor:
+        """The weights of a product among all weights [t, all]: [t, in, out]."""
+        return masked[:, self.first : self.first + self.weights].view(-1, *self.padded)
+
 
 class Buffers:
     """Tensors with borders of zeros, made once each: whoever writes to one leaves its border alone."""
@@ -91,19 +105,27 @@ class Buffers:
     def __init__(self, tasks: int, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         self._new = torch.empty(0, dtype=dtype, device=device)
         self._leading = (tasks, batch)
-        self._buffers: dict[tuple[str, int, int, int], Tensor] = {}
+        self._buffers: dict[tuple[str, int, int, int, int], Tensor] = {}
 
-    def __call__(self, use: str, height: int, width: int, channels: int) -> Tensor:
+    def __call__(self, use: str, height: int, width: int, channels: int, border: int) -> Tensor:
         """The buffer for one use, of images of this size without their border."""
-        key = (use, height, width, channels)
+        key = (use, height, width, channels, border)
         if key not in self._buffers:
-            self._buffers[key] = self._new.new_zeros(*self._leading, height + 2, width + 2, channels)
+            size = (height + 2 * border, width + 2 * border)
+            self._buffers[key] = self._new.new_zeros(*self._leading, *size, channels)
         return self._buffers[key]
+
+
+def border_of(x: Tensor, height: int) -> int:
+    """How wide the border of images [t, b, …] is that are so high without it."""
+    return (x.shape[2] - height) // 2
 
 
 def splits_for(layer: nn.Conv2d, rows: int) -> int:
     """Into how many shares the pixels are divided for the weight gradient of a layer."""
     size, into, out = layer.kernel_size[0], padded(layer.in_channels), padded(layer.out_channels)
+    if size == layer.stride[0] == 1:
+        return 1
     return max(1, min(_PROGRAMS // gradient_tiles(size, into, out), rows // 256))
 
 
@@ -114,9 +136,11 @@ def gradient_tiles(size: int, into: int, out: int) -> int:
 
 
 def gradient_tile(size: int, into: int, out: int) -> dict[str, int]:
-    """Tile sizes of the weight gradient; the best found on an H200 for the layers of `gem_resnet18`."""
+    """Tile sizes of the weight gradient; the best found on an H200 for `gem_resnet18`, and for wide layers."""
     line = size * into
-    if out <= 64:
+    if out % 128 == 0 and line >= 128:
+        block_in, block_out = 128, 128
+    elif out <= 64:
         block_in, block_out = k.power(line, 128), k.power(out, 64)
     elif out <= 128:
         block_in, block_out = k.power(line, 64), 128
@@ -126,14 +150,19 @@ def gradient_tile(size: int, into: int, out: int) -> dict[str, int]:
     return {"block_in": block_in, "block_out": block_out, "block_rows": block_rows, "num_warps": 4, "num_stages": 3}
 
 
-def convolution_tile(line: int, out: int) -> dict[str, int]:
-    """Tile sizes of a convolution with `line` numbers in a line of taps; found in the same way."""
+def convolution_tile(line: int, out: int, dtype: torch.dtype) -> dict[str, int]:
+    """Tile sizes of a convolution with `line` numbers in a line of taps; found in the same way.
+
+    In float32, whose products no tensor core takes, the inner loop is unrolled: of wide layers it is kept short.
+    """
+    exact = dtype == torch.float32
+    stages = 1 if out <= 64 else 2 if out < 128 or exact else 3 if out == 128 else 4
     return {
         "block_rows": 256 if line <= 16 else 128,
         "block_out": k.power(out, 128),
-        "block_in": k.power(line, 64),
+        "block_in": k.power(line, 16 if exact and line > 64 else 64),
         "num_warps": 4,
-        "num_stages": 1 if out <= 64 else 2 if out <= 128 else 4,
+        "num_stages": stages,
     }
 
 
@@ -143,24 +172,33 @@ def convolve(layer: Layer, x: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
     into, out = layer.padded
     result = x.new_empty(tasks, batch, layer.out_height, layer.out_width, out)
     rows = batch * layer.out_height * layer.out_width
-    tile = convolution_tile(layer.size * into, out)
+    tile = convolution_tile(layer.size * into, out, x.dtype)
     partial = torch.empty(tasks, triton.cdiv(rows, tile["block_rows"]), 2, out, device=x.device)
     _launch(layer, x, masked, result, None, partial, rows, False, tile)
     return result, partial
 
 
 def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | None = None) -> Tensor:
-    """The gradient at the inputs of a layer from that at its outputs, which has a border; an extra one is added."""
+    """The gradient at the inputs of a layer from that at its outputs, which has a border.
+
+    extra  is added, and may be overwritten
+    """
     tasks, batch = slope.shape[:2]
     into, out = layer.padded
+    if layer.is_product:
+        slopes, matrices = slope.flatten(1, 3), layer.matrices(masked).transpose(1, 2)
+        if extra is not None:
+            extra.view(tasks, -1, into).baddbmm_(slopes, matrices)
+            return extra
+        return torch.bmm(slopes, matrices).view(tasks, batch, layer.height, layer.width, into)
     result = slope.new_empty(tasks, batch, layer.height, layer.width, into)
     if layer.stride == 1:
         rows = batch * layer.height * layer.width
-        tile = convolution_tile(layer.size * out, into)
+        tile = convolution_tile(layer.size * out, into, slope.dtype)
         _launch(layer, slope, masked, result, extra, None, rows, True, tile)
         return result
     rows = batch * triton.cdiv(layer.height, 2) * triton.cdiv(layer.width, 2)
-    tile = convolution_tile(out, into)
+    tile = convolution_tile(out, into, slope.dtype)
     k._convolve_back_halved[(triton.cdiv(rows, tile["block_rows"]), triton.cdiv(into, tile["block_out"]), 4 * tasks)](
         slope,
         masked,
@@ -176,6 +214,7 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
         out_width=layer.width,
         out_channels=into,
         size=layer.size,
+        border=layer.border,
         adds=extra is not None,
         precision=k.exact(slope),
         **tile,
@@ -194,7 +233,9 @@ def _launch(
     backwards: bool,
     tile: dict[str, int],
 ) -> None:
-    out = result.shape[4]
+    out, height, width = result.shape[4], layer.height, layer.width
+    if backwards:
+        height, width = layer.out_height, layer.out_width
     k._convolve[(triton.cdiv(rows, tile["block_rows"]), triton.cdiv(out, tile["block_out"]), len(x))](
         x,
         masked,
@@ -204,14 +245,15 @@ def _launch(
         masked.shape[1],
         layer.first,
         rows,
-        in_height=x.shape[2] - 2,
-        in_width=x.shape[3] - 2,
+        in_height=height,
+        in_width=width,
         in_channels=x.shape[4],
         out_height=result.shape[2],
         out_width=result.shape[3],
         out_channels=out,
         size=layer.size,
         stride=layer.stride,
+        border=border_of(x, height),
         backwards=backwards,
         adds=extra is not None,
         sums_up=partial is not None,
@@ -222,11 +264,17 @@ def _launch(
 
 
 def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -> None:
-    """Put the gradient of a layer's weights in its place among all gradients [t, all]; both inputs have borders."""
+    """Put the gradient of a layer's weights in its place among all gradients [t, all]."""
     tasks, batch = x.shape[:2]
     into, out = layer.padded
+    if layer.is_product and border_of(x, layer.height) == 0:
+        place = slice(layer.gradient_first, layer.gradient_first + layer.weights)
+        gradients[:, place] = torch.bmm(x.flatten(1, 3).transpose(1, 2), slope.flatten(1, 3)).flatten(1)
+        return
     rows = batch * layer.out_height * layer.out_width
     tile = gradient_tile(layer.size, into, out)
+    if x.dtype == torch.float32 and layer.size * into > 64:
+        tile["block_rows"] = 32
     share = triton.cdiv(triton.cdiv(rows, layer.splits), tile["block_rows"]) * tile["block_rows"]
     k._weight_gradient[(gradient_tiles(layer.size, into, out), layer.splits, tasks)](
         x,
@@ -245,6 +293,8 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         out_channels=out,
         size=layer.size,
         stride=layer.stride,
+        border=border_of(x, layer.height),
+        slope_border=layer.border,
         even=rows % share == 0,
         precision=k.exact(x),
         **tile,

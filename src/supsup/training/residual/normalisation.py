@@ -9,8 +9,10 @@ import triton
 from torch import Tensor
 
 from supsup.kernels import triton_normalisation as k
+from supsup.training.residual.layers import border_of
 
 _TILE = 4096  # values in one program
+_CHANNELS = 512  # in one program at most: more do not fit into registers
 
 
 @dataclass
@@ -58,12 +60,12 @@ def moments(z: Tensor, sums: Tensor, running: Running) -> Normal:
 
 
 def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -> Tensor:
-    """relu(normalised z + shortcut), which is an activation, or is normalised too; activations have borders."""
+    """relu(normalised z + shortcut), which is an activation with the border of `out`, or is normalised too."""
     z, channels = normal.z, normal.z.shape[-1]
     kind = 0 if shortcut is None else 2 if isinstance(shortcut, Normal) else 1
     other = shortcut if isinstance(shortcut, Normal) else normal
     tile = _tile(channels)
-    k._normalise[(triton.cdiv(normal.rows, tile["block_rows"]), len(z))](
+    k._normalise[(triton.cdiv(normal.rows, tile["block_rows"]), len(z), triton.cdiv(channels, tile["block"]))](
         z,
         normal.mean,
         normal.spread,
@@ -75,6 +77,7 @@ def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -
         height=z.shape[2],
         width=z.shape[3],
         channels=channels,
+        border=border_of(out, z.shape[2]),
         kind=kind,
         **tile,
     )
@@ -92,7 +95,7 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
     share = triton.cdiv(triton.cdiv(rows, parts), tile["block_rows"]) * tile["block_rows"]
     sums = torch.empty(len(slope), parts, 3, channels, device=slope.device)
     other = shortcut or normal
-    k._slope_sums[(parts, len(slope))](
+    k._slope_sums[(parts, len(slope), triton.cdiv(channels, tile["block"]))](
         slope,
         slope if gate is None else gate,
         normal.z,
@@ -107,6 +110,7 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
         height=slope.shape[2],
         width=slope.shape[3],
         channels=channels,
+        border=0 if gate is None else border_of(gate, slope.shape[2]),
         gated=gate is not None,
         two=shortcut is not None,
         **tile,
@@ -115,14 +119,15 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
 
 
 def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bool, which: int = 1) -> Tensor:
-    """The gradient at z, with a border, from the slope that `slope_sums` left.
+    """The gradient at z, with the border of `out`, from the slope that `slope_sums` left.
 
     gated  a gate was given there
     which  2 for the sums of the shortcut
     """
     channels = slope.shape[-1]
     tile = _tile(channels)
-    k._normalise_back[(triton.cdiv(normal.rows, tile["block_rows"]), len(slope))](
+    grid = (triton.cdiv(normal.rows, tile["block_rows"]), len(slope), triton.cdiv(channels, tile["block"]))
+    k._normalise_back[grid](
         slope,
         normal.z,
         normal.mean,
@@ -135,11 +140,12 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bo
         height=slope.shape[2],
         width=slope.shape[3],
         channels=channels,
+        border=border_of(out, slope.shape[2]),
         **tile,
     )
     return out
 
 
 def _tile(channels: int) -> dict[str, int]:
-    block = triton.next_power_of_2(channels)
+    block = min(_CHANNELS, triton.next_power_of_2(channels))
     return {"block_rows": max(8, _TILE // block), "block": block}

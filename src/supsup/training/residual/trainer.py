@@ -1,4 +1,4 @@
-"""Residual networks of many tasks trained in step: forward, backward, Adam and selection by hand, on all tasks at once.
+"""Residual networks of many tasks trained in step: forward, backward, optimiser and selection by hand, on all at once.
 
 Activations are in bfloat16, scores and moments of the optimiser in float32. Weights of all layers lie end to end, so
 that update and selection are one launch each for the whole network.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from supsup.frozen import FrozenNet
 from supsup.kernels import triton_selection as k
 from supsup.kernels.triton_convolution import _gather
-from supsup.nets.resnet import BasicBlock, ResNet
+from supsup.nets.resnet import ResNet
 from supsup.scores import hard_mask
 from supsup.training.feed import Feed
 from supsup.training.operations import loss_gradient
@@ -24,16 +24,18 @@ from supsup.training.recipe import Recipe
 from supsup.training.residual.layers import (
     BLOCK,
     Buffers,
-    Layer,
+    border_of,
     convolve,
     convolve_back,
     padded,
-    splits_for,
     weight_gradient,
 )
+from supsup.training.residual.network import Block, Normalised, network_of
 from supsup.training.residual.normalisation import Normal, Running, backward, moments, relu, slope_sums
+from supsup.training.residual.pooling import Pooled, pool, pool_back
 
 _CHUNK = 4096  # scores in one program of the selection
+_PIXELS = 4096  # numbers of one image in one program that fetches it
 _PASSES = 6  # of the selection, which find the 31 bits of a score from the highest on
 
 
@@ -54,11 +56,11 @@ class ResidualTrainer:
         precision: torch.dtype = torch.bfloat16,
     ) -> None:
         assert isinstance(net.module, ResNet)
-        self.net, self.module, self.recipe, self.kept = net, net.module, recipe, kept
-        self._blocks = [block for block in net.module.stages.modules() if isinstance(block, BasicBlock)]
+        self.net, self.recipe, self.kept = net, recipe, kept
         self.tasks, self.batch_size, self.precision = len(kept), batch_size, precision
         channels, height, width = image
-        self.layers = _layers(net.module, self._blocks, height, width, batch_size)
+        self._network = network_of(net.module, height, width, batch_size)
+        self.layers = self._network.layers
         self._tables(net.device)
         total = sum(layer.blocks for layer in self.layers) * BLOCK
 
@@ -66,12 +68,14 @@ class ResidualTrainer:
             return torch.zeros(self.tasks, total, dtype=dtype, device=net.device)
 
         self.weight = torch.cat([layer.to_flat(net.weights[layer.name][None])[0] for layer in self.layers])
-        self.scores, self.first, self.second, self.masked = state(), state(), state(), state(precision)
+        self.scores, self.masked = state(), state(precision)
+        self.first = state() if recipe.optimiser == "adam" or recipe.momentum else None
+        self.second = None if recipe.optimiser == "sgd" else state()
         self._buffer = Buffers(self.tasks, batch_size, precision, net.device)
-        self.x = self._buffer("images", height, width, padded(channels))
+        self.x = self._buffer("images", height, width, padded(channels), self._network.stem.layer.border)
         self.y = torch.zeros(self.tasks, batch_size, dtype=torch.int32, device=net.device)
         self.step_count = torch.zeros(1, dtype=torch.int32, device=net.device)
-        self.factors = _adam_factors(recipe, steps).to(net.device)
+        self.factors = _factors(recipe, steps).to(net.device)
         self.running: dict[str, Running] = {}
         for name, layer in net.module.named_modules():
             if isinstance(layer, nn.BatchNorm2d):
@@ -109,7 +113,8 @@ class ResidualTrainer:
             span = slice(layer.first, layer.first + layer.blocks * BLOCK)
             self.scores[:, span] = layer.to_flat(scores[layer.name].float())
         for value in (self.first, self.second, self.step_count):
-            value.zero_()
+            if value is not None:
+                value.zero_()
         for name, running in self.running.items():
             for buffer, kind in ((running.mean, "running_mean"), (running.variance, "running_var")):
                 fresh = self.net.statistics[f"{name}.{kind}"]
@@ -119,8 +124,11 @@ class ResidualTrainer:
 
     def step_from(self, feed: Feed) -> None:
         """One step on the feed's next batch."""
-        tasks, batch, height, width, channels = self.x.shape
-        _gather[(batch, tasks)](
+        tasks, batch, _, _, channels = self.x.shape
+        height, width = feed.part.images.shape[2:]
+        size = height * width * channels
+        block = min(_PIXELS, triton.next_power_of_2(size))
+        _gather[(batch, tasks, triton.cdiv(size, block))](
             feed.part.images,
             feed.rows,
             feed.labels,
@@ -133,56 +141,65 @@ class ResidualTrainer:
             feed.rows.shape[1],
             batch,
             0 if feed.part.augmentation is None else feed.part.augmentation.padding,
-            height=height - 2,
-            width=width - 2,
+            height=height,
+            width=width,
             channels=feed.part.images.shape[1],
             cropped=int(feed.crops is not None),
             padded=channels,
-            block=triton.next_power_of_2((height - 2) * (width - 2) * channels),
+            border=border_of(self.x, height),
+            block=block,
         )
         self.step()
 
     def step(self) -> None:
         """One optimiser step on the batch in x and y."""
-        self._backward(*self._forward())
+        self._backward(self._forward())
         self._update()
         self._select()
         self.step_count += 1
 
-    def _forward(self) -> tuple[Normal, list[_Trace], Tensor]:
-        """What the backward pass needs: the stem, what went through each block, and what came out in the end."""
-        by_module = {id(layer.module): layer for layer in self.layers}
-        names = {id(module): name for name, module in self.module.named_modules()}
+    def _forward(self) -> _Trace:
+        """What the backward pass needs."""
 
-        def normalised(convolution: nn.Conv2d, norm: nn.Module, x: Tensor) -> Normal:
-            z, sums = convolve(by_module[id(convolution)], x, self.masked)
-            return moments(z, sums, self.running[names[id(norm)]])
+        def normalised(each: Normalised, x: Tensor) -> Normal:
+            z, sums = convolve(each.layer, x, self.masked)
+            return moments(z, sums, self.running[each.norm])
 
-        def buffer(use: str, normal: Normal) -> Tensor:
-            return self._buffer(use, *normal.z.shape[2:])
+        def buffer(use: str, normal: Normal, border: int) -> Tensor:
+            _, _, height, width, channels = normal.z.shape
+            return self._buffer(use, height, width, channels, border)
 
-        stem = normalised(self.module.conv, self.module.norm, self.x)
-        x = relu(stem, buffer("stem", stem))
-        traces = []
-        for block in self._blocks:
-            one = normalised(block.conv1, block.norm1, x)
-            hidden = relu(one, buffer(names[id(block.conv1)], one))
-            two = normalised(block.conv2, block.norm2, hidden)
-            shortcut = None
-            if isinstance(block.shortcut, nn.Sequential):
-                shortcut = normalised(block.shortcut[0], block.shortcut[1], x)  # type: ignore[arg-type]
-            out = relu(two, buffer(names[id(block)], two), x if shortcut is None else shortcut)
-            traces.append(_Trace(block, x, one, hidden, two, shortcut, out))
+        network = self._network
+        border = network.blocks[0].path[0].layer.border  # of what goes from block to block
+        stem = normalised(network.stem, self.x)
+        x = relu(stem, buffer("stem", stem, 1 if network.pools else border))
+        pooled = None
+        if network.pools:
+            layer, next_layer = network.stem.layer, network.blocks[0].path[0].layer
+            out = self._buffer("pooled", next_layer.height, next_layer.width, layer.padded[1], border)
+            pooled = pool(x, out, layer.out_height, layer.out_width)
             x = out
-        return stem, traces, x
+        traces = []
+        for block in network.blocks:
+            inputs, normals = [x], []
+            for each, following in zip(block.path, (*block.path[1:], None)):
+                normals.append(normalised(each, inputs[-1]))
+                if following is not None:
+                    inputs.append(relu(normals[-1], buffer(each.layer.name, normals[-1], following.layer.border)))
+            shortcut = None if block.shortcut is None else normalised(block.shortcut, x)
+            name = f"{block.path[-1].layer.name} and shortcut"
+            x = relu(normals[-1], buffer(name, normals[-1], border), x if shortcut is None else shortcut)
+            traces.append(_BlockTrace(block, inputs, normals, shortcut, x))
+        return _Trace(stem, pooled, traces)
 
-    def _backward(self, stem: Normal, traces: list[_Trace], x: Tensor) -> None:
-        by_module = {id(layer.module): layer for layer in self.layers}
-        classifier = self.layers[-1]
-        x = x[:, :, 1:-1, 1:-1]
+    def _backward(self, trace: _Trace) -> None:
+        classifier, stem = self._network.classifier, self._network.stem.layer
+        last = trace.blocks[-1]
+        border = border_of(last.out, last.normals[-1].z.shape[2])
+        x = last.out[:, :, border : last.out.shape[2] - border, border : last.out.shape[3] - border]
         shape = x.shape
         pooled = x.mean((2, 3))
-        masked = self.masked[:, classifier.first : classifier.first + classifier.weights].view(-1, *classifier.padded)
+        masked = classifier.matrices(self.masked)
         outputs = torch.bmm(pooled, masked).float()
         loss_gradient(outputs, self.y, classifier.channels[1])
         outputs = outputs.to(self.precision)
@@ -190,38 +207,44 @@ class ResidualTrainer:
         self.gradients[:, span] = torch.bmm(pooled.transpose(1, 2), outputs).flatten(1)
         slope = torch.bmm(outputs, masked.transpose(1, 2)).div_(shape[2] * shape[3])
         slope = slope[:, :, None, None, :].expand(shape).contiguous()
-        for trace in reversed(traces):
-            slope = self._block_back(trace, slope, by_module)
-        slope = self._normal_back(slope, stem, slope_sums(slope, stem), gated=False)
-        weight_gradient(by_module[id(self.module.conv)], self.x, slope, self.gradients)
+        for block in reversed(trace.blocks):
+            slope = self._block_back(block, slope)
+        if trace.pooled is not None:
+            slope = pool_back(trace.pooled, slope, stem.out_height, stem.out_width)
+        slope = self._normal_back(slope, trace.stem, slope_sums(slope, trace.stem), stem.border, gated=False)
+        weight_gradient(stem, self.x, slope, self.gradients)
 
-    def _block_back(self, trace: _Trace, slope: Tensor, by_module: dict[int, Layer]) -> Tensor:
+    def _block_back(self, trace: _BlockTrace, slope: Tensor) -> Tensor:
         """The gradient at a block's input from that at its output; its weights' gradients on the way."""
-        one, two = by_module[id(trace.block.conv1)], by_module[id(trace.block.conv2)]
-        sums = slope_sums(slope, trace.two, gate=trace.out, shortcut=trace.shortcut)
-        back = self._normal_back(slope, trace.two, sums, gated=True)
-        weight_gradient(two, trace.hidden, back, self.gradients)
-        inner = convolve_back(two, back, self.masked)
+        layers = [each.layer for each in trace.block.path]
+        sums = slope_sums(slope, trace.normals[-1], gate=trace.out, shortcut=trace.shortcut)
         beside = slope
-        if trace.shortcut is not None:
-            assert isinstance(trace.block.shortcut, nn.Sequential)
-            layer = by_module[id(trace.block.shortcut[0])]
-            back = self._normal_back(slope, trace.shortcut, sums, gated=True, which=2)
-            weight_gradient(layer, trace.x, back, self.gradients)
+        if trace.block.shortcut is not None:
+            assert trace.shortcut is not None
+            layer = trace.block.shortcut.layer
+            back = self._normal_back(slope, trace.shortcut, sums, layer.border, gated=True, which=2)
+            weight_gradient(layer, trace.inputs[0], back, self.gradients)
             beside = convolve_back(layer, back, self.masked)
-        inner = self._normal_back(inner, trace.one, slope_sums(inner, trace.one), gated=False)
-        weight_gradient(one, trace.x, inner, self.gradients)
-        return convolve_back(one, inner, self.masked, extra=beside)
+        back = self._normal_back(slope, trace.normals[-1], sums, layers[-1].border, gated=True)
+        for i in range(len(layers) - 1, 0, -1):
+            weight_gradient(layers[i], trace.inputs[i], back, self.gradients)
+            inner, normal = convolve_back(layers[i], back, self.masked), trace.normals[i - 1]
+            back = self._normal_back(inner, normal, slope_sums(inner, normal), layers[i - 1].border, gated=False)
+        weight_gradient(layers[0], trace.inputs[0], back, self.gradients)
+        return convolve_back(layers[0], back, self.masked, extra=beside)
 
-    def _normal_back(self, slope: Tensor, normal: Normal, sums: Tensor, gated: bool, which: int = 1) -> Tensor:
-        return backward(slope, normal, sums, self._buffer("slope", *slope.shape[2:]), gated, which)
+    def _normal_back(
+        self, slope: Tensor, normal: Normal, sums: Tensor, border: int, gated: bool, which: int = 1
+    ) -> Tensor:
+        _, _, height, width, channels = slope.shape
+        return backward(slope, normal, sums, self._buffer("slope", height, width, channels, border), gated, which)
 
     def _update(self) -> None:
         k._update[(len(self._layer_of), self.tasks)](
             self.weight,
             self.scores,
-            self.first,
-            self.second,
+            self.scores if self.first is None else self.first,
+            self.scores if self.second is None else self.second,
             self.gradients,
             self._layer_of,
             self._offset_of,
@@ -231,8 +254,11 @@ class ResidualTrainer:
             self.factors,
             self.step_count,
             self.recipe.weight_decay,
+            self.recipe.momentum,
             self.scores.shape[1],
             self.gradients.shape[1],
+            optimiser=self.recipe.optimiser,
+            has_first=self.first is not None,
             signed=self._selects,
             first_decay=self.recipe.first_decay,
             second_decay=self.recipe.squares_decay,
@@ -299,47 +325,32 @@ class ResidualTrainer:
 
 
 @dataclass(frozen=True)
-class _Trace:
-    """What one block's backward pass needs of its forward pass."""
+class _BlockTrace:
+    """What one block's backward pass needs: the inputs of its convolutions, what they gave, and what came out."""
 
-    block: BasicBlock
-    x: Tensor
-    one: Normal
-    hidden: Tensor
-    two: Normal
+    block: Block
+    inputs: list[Tensor]
+    normals: list[Normal]
     shortcut: Normal | None
     out: Tensor
 
 
-def _layers(module: ResNet, blocks: list[BasicBlock], height: int, width: int, batch: int) -> list[Layer]:
-    """All layers in the order of their use, the classifier last, with their places."""
-    layers: list[Layer] = []
+@dataclass(frozen=True)
+class _Trace:
+    """What the backward pass needs of the forward pass."""
 
-    def add(name: str, layer: nn.Conv2d | nn.Linear, height: int, width: int) -> Layer:
-        first = layers[-1].first + layers[-1].blocks * BLOCK if layers else 0
-        start = layers[-1].gradient_first + layers[-1].splits * layers[-1].weights if layers else 0
-        splits = 1
-        if isinstance(layer, nn.Conv2d):
-            splits = splits_for(layer, batch * -(-height // layer.stride[0]) * -(-width // layer.stride[0]))
-        layers.append(Layer(name, layer, height, width, first, start, splits))
-        return layers[-1]
-
-    add("conv.weight", module.conv, height, width)
-    paths = {id(child): path for path, child in module.named_modules()}
-    for block in blocks:
-        path = paths[id(block)]
-        one = add(f"{path}.conv1.weight", block.conv1, height, width)
-        add(f"{path}.conv2.weight", block.conv2, one.out_height, one.out_width)
-        if isinstance(block.shortcut, nn.Sequential):
-            add(f"{path}.shortcut.0.weight", block.shortcut[0], height, width)  # type: ignore[arg-type]
-        height, width = one.out_height, one.out_width
-    add("classifier.weight", module.classifier, 1, 1)
-    return layers
+    stem: Normal
+    pooled: Pooled | None
+    blocks: list[_BlockTrace]
 
 
-def _adam_factors(recipe: Recipe, steps: int) -> Tensor:
-    """For each step the rate over the first moment's correction, and one over the root of the second's: [steps, 2]."""
-    first, second = recipe.first_decay, recipe.squares_decay
+def _factors(recipe: Recipe, steps: int) -> Tensor:
+    """For each step the rate and, for Adam, its corrections of the moments: [steps, 2].
+
+    That is the rate over the first moment's, and one over the root of the second's.
+    """
+    adam = recipe.optimiser == "adam"
+    first, second = (recipe.first_decay, recipe.squares_decay) if adam else (0.0, 0.0)
     rows = [
         (recipe.rate(step, steps) / (1 - first ** (step + 1)), (1 - second ** (step + 1)) ** -0.5)
         for step in range(steps)

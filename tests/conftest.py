@@ -37,7 +37,7 @@ def pretrained_net() -> nets.ImageNetwork:
         raise SupSupError("tests download nothing")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supsup.data.weights.fetched", nothing)
+        patch.setattr("supsup.nets.weights.fetched", nothing)
         try:
             return nets.mobilenet_v2(5, pretrained=True, size=64).eval()
         except SupSupError as error:

@@ -8,21 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from supsup.data.inputs import Pixels
-from supsup.data.weights import Published, tensors
 from supsup.errors import SupSupError
 from supsup.nets.inverted import InvertedResidual, normalised_convolution
 from supsup.nets.registry import architecture
 from supsup.nets.resnet import Bottleneck, ResNet
 from supsup.nets.sizes import size as count
+from supsup.nets.weights import Published, tensors
 from supsup.validation import flag, optional, whole
 
 _CLASSES = 1000  # of ImageNet
 _SIZE = 224  # of the images that the published weights were trained on
 _side = whole(32, 4096)
 
-_IMAGENET = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_EVEN = Pixels((127 / 255,) * 3, (128 / 255,) * 3)
+Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each, where pixels go from 0 to 1
+_IMAGENET: Colours = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_EVEN: Colours = (127 / 255,) * 3, (128 / 255,) * 3
 
 _MOBILENET_V2 = Published(
     "mobilenet_v2-b0353104.pth",
@@ -52,7 +52,7 @@ class ImageNetwork(nn.Module):
     def __init__(self, features: nn.Module, width: int, outputs: int, size: int) -> None:
         super().__init__()
         self.size = size
-        self.pixels: Pixels | None = None
+        self.pixels: Colours | None = None
         self.features = features
         self.classifier = nn.Linear(width, outputs)
 
@@ -149,7 +149,7 @@ def _with_weights(
     outputs: int,
     size: int,
     published: Published | None,
-    pixels: Pixels = _IMAGENET,
+    pixels: Colours = _IMAGENET,
 ) -> ImageNetwork:
     """The network, with published weights if any; its last layer is theirs with 1,000 outputs, and 0 otherwise."""
     net = ImageNetwork(features, width, count(outputs, "outputs"), _side(size, "size"))

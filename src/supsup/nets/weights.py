@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pickle
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from supsup.data.download import fetched
-from supsup.data.files import kept_in, write_whole
 from supsup.errors import SupSupError, printable
+from supsup.fetching.cache import kept_in, write_whole
+from supsup.fetching.download import fetched
 from supsup.validation import path as checked_path
 
 _FOLDER = "weights"
@@ -118,7 +117,7 @@ def _converted(content: bytes, published: Published, shapes: Mapping[str, torch.
         )
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+    except Exception as error:  # torch may raise anything about bytes that hold something else
         raise SupSupError(f"{place} cannot be read: {printable(error)}") from error
     values = [value for name, value in state.items() if not name.endswith("num_batches_tracked")]
     if [value.shape for value in values] != list(shapes.values()):

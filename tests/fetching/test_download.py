@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from supsup.data.download import _OnlySecure, fetched
 from supsup.errors import SupSupError
+from supsup.fetching.download import _OnlySecure, fetched
 
 
 class Hostile(BaseHTTPRequestHandler):

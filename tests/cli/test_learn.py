@@ -1,18 +1,25 @@
 """The whole way without a line of Python: learn, predict, evaluate."""
 
 import csv
+import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_wine
 
 import supsup
-from supsup.cli import main
+from supsup import nets
+from supsup.cli import main, networks
+from supsup.data.places import Reading, tasks_at
 from supsup.file.repair import verify
+from supsup.nets import imagenet
+from supsup.training import fitting
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (120, 120, 120)}
 
@@ -163,6 +170,81 @@ def test_parquet_and_arrays(wine: Path, tmp_path: Path) -> None:
     for file in ("wine.parquet", "wine.npz"):
         assert run("learn", path, tmp_path / file, "--label", "kind", "--task", file, "--device", "cpu") == 0
     assert supsup.load(path).tasks == ["wine.parquet", "wine.npz"]
+
+
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of weights as if it were the published one, where they are looked for; a few steps on small images."""
+    path = tmp_path / "data" / "weights" / imagenet.MOBILENET_V2.file
+    path.parent.mkdir(parents=True)
+    torch.save(nets.mobilenet_v2(1000).state_dict(), path)
+    published = replace(imagenet.MOBILENET_V2, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), package=None)
+    for module in (imagenet, networks):
+        monkeypatch.setattr(module, "MOBILENET_V2", published)
+    monkeypatch.setattr(networks, "_PHOTOGRAPHS", 32)
+    for bound in ("_SHORTEST", "_LONGEST"):
+        monkeypatch.setattr(fitting, bound, 2)
+    monkeypatch.setenv("SUPSUP_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return path
+
+
+def photographs(folder: Path, classes: list[str], count: int = 8) -> Path:
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.random.default_rng(number).normal(COLOURS[name], 25, (70, 90, 3))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / name / f"{number}.jpg")
+    return folder
+
+
+def test_photographs_are_learned_on_a_pretrained_network(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its weights are found again by every command; where they are gone, each that needs them says so."""
+    monkeypatch.chdir(tmp_path)
+    photographs(tmp_path / "warm", ["red", "grey"])
+    photographs(tmp_path / "cold", ["blue", "green"])
+    for name in ("warm", "cold"):
+        assert run("learn", "m.supsup", name, "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert said.count("a new model on mobilenet_v2(outputs=100, pretrained=True, size=32)") == 1
+    assert "learned into m.supsup on mobilenet_v2" in said
+    assert run("learn", "m.supsup", "warm", "--task", "x", "--net", "small_resnet") == 2
+    assert "is on mobilenet_v2" in capsys.readouterr().err
+    needing = [
+        ("predict", "m.supsup", "warm/red", "--task", "warm", "--device", "cpu"),
+        ("evaluate", "m.supsup", "cold", "--device", "cpu"),
+        ("export", "m.supsup", "warm", "warm.safetensors", "--yes"),
+    ]
+    others = [("tasks", "m.supsup"), ("info", "m.supsup"), ("card", "m.supsup", "-"), ("verify", "m.supsup")]
+    for command in (*needing, *others):
+        assert run(*command) == 0
+    assert "mobilenet_v2(outputs=100, pretrained=True, size=32)" in capsys.readouterr().out.replace("\\", "")
+    weights.unlink()
+    for command in others:
+        assert run(*command) == 0
+    for command in (*needing, ("serve", "m.supsup", "--port", 0), ("learn", "m.supsup", "warm", "--task", "x")):
+        capsys.readouterr()
+        assert run(*command) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        assert "Put the file into DIR/weights and set SUPSUP_DATA=DIR" in told
+
+
+def test_without_its_weights_the_small_network_is_taken_and_said(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = tasks_at(photographs(tmp_path / "warm", ["red", "grey"]), Reading())
+    assert networks.name_for(found) == "mobilenet_v2"
+    assert networks.reading_for("mobilenet_v2", Reading()).usual == 32
+    assert capsys.readouterr().out == ""
+    weights.unlink()
+    assert networks.name_for(found) is None
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("small_resnet is taken in place of the pretrained mobilenet_v2: the weights ")
+    assert "SUPSUP_OFFLINE is set" in line
+    assert "SUPSUP_DATA=DIR" in line
 
 
 def test_tasks_are_learned_by_a_cluster(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

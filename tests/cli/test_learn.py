@@ -224,7 +224,7 @@ def test_photographs_are_learned_on_a_pretrained_network(
     weights.unlink()
     for command in others:
         assert run(*command) == 0
-    for command in (*needing, ("serve", "m.supsup", "--port", 0), ("learn", "m.supsup", "warm", "--task", "x")):
+    for command in (*needing, ("serve", "m.supsup", "--port", "0"), ("learn", "m.supsup", "warm", "--task", "x")):
         capsys.readouterr()
         assert run(*command) == 2
         told = capsys.readouterr().err

@@ -238,12 +238,12 @@ def asking(at: Path) -> Mistakes:
 def keeping(at: Path) -> Mistakes:
     """Commands on model files."""
     model = at / "model.supsup"
-    looking = [
+    looking: Mistakes = [
         ([command, at / name], said)
         for command in ("tasks", "info", "verify", "compact", "card")
         for name, said in (("nowhere", "no file"), ("good", "is a folder"))
     ]
-    reading = [
+    reading: Mistakes = [
         ([command, at / name], said)
         for command in ("tasks", "info", "compact", "card")
         for name, said in (("README.md", "not a supsup model"), ("cut.supsup", "supsup repair"))

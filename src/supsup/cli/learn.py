@@ -111,10 +111,10 @@ def learn(
     with interruptible(outcome):
         first = None
         if not model.exists():
-            name = net or name_for(waiting[0])
-            reading = reading_for(name, reading)
+            chosen = net or name_for(waiting[0])
+            reading = reading_for(chosen, reading)
             first = waiting[0].read(reading)
-            _new(model, first, name, outputs, size, seed)
+            _new(model, first, chosen, outputs, size, seed)
         elif net is not None:
             check_same(net, model)
         module = own_network(net, model) if net is not None and ":" in net else None

@@ -13,8 +13,10 @@ from typer import Argument, Option
 from supsup import nets
 from supsup.cli.contents import network_in, note_outcome, some_images
 from supsup.cli.networks import (
+    KNOWN,
     NOTED,
     OUTPUTS,
+    PRETRAINED,
     check_same,
     name_for,
     network_for,
@@ -40,7 +42,9 @@ TestShare = Annotated[float, Option(help="The share of each class that is held b
 Seed = Annotated[int, Option(help="Decides the network's weights and what is held back.")]
 Net = Annotated[
     str | None,
-    Option(help="A network by name, or module:function for your own. By default one that suits the data."),
+    Option(
+        help=f"{', '.join((*KNOWN, *PRETRAINED))}, or module:function for your own. By default one that suits the data."
+    ),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
 Cluster = Annotated[
@@ -71,7 +75,7 @@ def learn(
     outputs: Annotated[int | None, Option(help="Outputs of a new network: the most classes of a task.", min=2)] = None,
     size: Annotated[
         int | None,
-        Option(help="Images are brought to SIZE × SIZE; 32 by default, if they are not small already.", min=4),
+        Option(help="Images are brought to SIZE × SIZE; by default 64 for photographs, else 32, if not small.", min=4),
     ] = None,
     crop: Annotated[bool, Option(help="Train on random crops of the images.")] = True,
     flip: Annotated[bool, Option(help="Train on mirror images too; not for letters and signs.")] = False,
@@ -87,6 +91,9 @@ def learn(
     """Learn tasks from your own data into a model file; what is in it already stays as it is.
 
     A folder of class folders is one task, a folder of such folders with --each many; so are tables with --task-column.
+    Photographs are learned on a pretrained network where its weights are at hand or can be fetched (SUPSUP_OFFLINE=1:
+    they are not), other pictures and tables on a small one; all tasks of a file share the network of the first.
+
     The recipe is chosen for each task, by images that are held back from training; a further share, --test-share, is
     never trained on and gives the accuracy in the table at the end.
 

@@ -3,7 +3,7 @@
     python benchmarks/photographs.py --data-dir DIR    DIR/tiny-imagenet/part-0.zip, DIR/cifar100 and the weights
 
 Ten classes of 100 images each, of Tiny-ImageNet (64 × 64 pixels; its classes are among those that the weights were
-trained on) and of CIFAR-100 (32 × 32; they are not from there). About seven minutes on two cores. A run that was
+trained on) and of CIFAR-100 (32 × 32; they are not from there). Some minutes on two cores. A run that was
 interrupted goes on: what is in results/photographs-2-cores.json already is not measured again.
 """
 

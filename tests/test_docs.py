@@ -39,6 +39,16 @@ def test_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPa
     assert sum(points <= 2 for points in behind) >= 10
 
 
+def test_the_figures_of_photographs_are_those_of_the_results() -> None:
+    """`python benchmarks/photographs.py` measures them."""
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "without-python.md").read_text()
+    for row in json.loads((root / "results" / "photographs-2-cores.json").read_text())["tiny-imagenet"].values():
+        name, cpu = row["network"].partition("(")[0], row["seconds of the CPU"]
+        (line,) = re.findall(rf"^\| `{name}`, .*\| \d.*$", page, flags=re.MULTILINE)
+        assert line.endswith(f"| {row['right, %']} | {cpu:.0f} | {row['bytes']:,} |")
+
+
 def test_the_figures_on_trust_are_those_of_the_results() -> None:
     """`python benchmarks/trust_table.py` puts them right."""
     page = Path(__file__).parents[1] / "docs" / "trust.md"

@@ -20,6 +20,7 @@ from supsup.data.making import as_trained, in_terms_of, made
 from supsup.data.self_labels import check_turnable
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.nets import ImageNetwork
 from supsup.tasks import check_classes, check_name
 from supsup.validation import given, listed, names, plain_tensor
 
@@ -184,8 +185,8 @@ def suited(task: Task, model: Expectations) -> Task:
     """A task of raw inputs as a model can learn it: with a channel where it needs one, normalised as its others."""
     if task.inputs is None:
         return task
-    wanted = getattr(model.module, "pixels", None)
-    pixels = wanted if isinstance(wanted, Pixels) else None
+    wanted = model.module.pixels if isinstance(model.module, ImageNetwork) else None
+    pixels = None if wanted is None else Pixels(*wanted)
     if model.learned is not None:
         shape, inputs = model.learned
         images = as_learned(task.train.images, shape, False)

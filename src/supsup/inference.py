@@ -16,7 +16,6 @@ from torch import Tensor
 
 from supsup import objectives, search
 from supsup.bank import Bank
-from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.objectives import Standing
@@ -27,6 +26,7 @@ Method = Literal["auto", "features", "one-shot", "binary", "gamma", "descent", "
 _CHOOSING = ("auto", "features")  # methods that take no other settings
 _MOST_STEPS = 10_000  # of descent: a file may ask for any number
 Gradient = Callable[[Tensor | None, Tensor | None], Tensor]  # (decisions [n], α [k]; None: all) → −∂Obj/∂α [n, k]
+Answered = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]  # (what runs a network, images [n, …]) → outputs
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ def decide(
     members: Sequence[int] | None,
     classes: int,
     how: Inference,
-    turned: Mapping[int, int] | None = None,
+    answered: Mapping[int, Answered] | None = None,
 ) -> Decision:
     """`infer`, and how far the task stands out.
 
-    turned  by index, the classes of tasks that were learned in all rotations: trying their masks looks at all four
+    answered  by index, how tasks are tried that answer by more than one pass: from what runs a network, and images
 
     Where tasks do not see images alike, the superposition is shown each view, and a candidate has its number from the
     gradient of its own; `coordinates` is for one view.
@@ -152,7 +152,7 @@ def decide(
         return Decision(candidates.expand(len(x)))
     if how.method == "exhaustive":
         level = objectives.LEVELS[how.objective]
-        return exhaustive(net, bank, views, candidates, lambda y: level(y, classes), turned or {})
+        return exhaustive(net, bank, views, candidates, lambda y: level(y, classes), answered or {})
     layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
     alive = None if members is None else _membership(bank, candidates)
     if how.coordinates is not None and len(views) == 1:
@@ -291,7 +291,7 @@ def exhaustive(
     views: Sequence[View],
     candidates: Tensor,
     score: Callable[[Tensor], Tensor],
-    turned: Mapping[int, int],
+    answered: Mapping[int, Answered],
 ) -> Decision:
     """Every candidate mask in turn, on images as its task sees them; the one with the lowest objective."""
     seen = {index: view.x for view in views[1:] for index in view.members or ()}
@@ -299,7 +299,7 @@ def exhaustive(
     for index in candidates.tolist():
         x = seen.get(index, views[0].x)
         run, images = partial(net.run_many, weights=net.masked(bank.subnetwork(index))), x.flatten(0, 1)
-        outputs = averaged(run, images, turned[index]) if index in turned else run(images)
+        outputs = answered[index](run, images) if index in answered else run(images)
         values.append(score(outputs).view(x.shape[:2]).mean(1))
     levels = torch.stack(values)
     lowest = levels.min(0)

@@ -1,18 +1,25 @@
-"""The whole way without a line of Python: learn, predict, evaluate, and forty mistakes on it."""
+"""The whole way without a line of Python: learn, predict, evaluate."""
 
 import csv
+import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_wine
 
 import supsup
-from supsup.cli import main
+from supsup import nets
+from supsup.cli import main, networks
+from supsup.data.places import Reading, tasks_at
 from supsup.file.repair import verify
+from supsup.nets import imagenet
+from supsup.training import fitting
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (120, 120, 120)}
 
@@ -165,103 +172,79 @@ def test_parquet_and_arrays(wine: Path, tmp_path: Path) -> None:
     assert supsup.load(path).tasks == ["wine.parquet", "wine.npz"]
 
 
-def masks(path: Path) -> dict[str, bytes]:
-    model = supsup.load(path, device="cpu")
-    return {name: model.bank.packed(index).numpy().tobytes() for index, name in enumerate(model.tasks)}
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of weights as if it were the published one, where they are looked for; a few steps on small images."""
+    path = tmp_path / "data" / "weights" / imagenet.MOBILENET_V2.file
+    path.parent.mkdir(parents=True)
+    torch.save(nets.mobilenet_v2(1000).state_dict(), path)
+    published = replace(imagenet.MOBILENET_V2, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), package=None)
+    for module in (imagenet, networks):
+        monkeypatch.setattr(module, "MOBILENET_V2", published)
+    monkeypatch.setattr(networks, "_PHOTOGRAPHS", 32)
+    for bound in ("_SHORTEST", "_LONGEST"):
+        monkeypatch.setattr(fitting, bound, 2)
+    monkeypatch.setenv("SUPSUP_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return path
 
 
-def mistakes(model: Path, folders: Path, wine: Path, at: Path) -> list[tuple[list[object], str]]:
-    """Commands that are wrong, and a word of what each is told."""
-    (at / "empty").mkdir()
-    (at / "bare").mkdir()
-    (at / "bare" / "only").mkdir()
-    pictures(at / "one-class", ["red"])
-    pictures(at / "lonely", ["red", "green"], count=1)
-    pictures(at / "broken", ["red", "green"], count=3)
-    (at / "broken" / "red" / "0.png").write_bytes(b"no picture")
-    (at / "text.csv").write_text("label,f\na,1\nb,x\na,2\nb,3\n")
-    (at / "ragged.csv").write_text("label,f\na,1,2\n")
-    (at / "head.csv").write_text("label,f\n")
-    (at / "nothing.csv").write_text("")
-    (at / "twice.csv").write_text("f,f\n1,2\n")
-    (at / "binary.csv").write_bytes(bytes(range(256)))
-    (at / "nan.csv").write_text("label,f\na,1\nb,nan\na,2\nb,3\n")
-    (at / "gap.csv").write_text("label,f\na,1\nb,\na,2\nb,3\n")
-    (at / "single.csv").write_text("label,f\na,1\nb,2\nb,3\n")
-    (at / "labels.csv").write_text("label\na\nb\n")
-    (at / "broken.parquet").write_bytes(b"PAR1 no")
-    (at / "broken.npz").write_bytes(b"PK no")
-    np.savez(at / "names.npz", a=np.zeros(3), b=np.zeros(3))
-    np.savez(at / "objects.npz", x=np.array([None, {}], dtype=object), y=np.zeros(2))
-    np.savez(at / "lengths.npz", x=np.zeros((4, 2)), y=np.zeros(3))
-    (at / "cut.supsup").write_bytes(model.read_bytes()[:5000])
-    (at / "song.mp3").write_bytes(b"la")
-    new = at / "new.supsup"
-    return [
-        (["learn", new, at / "nowhere"], "nothing at"),
-        (["learn", new, at / "empty"], "no folders"),
-        (["learn", new, at / "empty", "--each"], "no folders"),
-        (["learn", new, at / "bare"], "no images"),
-        (["learn", new, at / "one-class"], "two classes"),
-        (["learn", new, at / "lonely"], "has 1 image"),
-        (["learn", new, at / "broken"], "0.png"),
-        (["learn", new, folders], "add --each"),
-        (["learn", new, folders, "--each", "--task", "x"], "--task names one"),
-        (["learn", new, wine], "--label COLUMN"),
-        (["learn", new, wine, "--label", "colour"], "no column 'colour'"),
-        (["learn", new, wine, "--label", "kind", "--task-column", "decade"], "no column 'decade'"),
-        (["learn", new, wine, "--label", "kind", "--task-column", "year", "--task", "x"], "--task names one"),
-        (["learn", new, wine, "--each"], "is a file"),
-        (["learn", new, at / "text.csv"], "holds text"),
-        (["learn", new, at / "ragged.csv"], "line 2"),
-        (["learn", new, at / "head.csv"], "no rows"),
-        (["learn", new, at / "nothing.csv"], "no rows"),
-        (["learn", new, at / "twice.csv"], "one name"),
-        (["learn", new, at / "binary.csv"], "cannot be read"),
-        (["learn", new, at / "nan.csv"], "finite"),
-        (["learn", new, at / "gap.csv"], "holds text"),
-        (["learn", new, at / "single.csv"], "has 1 example"),
-        (["learn", new, at / "labels.csv"], "no column but"),
-        (["learn", new, at / "broken.parquet"], "Parquet"),
-        (["learn", new, at / "broken.npz"], "plain arrays"),
-        (["learn", new, at / "names.npz"], "x and y"),
-        (["learn", new, at / "objects.npz"], "plain arrays"),
-        (["learn", new, at / "lengths.npz"], "one label each"),
-        (["learn", new, at / "song.mp3"], "no table"),
-        (["learn", new, folders / "warm", "--net", "resnet51"], "unknown network"),
-        (["learn", new, folders / "warm", "--net", "nowhere:net"], "cannot be imported"),
-        (["learn", new, folders / "warm", "--device", "tpu"], "tpu"),
-        (["learn", model, wine, "--label", "kind", "--task", "w"], "shape"),
-        (["predict", at / "nowhere.supsup", wine], "no file"),
-        (["predict", model, at / "nowhere.png"], "nothing at"),
-        (["predict", model, at / "empty"], "no images"),
-        (["predict", model, at / "broken" / "red" / "0.png"], "0.png"),
-        (["predict", model, folders / "warm", "--task", "hot"], "unknown task 'hot'"),
-        (["predict", model, folders / "warm", "--json", "--csv"], "not both"),
-        (["predict", model, wine, "--label", "kind"], "shape"),
-        (["evaluate", model, folders / "warm", "--task", "hot"], "unknown task 'hot'"),
-        (["evaluate", model, at / "nowhere"], "nothing at"),
-    ]
+def photographs(folder: Path, classes: list[str], count: int = 8) -> Path:
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.random.default_rng(number).normal(COLOURS[name], 25, (70, 90, 3))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / name / f"{number}.jpg")
+    return folder
 
 
-def test_mistakes_are_told_in_one_line(
-    model: Path, folders: Path, wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_photographs_are_learned_on_a_pretrained_network(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = masks(model)
-    tried = mistakes(model, folders, wine, tmp_path)
-    assert len(tried) >= 40
-    for arguments, word in tried:
+    """Its weights are found again by every command; where they are gone, each that needs them says so."""
+    monkeypatch.chdir(tmp_path)
+    photographs(tmp_path / "warm", ["red", "grey"])
+    photographs(tmp_path / "cold", ["blue", "green"])
+    for name in ("warm", "cold"):
+        assert run("learn", "m.supsup", name, "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert said.count("a new model on mobilenet_v2(outputs=100, pretrained=True, size=32)") == 1
+    assert "learned into m.supsup on mobilenet_v2" in said
+    assert run("learn", "m.supsup", "warm", "--task", "x", "--net", "small_resnet") == 2
+    assert "is on mobilenet_v2" in capsys.readouterr().err
+    needing = [
+        ("predict", "m.supsup", "warm/red", "--task", "warm", "--device", "cpu"),
+        ("evaluate", "m.supsup", "cold", "--device", "cpu"),
+        ("export", "m.supsup", "warm", "warm.safetensors", "--yes"),
+    ]
+    others = [("tasks", "m.supsup"), ("info", "m.supsup"), ("card", "m.supsup", "-"), ("verify", "m.supsup")]
+    for command in (*needing, *others):
+        assert run(*command) == 0
+    assert "mobilenet_v2(outputs=100, pretrained=True, size=32)" in capsys.readouterr().out.replace("\\", "")
+    weights.unlink()
+    for command in others:
+        assert run(*command) == 0
+    for command in (*needing, ("serve", "m.supsup", "--port", "0"), ("learn", "m.supsup", "warm", "--task", "x")):
         capsys.readouterr()
-        code, said = run(*arguments), capsys.readouterr().err
-        assert code == 2, (arguments, said)
-        assert said.startswith("error "), said
-        assert "Traceback" not in said
-        assert word in said, (arguments, said)
-    assert run("predict", tmp_path / "cut.supsup", wine) == 1, "damage"
-    assert run("learn", folders / "warm" / "red" / "0.png", folders / "warm") == 1, "no model file, or a damaged one"
-    assert masks(model) == before
-    left = tmp_path / "new.supsup"
-    assert not left.exists() or supsup.load(left).tasks == []
+        assert run(*command) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        assert "Put the file into DIR/weights and set SUPSUP_DATA=DIR" in told
+
+
+def test_without_its_weights_the_small_network_is_taken_and_said(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = tasks_at(photographs(tmp_path / "warm", ["red", "grey"]), Reading())
+    assert networks.name_for(found) == "mobilenet_v2"
+    assert networks.reading_for("mobilenet_v2", Reading()).usual == 32
+    assert capsys.readouterr().out == ""
+    weights.unlink()
+    assert networks.name_for(found) is None
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("small_resnet is taken in place of the pretrained mobilenet_v2: the weights ")
+    assert "SUPSUP_OFFLINE is set" in line
+    assert "SUPSUP_DATA=DIR" in line
 
 
 def test_tasks_are_learned_by_a_cluster(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ def contents(archive: Archive, data_dir: Path | None = None) -> dict[str, bytes]
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No data folder, an empty cache, no proxy between us and 127.0.0.1."""
     monkeypatch.delenv("SUPSUP_DATA", raising=False)
+    monkeypatch.delenv("SUPSUP_OFFLINE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from supsup import SupSupError, nets
+from supsup.data.inputs import Inputs, Pixels
 from supsup.nets.imagenet import _IMAGENET
 from supsup.nets.inverted import PaddedAtTheEnd
 from supsup.nets.known import known_throughout
@@ -47,6 +48,9 @@ def test_bad_sizes_are_refused() -> None:
     """Before any memory is taken."""
     with pytest.raises(SupSupError, match="size"):
         nets.mobilenet_v2(5, size=16)
+    for build in (nets.mobilenet_v2, nets.efficientnet_lite0, nets.resnet50):
+        with pytest.raises(SupSupError, match="too large; the most are"):
+            build(10**9)
     with pytest.raises(SupSupError, match="size goes with pretrained"):
         nets.resnet50(5, size=64)
     with pytest.raises(SupSupError, match="pretrained"):
@@ -55,16 +59,14 @@ def test_bad_sizes_are_refused() -> None:
 
 def test_pixels_become_what_trained_weights_expect() -> None:
     """Bytes, fractions and grey images alike; what has been normalised already stays as it is."""
-    from supsup.data import Inputs
-
     raw = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    own = Inputs()
-    seen = _IMAGENET.inputs_of(raw, own).seen(raw)
-    mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in _IMAGENET)
+    own, wanted = Inputs(), Pixels(*_IMAGENET)
+    seen = wanted.inputs_of(raw, own).seen(raw)
+    mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in wanted)
     assert torch.allclose(seen, (raw / 255 - mean) / deviation, atol=1e-5)
-    assert torch.allclose(_IMAGENET.inputs_of(raw / 255, own).seen(raw / 255), seen, atol=1e-5)
-    assert _IMAGENET.inputs_of(raw[:, :1], own).gain.ndim == 0
-    assert _IMAGENET.inputs_of(raw / 255 - 0.5, own) is own
+    assert torch.allclose(wanted.inputs_of(raw / 255, own).seen(raw / 255), seen, atol=1e-5)
+    assert wanted.inputs_of(raw[:, :1], own).gain.ndim == 0
+    assert wanted.inputs_of(raw / 255 - 0.5, own) is own
 
 
 def test_published_weights_know_classes_apart(pretrained_net: nets.ImageNetwork) -> None:

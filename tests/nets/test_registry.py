@@ -29,6 +29,18 @@ def test_what_only_its_owner_can_build() -> None:
     assert architecture_of(nn.Sequential(nets.FullyConnected((5, 4)))) is None
 
 
+def test_what_does_not_fit_into_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own words about its allocator say nothing of the network."""
+
+    def too_large(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(nn.Linear, "reset_parameters", too_large)
+    for build in (lambda: nets.FullyConnected((5, 4)), lambda: nets.small_resnet(7)):
+        with pytest.raises(SupSupError, match=r"cannot be built in these sizes: .*can't allocate"):
+            build()
+
+
 def test_unknown_names_and_arguments() -> None:
     with pytest.raises(SupSupError, match=r"unknown architecture 'brain'; known: .*lenet_300_100"):
         Architecture("brain", {}).build()

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import supsup
 from supsup import Recipe, SupSup
 from supsup.errors import SupSupError
 from supsup.serve.scoring import scores
@@ -91,3 +92,21 @@ def test_a_network_of_one_s_own_is_served(tmp_path: Path) -> None:
     assert not isinstance(answer, Exception)
     assert answer["answers"][0]["task"] == "first"
     served.close()
+
+
+def test_another_way_of_finding_tasks_is_the_server_s_own(path: Path, shapes: Any) -> None:
+    """The file keeps the model's way, and what is learned meanwhile leaves what that way needs."""
+    usual = Served.open(path, device="cpu")
+    kept, image = usual.model.inference, np.stack([shapes.drawn("box", 31)])
+    (by_features,) = usual.answers([Question(image)])
+    usual.close()
+    served = Served.open(path, device="cpu", method="exhaustive")
+    (tried,) = served.answers([Question(image)])
+    assert not isinstance(tried, Exception)
+    assert not isinstance(by_features, Exception)
+    assert abs(tried["answers"][0]["task_confidence"] - by_features["answers"][0]["task_confidence"]) > 1e-3
+    served.learn(shapes.lesson("more"), lambda share: None)
+    served.close()
+    again = supsup.load(path, device="cpu")
+    assert again.inference == kept
+    assert [task.trace is not None for task in again.state.tasks] == [True] * 3

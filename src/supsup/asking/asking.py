@@ -135,11 +135,12 @@ class Asking:
         tasks = list(state.tasks) if members is None else [state.tasks.at(i) for i in members]
         by_outputs = how.method == "exhaustive"  # a gradient is that of the images as they are, not turned
         classes = max(task.classes if by_outputs else task.used_outputs for task in tasks)
-        turned = {state.tasks.index(task.name): task.classes for task in tasks if by_outputs and task.facts.turned}
+        turned = [task for task in tasks if by_outputs and task.facts.turned]
+        answered = {state.tasks.index(task.name): partial(averaged, classes=task.classes) for task in turned}
         shown = [View(decisions(images.seen(inputs)), indices) for inputs, indices in views]
         if how.needs_traces:
             return self._by_traces.decide(shown, members, classes, how)
-        return decide(state.net, state.bank, shown, members, classes, how, turned)._replace(way=how.method)
+        return decide(state.net, state.bank, shown, members, classes, how, answered)._replace(way=how.method)
 
     def _of_several(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
         """Probabilities of images of several tasks; a class that a task does not have is at 0."""

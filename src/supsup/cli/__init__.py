@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
 import supsup
 from supsup.cli.commands import Commands
-from supsup.cli.talking import complain
-from supsup.errors import Damaged, SupSupError
+from supsup.cli.talking import INTERRUPTED, complain
+from supsup.errors import SupSupError
+
+_MISTYPED: Any = typer.BadParameter.__mro__[1]  # what typer calls a usage error, wherever it keeps its parser
+_OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -31,7 +34,22 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # neither missing nor replaced
             stream.reconfigure(errors="backslashreplace")  # a terminal may not know every character
     try:
-        app()
-    except (SupSupError, OSError) as error:
+        sys.exit(app(standalone_mode=False))
+    except _MISTYPED as error:
+        sys.exit(_mistyped(error))
+    except typer.Abort:
+        sys.exit(INTERRUPTED)
+    except (SupSupError, *_OF_PATHS) as error:
         complain(error)
-        sys.exit(2 if isinstance(error, SupSupError) and not isinstance(error, Damaged) else 1)
+        sys.exit(2)
+    except OSError as error:
+        complain(error)
+        sys.exit(1)
+
+
+def _mistyped(error: Any) -> int:
+    """One line on arguments that a command does not take; where there are none the help has been shown."""
+    if type(error).__name__ != "NoArgsIsHelpError":
+        command = "supsup" if error.ctx is None else error.ctx.command_path
+        complain(SupSupError(f"{error.format_message().rstrip('.')}; `{command} --help` says what can be given"))
+    return 2

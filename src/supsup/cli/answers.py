@@ -20,7 +20,7 @@ from supsup.cli.networks import OwnNet, own_network
 from supsup.cli.tables import show
 from supsup.cli.talking import shown
 from supsup.data import Task, tables
-from supsup.data.places import Reading, image_files, pictures, tasks_at
+from supsup.data.places import Reading, as_numbers, image_files, pictures, tasks_at
 from supsup.errors import SupSupError
 from supsup.inference import Method
 from supsup.learner import SupSup, load
@@ -110,8 +110,11 @@ def _rows(path: Path, label: str | None) -> torch.Tensor:
         inputs = next((found[name] for name in ("x", "X", "images", "data", "test_x") if name in found), None)
         if inputs is None:
             raise SupSupError(f"{path} has the arrays {', '.join(found) or 'none'}; the inputs must be called x")
-        return torch.from_numpy(inputs if inputs.dtype.kind == "u" else inputs.astype("float32"))
-    return torch.from_numpy(tables.features(tables.columns(path), (label,), path)).float()
+        return as_numbers(inputs)
+    found = tables.columns(path)
+    if label is not None:
+        tables.column(found, label, path)  # an error where there is none
+    return torch.from_numpy(tables.features(found, (label,), path)).float()
 
 
 def evaluate(

@@ -180,11 +180,9 @@ def contents_of(model: ModelFile) -> ModelContents:
 
 def _about(header: Header) -> dict[str, Any]:
     """What every kind of model has."""
-    built = header.architecture
-    call = ", ".join(f"{key}={value!r}" for key, value in built.get("arguments", {}).items()) if built else ""
     return {
         "kind": header.kind,
-        "network": f"{built.get('name')}({call})" if built else None,
+        "network": network_in(header),
         "seed": header.seed,
         "weights": sum(header.sizes),
         "tensors": len(header.shapes),
@@ -196,6 +194,14 @@ def _about(header: Header) -> dict[str, Any]:
         "library": header.library,
         "format": header.format,
     }
+
+
+def network_in(header: Header) -> str | None:
+    """The call that built the network; None for one of the user's own."""
+    built = header.architecture
+    if not built:
+        return None
+    return f"{built.get('name')}({', '.join(f'{key}={value!r}' for key, value in built.get('arguments', {}).items())})"
 
 
 def recipe_in_words(recipe: Mapping[str, object]) -> str:

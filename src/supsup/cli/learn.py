@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.table import Table
-from torch import nn
 from typer import Argument, Option
 
 from supsup import nets
-from supsup.cli.contents import note_outcome, some_images
-from supsup.cli.networks import NOTED, OUTPUTS, network_named, own_network
+from supsup.cli.contents import network_in, note_outcome, some_images
+from supsup.cli.networks import (
+    KNOWN,
+    NOTED,
+    OUTPUTS,
+    PRETRAINED,
+    check_same,
+    name_for,
+    network_for,
+    network_named,
+    own_network,
+    reading_for,
+)
 from supsup.cli.tables import show
 from supsup.cli.talking import interruptible, say, shown
 from supsup.data import Task
 from supsup.data.places import Found, Reading, tasks_at
-from supsup.errors import SupSupError
 from supsup.evaluate import evaluate
 from supsup.file.modelfile import ModelFile
 from supsup.learner import SupSup, load
@@ -33,7 +42,9 @@ TestShare = Annotated[float, Option(help="The share of each class that is held b
 Seed = Annotated[int, Option(help="Decides the network's weights and what is held back.")]
 Net = Annotated[
     str | None,
-    Option(help="A network by name, or module:function for your own. By default one that suits the data."),
+    Option(
+        help=f"{', '.join((*KNOWN, *PRETRAINED))}, or module:function for your own. By default one that suits the data."
+    ),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
 Cluster = Annotated[
@@ -64,7 +75,7 @@ def learn(
     outputs: Annotated[int | None, Option(help="Outputs of a new network: the most classes of a task.", min=2)] = None,
     size: Annotated[
         int | None,
-        Option(help="Images are brought to SIZE × SIZE; 32 by default, if they are not small already.", min=4),
+        Option(help="Images are brought to SIZE × SIZE; by default 64 for photographs, else 32, if not small.", min=4),
     ] = None,
     crop: Annotated[bool, Option(help="Train on random crops of the images.")] = True,
     flip: Annotated[bool, Option(help="Train on mirror images too; not for letters and signs.")] = False,
@@ -80,6 +91,9 @@ def learn(
     """Learn tasks from your own data into a model file; what is in it already stays as it is.
 
     A folder of class folders is one task, a folder of such folders with --each many; so are tables with --task-column.
+    Photographs are learned on a pretrained network where its weights are at hand or can be fetched (SUPSUP_OFFLINE=1:
+    they are not), other pictures and tables on a small one; all tasks of a file share the network of the first.
+
     The recipe is chosen for each task, by images that are held back from training; a further share, --test-share, is
     never trained on and gives the accuracy in the table at the end.
 
@@ -102,24 +116,29 @@ def learn(
         return f"{len(done)} of {len(waiting)} tasks are in {model}; the same command goes on with the others"
 
     with interruptible(outcome):
-        first = None if model.exists() else waiting[0].read(reading)
-        if first is not None:
-            _new(model, first, net, outputs, seed)
+        first = None
+        if not model.exists():
+            chosen = net or name_for(waiting[0])
+            reading = reading_for(chosen, reading)
+            first = waiting[0].read(reading)
+            _new(model, first, chosen, outputs, size, seed)
+        elif net is not None:
+            check_same(net, model)
         module = own_network(net, model) if net is not None and ":" in net else None
         with load(model, module, in_place=True, device=device) as learner:
-            sources = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
-            learner.notes["data"] = ", ".join(dict.fromkeys([*sources, data.resolve().name]))
             if cluster is not None:
                 done += _on_cluster(learner, waiting, first, reading, cluster, examples)
+                _note_source(learner, data)
             for number, one in enumerate(waiting if cluster is None else [], 1):
                 done.append(_learned(learner, one, first if number == 1 else None, reading, examples))
+                _note_source(learner, data)
                 say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
     _table(model, done)
 
 
 def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading, examples: bool) -> Learned:
     begin = time.perf_counter()
-    task = _read(found, read, reading, learner.image_shape)
+    task = _read(found, read, reading, learner)
     learner.learn(task)
     return _graded(learner, task, time.perf_counter() - begin, examples)
 
@@ -128,21 +147,28 @@ def _on_cluster(
     learner: SupSup, waiting: list[Found], first: Task | None, reading: Reading, cluster: str, examples: bool
 ) -> list[Learned]:
     """All of them at once; a task's seconds are its share of the whole."""
-    begin, shape = time.perf_counter(), learner.image_shape
+    begin = time.perf_counter()
     tasks: list[Task] = []
     for one in waiting:
-        tasks.append(_read(one, None if tasks else first, reading, shape))
-        shape = tasks[0].train.shape
+        tasks.append(_read(one, None if tasks else first, reading, learner))
+        reading = _sized(reading, tasks[0].train.shape)
     learner.learn_many(tasks, cluster=cluster)
     seconds = (time.perf_counter() - begin) / len(tasks)
     return [_graded(learner, task, seconds, examples) for task in tasks]
 
 
-def _read(found: Found, read: Task | None, reading: Reading, shape: tuple[int, ...] | None) -> Task:
-    """A task, its images in the size that the model has learned; `read` where that was done before."""
-    if shape is not None and len(shape) == 3:
-        reading = replace(reading, size=shape[-1])
+def _read(found: Found, read: Task | None, reading: Reading, learner: SupSup) -> Task:
+    """A task, its images in the size that the model has learned or wants; `read` where that was done before."""
+    module = learner.net.module
+    if isinstance(module, nets.ImageNetwork):
+        reading = replace(reading, usual=module.size)
+    if learner.image_shape is not None:
+        reading = _sized(reading, learner.image_shape)
     return replace(read or found.read(reading), name=found.name)
+
+
+def _sized(reading: Reading, shape: tuple[int, ...]) -> Reading:
+    return replace(reading, size=shape[-1]) if len(shape) == 3 else reading
 
 
 def _graded(learner: SupSup, task: Task, seconds: float, examples: bool) -> Learned:
@@ -153,36 +179,30 @@ def _graded(learner: SupSup, task: Task, seconds: float, examples: bool) -> Lear
     return Learned(task.name, task.classes, len(task.train), graded.average_accuracy, seconds)
 
 
-def _new(path: Path, task: Task, net: str | None, outputs: int | None, seed: int) -> None:
+def _note_source(learner: SupSup, data: Path) -> None:
+    """Where tasks came from, among the notes of the model."""
+    known = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
+    learner.notes["data"] = ", ".join(dict.fromkeys([*known, data.resolve().name]))
+
+
+def _new(path: Path, task: Task, net: str | None, outputs: int | None, size: int | None, seed: int) -> None:
     """A model without tasks, on a network that suits the first of them."""
     most = outputs or max(OUTPUTS, 2 * task.classes)
-    module = _suiting(task, most) if net is None else network_named(net, most)
+    module = network_for(task, most) if net is None else network_named(net, most, size)
     model = SupSup(module, seed, device="cpu")
     if net is not None and ":" in net:
         model.notes[NOTED] = most
     model.save(path)
-    say(f"{shown(path)}: a new model on {_described(module, net)}")
-
-
-def _suiting(task: Task, outputs: int) -> nn.Module:
-    shape = task.train.shape
-    if len(shape) == 3:
-        return nets.small_resnet(outputs, shape[0])
-    if len(shape) == 1:
-        return nets.lenet_300_100(outputs, shape[0])
-    raise SupSupError(f"no network is known for inputs of shape {list(shape)}; give your own: --net module:function")
-
-
-def _described(module: nn.Module, net: str | None) -> str:
     weights = sum(parameter.numel() for parameter in module.parameters())
-    name = net or ("small_resnet" if isinstance(module, nets.ResNet) else "lenet_300_100")
-    return f"{shown(name)}, {weights:,} weights"
+    with ModelFile(path) as file:
+        say(f"{shown(path)}: a new model on {shown(network_in(file.header) or net)}, {weights:,} weights")
 
 
 def _table(path: Path, done: list[Learned]) -> None:
     with ModelFile(path) as file:
         sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
-    table = Table(title=f"learned into {shown(path)}")
+        network = network_in(file.header) or "a network of your own"
+    table = Table(title=f"learned into {shown(path)} on {shown(network)}")
     table.add_column("task")
     for name in ("classes", "examples", "right", "bytes", "seconds"):
         table.add_column(name, justify="right")

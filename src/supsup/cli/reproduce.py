@@ -64,6 +64,8 @@ def reproduce(
         raise SupSupError(f"say what to reproduce: {', '.join([*ENTRIES, *GROUPS])}")
     if scale not in SCALES:
         raise SupSupError(f"unknown scale {scale!r}; use {' or '.join(SCALES)}")
+    if data_dir is not None and not data_dir.is_dir():
+        raise SupSupError(f"there is no folder {data_dir}; --data-dir names one that holds mnist/, cifar100/ …")
     whole = entries_named(names)
     entries = only_rows(whole, row) if row else whole
     folder = (out or Path("results")) if scale == "full" else (out or Path("runs")) / "quick"

@@ -36,9 +36,7 @@ def serve(
     together: Annotated[int, Option(help="The most images that are answered in one batch.")] = 256,
     method: Annotated[
         Method | None,
-        Option(
-            help="How the task is found, from now on; by default in the model's own way. exhaustive tries every mask."
-        ),
+        Option(help="How the task is found here; the file keeps the model's own way. exhaustive tries every mask."),
     ] = None,
     net: Annotated[
         str | None, Option(help="module:function, if the model was learned on a network of your own.")
@@ -63,9 +61,8 @@ def serve(
     settings = Settings(host=host, port=port, token=token, read_only=read_only, together=together)
     listening = bound(settings)
     with interruptible("nothing was served"), listening:
-        served = Served.open(model, own_network(net, model), read_only=read_only, masks=masks, device=device)
-        if method is not None:
-            served.model.inference = served.model.inference.told(method=method)
+        own = own_network(net, model)
+        served = Served.open(model, own, read_only=read_only, masks=masks, device=device, method=method)
         facts = served.facts()
 
         def ready() -> None:

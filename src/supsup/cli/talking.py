@@ -33,7 +33,7 @@ def say(text: str, *, to_stderr: bool = False) -> None:
 def complain(error: Exception) -> None:
     """An error on stderr, and how to rescue what a damaged file still holds."""
     message = str(error)
-    if isinstance(error, Damaged) and "supsup repair" not in message:
+    if isinstance(error, Damaged) and "supsup repair" not in message and "nothing can be rescued" not in message:
         message += "; `supsup repair FILE` writes the undamaged tasks to a new file"
     lines = (shown(line, _MOST_OF_AN_ERROR) for line in message.split("\n"))
     say("[bold red]error[/] " + "\n".join(lines), to_stderr=True)

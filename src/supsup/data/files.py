@@ -5,19 +5,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import secrets
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supsup.data.download import fetched
 from supsup.errors import SupSupError
+from supsup.fetching.cache import kept_in, write_whole
+from supsup.fetching.download import fetched
 from supsup.validation import path as checked_path
-
-_LEFT_BEHIND = 3600.0  # seconds after which a part of a download is nobody's any more
 
 
 @dataclass(frozen=True)
@@ -85,18 +81,6 @@ def cache_folder(archive: Archive) -> Path:
     return kept_in(archive.folders[0])
 
 
-def kept_in(folder: str) -> Path:
-    """A folder of the cache."""
-    caches = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(caches) if caches else Path.home() / ".cache") / "supsup" / folder
-    except RuntimeError as error:
-        raise SupSupError(
-            f"there is no home folder to keep {folder} in ({error}); set SUPSUP_DATA to a folder that has "
-            f"the data, or XDG_CACHE_HOME to one where downloads may be kept"
-        ) from error
-
-
 def _named_folder(archive: Archive, data_dir: Path) -> Path:
     candidates = [*(data_dir / folder for folder in archive.folders), data_dir]
     missing = {folder: _missing(archive, folder) for folder in candidates}
@@ -130,21 +114,6 @@ def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None
         f"{name} could not be downloaded:\n  {reasons}\n"
         f"Put {', '.join(archive.checksums)} into {folder}, or into DIR/{archive.folders[0]} and set SUPSUP_DATA=DIR."
     )
-
-
-def write_whole(stored: bytes, path: Path) -> None:
-    """Make the file appear complete or not at all; what a process that was killed has left of it goes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(f".{path.name}.*.part"):
-        with suppress(OSError):
-            if time.time() - old.stat().st_mtime > _LEFT_BEHIND:
-                old.unlink()
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        part.write_bytes(stored)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _md5(stored: bytes) -> str:

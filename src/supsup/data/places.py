@@ -22,6 +22,8 @@ from supsup.validation import shown
 
 SMALL = 64  # pixels along a side that images may have as they are
 USUAL = 32  # to which larger ones are brought
+_LOOKED_AT = 16  # images that say what the others are like
+_COLOURED = 8.0  # levels of 256 by which the colours of a photograph differ at least, on average
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Reading:
 
     each         every folder in the folder is a task
     label        the column of the labels, and `task_column` that of the tasks, in a table
-    size         images are brought to size × size; None: as they are if all have one size and are small, else 32
+    size         images are brought to size × size; None: as they are if all have one size and are small, else `usual`
     test_share   of each class, chosen by `seed`, that is held back to test on
     crop, flip   vary training images: random crops from a frame of an eighth of the image, mirror images
     """
@@ -43,18 +45,31 @@ class Reading:
     seed: int = 0
     crop: bool = True
     flip: bool = False
+    usual: int = USUAL
 
 
 @dataclass(frozen=True)
 class Found:
-    """A task that lies at a path and has not been read yet."""
+    """A task that lies at a path and has not been read yet; `folder` where it is one of image files."""
 
     name: str
     read: Callable[[Reading], Task]
+    folder: Path | None = None
+
+    def shows_photographs(self) -> bool:
+        """Whether its pictures, by a few of them, have colours and are not tiny; drawings, scans and icons are not."""
+        files = [] if self.folder is None else images_in(self.folder)
+        some = files[:: -(-len(files) // _LOOKED_AT)] if files else []
+        if not some or int(sizes_of(some).min()) < USUAL:
+            return False
+        colours = decode_all(some, USUAL, USUAL, USUAL).float()
+        return float((colours.amax(1) - colours.amin(1)).mean()) >= _COLOURED
 
 
 def tasks_at(path: Path, reading: Reading, name: str | None = None) -> list[Found]:
     """All tasks at a path; `name` is that of the only one."""
+    if name == "":
+        raise SupSupError("--task is empty; give the task a name, or leave it out for that of the folder or file")
     if not path.exists():
         raise SupSupError(
             f"there is nothing at {path}; give a folder of images, or a .csv, .tsv, .parquet or .npz file"
@@ -85,11 +100,11 @@ def _folders(path: Path, reading: Reading, name: str | None) -> list[Found]:
             raise SupSupError("--task names one task; with --each every folder is a task of its own name")
         if not inner:
             raise SupSupError(f"{path} holds no folders; with --each every folder in it is a task")
-        return [Found(entry.name, _reader(entry, entry.name)) for entry in inner]
+        return [Found(entry.name, _reader(entry, entry.name), entry) for entry in inner]
     if inner and all(_holds_folders_alone(entry) for entry in inner) and not (path / "train").is_dir():
         raise SupSupError(f"{path} looks like a folder of tasks: its folders hold folders and no images; add --each")
     called = name or path.resolve().name
-    return [Found(called, _reader(path, called))]
+    return [Found(called, _reader(path, called), path)]
 
 
 def _holds_folders_alone(folder: Path) -> bool:
@@ -105,7 +120,7 @@ def _pictures(found: Listing, name: str, reading: Reading) -> Task:
     paths = [*found.train, *found.test]
     sizes, size = sizes_of(paths), reading.size
     if size is None and (int(sizes.max()) > SMALL or bool((sizes != sizes[0, 0]).any())):
-        size = USUAL
+        size = reading.usual
     height, width = (size, size) if size is not None else one_size(paths, sizes)
     if len(paths) * 3 * height * width > IN_MEMORY:
         raise SupSupError(
@@ -143,7 +158,7 @@ def _table(path: Path, reading: Reading, name: str | None) -> list[Found]:
 def _arrays(path: Path, name: str, reading: Reading) -> Task:
     found = tables.arrays(path)
     if all(part in found for part in ("train_x", "train_y", "test_x", "test_y")):
-        train, test = (Read(_tensor(found[f"{half}_x"]), found[f"{half}_y"]) for half in ("train", "test"))
+        train, test = (Read(as_numbers(found[f"{half}_x"]), found[f"{half}_y"]) for half in ("train", "test"))
         return made(train, name, test, None, True, False)
     return _rows(*tables.pair(found, path), name, reading)
 
@@ -161,12 +176,13 @@ def _rows(inputs: Any, labels: Any, name: str, reading: Reading) -> Task:
         trained, tested = held_back(len(mine), reading.test_share, reading.seed, f"rows/{value}")
         train += mine[trained].tolist()
         test += mine[tested].tolist()
-    x = _tensor(inputs)
+    x = as_numbers(inputs)
     halves = [Read(x[rows], labels[rows]) for rows in (sorted(train), sorted(test))]
     return made(halves[0], name, halves[1], None, True, False)
 
 
-def _tensor(inputs: Any) -> torch.Tensor:
+def as_numbers(inputs: Any) -> torch.Tensor:
+    """An array as a model takes it: bytes as they are, other numbers as float32."""
     array = np.asarray(inputs)
     if array.dtype.kind not in "biuf":
         raise SupSupError(f"inputs are {array.dtype}; give numbers")

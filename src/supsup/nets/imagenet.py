@@ -8,23 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from supsup.data.inputs import Pixels
-from supsup.data.weights import Published, tensors
 from supsup.errors import SupSupError
 from supsup.nets.inverted import InvertedResidual, normalised_convolution
 from supsup.nets.registry import architecture
 from supsup.nets.resnet import Bottleneck, ResNet
+from supsup.nets.sizes import check_weights
 from supsup.nets.sizes import size as count
+from supsup.nets.weights import Published, tensors
 from supsup.validation import flag, optional, whole
 
 _CLASSES = 1000  # of ImageNet
 _SIZE = 224  # of the images that the published weights were trained on
 _side = whole(32, 4096)
 
-_IMAGENET = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_EVEN = Pixels((127 / 255,) * 3, (128 / 255,) * 3)
+Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each, where pixels go from 0 to 1
+_IMAGENET: Colours = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_EVEN: Colours = (127 / 255,) * 3, (128 / 255,) * 3
 
-_MOBILENET_V2 = Published(
+MOBILENET_V2 = Published(
     "mobilenet_v2-b0353104.pth",
     "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
     "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
@@ -52,7 +53,7 @@ class ImageNetwork(nn.Module):
     def __init__(self, features: nn.Module, width: int, outputs: int, size: int) -> None:
         super().__init__()
         self.size = size
-        self.pixels: Pixels | None = None
+        self.pixels: Colours | None = None
         self.features = features
         self.classifier = nn.Linear(width, outputs)
 
@@ -87,7 +88,7 @@ def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE)
         (6, 160, 3, 2, 3),
     )
     features = _mobile((*stages, (6, 320, 1, 1, 3)))
-    return _with_weights(features, 1280, outputs, size, _MOBILENET_V2 if flag(pretrained, "pretrained") else None)
+    return _with_weights(features, 1280, outputs, size, MOBILENET_V2 if flag(pretrained, "pretrained") else None)
 
 
 @architecture
@@ -149,10 +150,11 @@ def _with_weights(
     outputs: int,
     size: int,
     published: Published | None,
-    pixels: Pixels = _IMAGENET,
+    pixels: Colours = _IMAGENET,
 ) -> ImageNetwork:
     """The network, with published weights if any; its last layer is theirs with 1,000 outputs, and 0 otherwise."""
-    net = ImageNetwork(features, width, count(outputs, "outputs"), _side(size, "size"))
+    check_weights(width, count(outputs, "outputs"))
+    net = ImageNetwork(features, width, outputs, _side(size, "size"))
     if published is None:
         return net
     net.pixels = pixels

@@ -6,7 +6,8 @@ import functools
 import inspect
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -83,7 +84,8 @@ def architecture(build: Builder) -> Builder:
 
         @functools.wraps(create)
         def recording(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-            create(self, *args, **kwargs)
+            with _memory_permitting(name):
+                create(self, *args, **kwargs)
             if type(self) is build:  # a subclass may compute something else
                 record(self, *args, **kwargs)
 
@@ -92,12 +94,22 @@ def architecture(build: Builder) -> Builder:
 
     @functools.wraps(build)
     def recorded(*args: Any, **kwargs: Any) -> nn.Module:
-        module = build(*args, **kwargs)
+        with _memory_permitting(name):
+            module = build(*args, **kwargs)
         record(module, *args, **kwargs)
         return module
 
     _BUILDERS[name] = recorded
     return recorded  # type: ignore[return-value]
+
+
+@contextmanager
+def _memory_permitting(name: str) -> Iterator[None]:
+    """While a network is built: one that does not fit into memory is an error that says so."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        raise SupSupError(f"{name} cannot be built in these sizes: {printable(error)}") from error
 
 
 def architecture_of(module: nn.Module) -> Architecture | None:

@@ -29,13 +29,14 @@ class Scores:
     best: list[tuple[str, float]]
 
 
-def scores(model: SupSup, inputs: object, candidates: list[str]) -> list[Scores]:
+def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference | None = None) -> list[Scores]:
     """The scores of these tasks for each input of [n, …], as the first pass of inference has them.
 
     −∂Obj/∂α at the mean of the masks; for "exhaustive" minus the objective under each mask; where tasks are found by
-    their features, the log-likelihood of those.
+    their features, the log-likelihood of those. `how` in place of the model's own setting.
     """
-    how, tasks, bank, asking = model.inference, model.state.tasks, model.bank, model.asking
+    how = how or model.inference
+    tasks, bank, asking = model.state.tasks, model.bank, model.asking
     indices = tasks.indices(candidates)
     every = len(set(indices)) == len(bank)
     views = tasks.views(None if every else indices)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from supsup.data.mnist import normalisation
 from supsup.errors import SupSupError
 from supsup.file.sizes import stored_bytes
+from supsup.inference import Method
 from supsup.learner import SupSup, load
 from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores
@@ -50,10 +51,14 @@ class Lesson:
 
 
 class Served:
-    """A model in its file, and what a server asks of it; any thread may."""
+    """A model in its file, and what a server asks of it; any thread may.
 
-    def __init__(self, model: SupSup, path: Path) -> None:
+    method  how tasks are found here; the model and its file keep their own way
+    """
+
+    def __init__(self, model: SupSup, path: Path, method: Method | None = None) -> None:
         self.model, self.path = model, path
+        self._how = None if method is None else model.inference.told(method=method)
 
     @classmethod
     def open(
@@ -64,9 +69,10 @@ class Served:
         read_only: bool = False,
         masks: Literal["memory", "disk"] = "memory",
         device: str = "auto",
+        method: Method | None = None,
     ) -> Self:
         """The model in a file, to be changed there unless `read_only`; `net` where it is the user's own."""
-        served = cls(load(path, net, in_place=not read_only, masks=masks, device=device), path)
+        served = cls(load(path, net, in_place=not read_only, masks=masks, device=device), path, method)
         served._warm_up()
         return served
 
@@ -112,7 +118,7 @@ class Served:
     def _together(self, questions: Sequence[Question]) -> list[Json | Exception]:
         first, tasks = questions[0], self.model.state.tasks
         inputs = self._inputs(np.concatenate([question.images for question in questions]))
-        prediction = self.model.predict(inputs, task=first.task, among=first.among)
+        prediction = self.model.predict(inputs, task=first.task, among=first.among, inference=self._how)
         candidates = list(first.among) if first.among is not None else tasks.names
         every = [
             {
@@ -136,7 +142,7 @@ class Served:
         for question in questions:
             mine = every[start : start + len(question)]
             if question.scores and first.task is None:
-                scored = scores(self.model, inputs[start : start + len(question)], candidates)
+                scored = scores(self.model, inputs[start : start + len(question)], candidates, self._how)
                 mine = [answer | {"scores": asdict(each)} for answer, each in zip(mine, scored, strict=True)]
             answers.append({"answers": mine, "among": 1 if first.task is not None else len(candidates)})
             start += len(question)

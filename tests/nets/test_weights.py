@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from supsup import SupSupError
-from supsup.data import weights
-from supsup.data.weights import Published, tensors
+from supsup.nets import weights
+from supsup.nets.weights import Published, provide, tensors
 
 STATE = {"a.weight": torch.arange(6.0).view(2, 3), "a.num_batches_tracked": torch.tensor(3), "b.weight": torch.ones(4)}
 SHAPES = {"first": torch.Size((2, 3)), "second": torch.Size((4,))}
@@ -113,3 +114,38 @@ def test_weights_of_another_network_are_refused(places: Path) -> None:
     (places / "data" / "weights" / "tiny-1.pth").write_bytes(CONTENT)
     with pytest.raises(SupSupError, match="does not hold the layers"):
         tensors(PUBLISHED, {"first": torch.Size((3, 2)), "second": torch.Size((4,))})
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the publisher's server sends, one answer after the other."""
+    waiting: list[bytes] = []
+    monkeypatch.setattr(weights, "fetched", lambda *_, **__: waiting.pop(0))
+    return waiting
+
+
+def test_weights_are_provided_once(places: Path, answers: list[bytes]) -> None:
+    """What was fetched in one short attempt lies in the cache for whoever builds the network."""
+    published = replace(PUBLISHED, url="https://one.example/tiny-1.pth")
+    answers.append(CONTENT)
+    provide(published, 1, 1)
+    provide(published, 1, 1)
+    assert (places / "cache" / "supsup" / "weights" / "tiny-1.pth").read_bytes() == CONTENT
+    assert torch.equal(tensors(published, SHAPES)["first"], STATE["a.weight"])
+
+
+def test_weights_that_cannot_be_had_are_an_error(places: Path, answers: list[bytes]) -> None:
+    """Nothing is left behind of bytes that are not those published, and none are used that could not be kept."""
+    published = replace(PUBLISHED, url="https://one.example/tiny-1.pth")
+    with pytest.raises(SupSupError, match="SUPSUP_DATA=DIR"):
+        provide(PUBLISHED, 1, 1)
+    answers.append(b"<html>log in first</html>")
+    with pytest.raises(SupSupError, match="damaged, cut short or another file"):
+        provide(published, 1, 1)
+    cache = places / "cache" / "supsup" / "weights"
+    assert list(cache.iterdir()) == []
+    cache.rmdir()
+    cache.write_text("a file where the folder should be")
+    answers.append(CONTENT)
+    with pytest.raises(SupSupError, match=r"cannot be kept: .*SUPSUP_DATA=DIR"):
+        provide(published, 1, 1)

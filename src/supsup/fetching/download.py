@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import os
 import socket
 import time
 import urllib.request
@@ -16,6 +17,7 @@ from supsup.errors import SupSupError
 
 _MEGABYTE = 10**6
 _PIECE = 1 << 16
+OFFLINE = "SUPSUP_OFFLINE"  # the variable that keeps anything from being fetched
 
 
 def fetched(url: str, name: str, *, most: int, silence: float, within: float) -> bytes:
@@ -23,6 +25,8 @@ def fetched(url: str, name: str, *, most: int, silence: float, within: float) ->
 
     silence  seconds without a byte after which nobody waits any longer
     """
+    if os.environ.get(OFFLINE):
+        raise SupSupError(f"{OFFLINE} is set")
     opener = urllib.request.build_opener(_Patience(within), _OnlySecure)
     try:
         with opener.open(url, timeout=silence) as response:

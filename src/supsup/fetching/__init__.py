@@ -1,0 +1,1 @@
+"""Published files from elsewhere: fetched within bounds, and kept for the next time."""

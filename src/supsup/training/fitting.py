@@ -32,9 +32,10 @@ _RATE = 0.1  # of Adam, beside scores that start within ±1
 _GENTLE_RATE, _KEPT = 3e-4, 0.005  # on pretrained networks: Piggyback's scores, as far above what is kept
 _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
 _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
-_SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
+_SMALLEST, _LARGEST, _BATCHES = 16, 128, 64  # images of a batch, and how many batches there are of small data
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
+_DECAY = 3e-4  # of scores, where nothing held back tells when images are learned by heart
 _PATIENCE = 2  # rounds in a row that are no better than the best
 _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a GPU
 
@@ -44,11 +45,12 @@ class Fitting:
     """How a recipe is chosen for each task.
 
     A round is a cosine of Adam's rate from its highest down to 0, and begins where the last one ended. Rounds follow
-    each other until images held back are all answered, or no better in two rounds; the best mask is kept.
+    each other until images held back are all answered, or no better in two rounds; the best mask is kept. Where none
+    are held back, the steps of all rounds are one cosine, in which scores decay.
 
     rounds     how many there are at most
     held_back  the share of a task's images, of every class, that judges and is not trained on; where there are few
-               images, or few of each class, none is, and those that are trained on judge
+               images, or few of each class, none are
     self_labels  as in `Recipe`
     """
 
@@ -91,8 +93,8 @@ def fit_masks(
     at_once = _tasks_at_once(net)
     for start in range(0, len(tasks), at_once):
         some = tasks[start : start + at_once]
-        fits = [_fit(net, task, *halves.of(task.train), fitting.self_labels) for task in some]
-        _run_rounds(net, fits, fitting.rounds, precision, advance)
+        fits = [_fit(net, task, *halves.of(task.train), fitting) for task in some]
+        _run_rounds(net, fits, precision, advance)
         yield _together(fits), [replace(fit.recipe, steps=fit.best_round * fit.recipe.steps) for fit in fits]
 
 
@@ -101,6 +103,7 @@ class _Fit:
     """One task on its way through the rounds.
 
     learned, judge  the images that are trained on, and those that say how good a mask is
+    at_most         how many rounds
     scores          where the last round ended, and the head if the task has its own, while there may be another one
     right           images of `judge` that the best mask answers, which came from the round `best_round`
     """
@@ -109,6 +112,7 @@ class _Fit:
     learned: Part
     judge: Part
     recipe: Recipe
+    at_most: int
     rounds: int = 0
     right: int = -1
     best_round: int = 0
@@ -127,10 +131,13 @@ class _Fit:
         assert trained.scores is not None
         self.scores = {name: value[0] for name, value in trained.scores.items()}
         self.rounds += 1
-        right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
+        right = 0
+        if self.at_most > 1:
+            right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
         if right > self.right:
             self.right, self.best_round, self.best = right, self.rounds, trained._replace(scores=None)
-        self.going_on = right < len(self.judge) and self.rounds - self.best_round < _PATIENCE
+        better = right < len(self.judge) and self.rounds - self.best_round < _PATIENCE
+        self.going_on = better and self.rounds < self.at_most
 
     @torch.no_grad()
     def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
@@ -145,8 +152,11 @@ class _Fit:
         return right
 
 
-def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, self_labels: SelfLabels | None) -> _Fit:
-    return _Fit(task, learned, judge, round_for(len(learned), net.pretrained, self_labels))
+def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, fitting: Fitting) -> _Fit:
+    recipe = round_for(len(learned), net.pretrained, fitting.self_labels)
+    if learned is not task.train or net.pretrained:
+        return _Fit(task, learned, judge, recipe, fitting.rounds)
+    return _Fit(task, learned, judge, replace(recipe, steps=fitting.rounds * recipe.steps, weight_decay=_DECAY), 1)
 
 
 class Halves:
@@ -194,20 +204,20 @@ def _some(part: Part, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _run_rounds(
-    net: FrozenNet, fits: Sequence[_Fit], rounds: int, precision: torch.dtype | None, advance: Advance
+    net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance
 ) -> None:
     """All rounds of some tasks, each round of all that go on and are alike in one go."""
-    for _ in range(rounds):
-        for recipe in dict.fromkeys(fit.recipe for fit in fits if fit.going_on):
-            alike = [fit for fit in fits if fit.going_on and fit.recipe == recipe]
+    while waiting := [fit for fit in fits if fit.going_on]:
+        for recipe, at_most in dict.fromkeys((fit.recipe, fit.at_most) for fit in waiting):
+            alike = [fit for fit in waiting if (fit.recipe, fit.at_most) == (recipe, at_most)]
             jobs = [fit.job() for fit in alike]
-            with closing(train_masks(net, jobs, precision, in_rounds(advance, 1 / rounds))) as groups:
+            with closing(train_masks(net, jobs, precision, in_rounds(advance, 1 / at_most))) as groups:
                 finished = (one for group in groups for one in group.split())
                 for one, fit in zip(finished, alike, strict=True):
                     fit.take(net, one)
                     if not fit.going_on:
                         fit.scores = None
-                        advance(1 - fit.rounds / rounds)
+                        advance(1 - fit.rounds / at_most)
 
 
 def _together(fits: Sequence[_Fit]) -> Trained:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -105,6 +104,8 @@ def cifar100(folder: str | None, tasks: int) -> list[Task]:
 
 def omniglot(folder: str | None, alphabets: Sequence[str]) -> list[Task]:
     """One alphabet a task, at 28 × 28; fifteen drawers to learn from and five to test on."""
+    from PIL import Image  # the speed of the zoo's networks is measured without it
+
     found: dict[str, list[tuple[Tensor, int, int]]] = {name: [] for name in alphabets}
     with zipfile.ZipFile(Path(folder or "") / "omniglot" / "omniglot.zip") as archive:
         for entry in archive.namelist():

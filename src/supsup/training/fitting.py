@@ -203,9 +203,7 @@ def _some(part: Part, chosen: Tensor) -> tuple[Tensor, Tensor]:
     return rows, part.labels[positions.to(part.labels.device)]
 
 
-def _run_rounds(
-    net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance
-) -> None:
+def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance) -> None:
     """All rounds of some tasks, each round of all that go on and are alike in one go."""
     while waiting := [fit for fit in fits if fit.going_on]:
         for recipe, at_most in dict.fromkeys((fit.recipe, fit.at_most) for fit in waiting):

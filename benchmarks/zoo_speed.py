@@ -1,7 +1,7 @@
 """How fast masks of the zoo's networks are trained: ours beside the plain way and the floor, in one run.
 
     python -m benchmarks.zoo_speed --json results/bench/zoo-speed-h200.json
-    python -m benchmarks.zoo_speed cnn-batchnorm mlp-digits --cluster local:2 --json results/bench/zoo-speed-2-cores.json
+    python -m benchmarks.zoo_speed cnn-batchnorm --cluster local:2 --json results/bench/zoo-speed-2-cores.json
     python -m benchmarks.zoo_speed --table    only the table in docs/speed.md
 
 Inputs are drawn, in the shape and number of the zoo's: what a step takes does not depend on what they show.

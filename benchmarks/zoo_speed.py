@@ -92,7 +92,7 @@ def line(row: dict[str, Any]) -> str:
     """A network in the table of the page."""
     cells = [
         *(row["network"], row["inputs"], str(row["batch"]), f"{row['plain µs per task-step']:,.0f}"),
-        *(f"{row['µs per task-step']:,.1f}", f"{row['faster than plain']:.1f}", f"{row['floor µs']:.2g}"),
+        *(f"{row['µs per task-step']:,.0f}", f"{row['faster than plain']:.1f}", f"{row['floor µs']:,.1f}"),
         *(f"{row['tasks']} × {row['steps']}", row["executor"]),
     ]
     return f"| {' | '.join(cells)} |"

@@ -49,6 +49,16 @@ def test_the_figures_of_photographs_are_those_of_the_results() -> None:
         assert line.endswith(f"| {row['right, %']} | {cpu:.0f} | {row['bytes']:,} |")
 
 
+def test_the_speed_of_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m benchmarks.zoo_speed --table` puts it right."""
+    root = Path(__file__).parents[1]
+    monkeypatch.syspath_prepend(str(root))
+    speed = importlib.import_module("benchmarks.zoo_speed")
+    page = (root / "docs" / "speed.md").read_text()
+    assert speed.table(speed.committed()) in page
+    assert speed.with_table(page, speed.committed()) == page
+
+
 def test_the_figures_on_trust_are_those_of_the_results() -> None:
     """`python benchmarks/trust_table.py` puts them right."""
     page = Path(__file__).parents[1] / "docs" / "trust.md"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,21 +87,20 @@ def test_the_best_round_is_kept_with_its_own_statistics() -> None:
         model.learn(task)
         rights.append(int((model.predict(x, task=task.name).labels == y).sum()))
     assert rights == sorted(rights)
-    assert model.recipe_of(task.name) in [replace(fitting.round_for(360), steps=steps) for steps in (200, 400, 600)]
+    assert model.recipe_of(task.name) in [replace(fitting.round_for(360), steps=steps) for steps in (200, 600)]
 
 
-def test_rounds_end_when_nothing_is_wrong_or_two_were_no_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_end_when_nothing_is_wrong_or_one_was_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the mask of the best one is that which is kept, not of the last."""
     monkeypatch.setattr(fitting, "_SHORTEST", 10)
     monkeypatch.setattr(fitting, "_EPOCHS", 1)
     net, task = FrozenNet(small_network(), 0, CPU), _small(0, 3)
     _, judge = fitting.Halves(0, 0.1).of(task.train)
-    for answers, best, asked in (
-        ([5, 9, 9, 8], 2, 4),
-        ([5, 4, 5, 9], 1, 3),
-        ([5, 4, 9, 9], 3, 4),
-        ([len(judge)], 1, 1),
-        ([1, 2, 3, 4], 4, 4),
+    for answers, lengths, best in (
+        ([5, 9, 8], [1, 3, 6], 4),
+        ([5, 4], [1, 3], 1),
+        ([5, 5, 6], [1, 3, 6], 10),
+        ([len(judge)], [1], 1),
     ):
         given = iter(answers)
         monkeypatch.setattr(fitting._Fit, "_right", lambda *_, given=given: next(given))
@@ -111,10 +111,46 @@ def test_rounds_end_when_nothing_is_wrong_or_two_were_no_better(monkeypatch: pyt
             return train_masks(net, jobs)
 
         monkeypatch.setattr(fitting, "train_masks", watched)
-        ((kept, (recipe,)),) = fitting.fit_masks(net, [task], Fitting())
-        assert recipe.steps == best * fitting.round_for(270).steps
-        assert (len(trained), kept.tasks[0]) == (asked, task)
-        assert len({jobs[0].task.name for jobs in trained}) == asked, "batches come in another order in each round"
+        ((kept, (recipe,)),) = fitting.fit_masks(net, [task], Fitting(rounds=10))
+        steps = fitting.round_for(270).steps
+        assert (recipe.steps, kept.tasks[0]) == (best * steps, task)
+        assert [jobs[0].recipe.steps for jobs in trained] == [length * steps for length in lengths]
+        assert len({jobs[0].task.name for jobs in trained}) == len(lengths), (
+            "batches come in another order in each round"
+        )
+
+
+def test_where_none_are_held_back_all_steps_are_one_round_and_scores_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would say when images are learned by heart: alphabets of 15 drawings a letter were 9 points behind."""
+    monkeypatch.setattr(fitting, "_SHORTEST", 10)
+    monkeypatch.setattr(fitting, "_EPOCHS", 1)
+    trained: list[Job] = []
+
+    def watched(net: FrozenNet, jobs: list[Job], *rest: Any) -> object:
+        trained.extend(jobs)
+        return train_masks(net, jobs, *rest)
+
+    monkeypatch.setattr(fitting, "train_masks", watched)
+    few, many = _small(0, 3, 60), _small(1, 3)
+    done: list[float] = []
+    net = FrozenNet(small_network(), 0, CPU)
+    found = list(fitting.fit_masks(net, [few, many], Fitting(rounds=3), advance=done.append))
+    chosen = dict(zip(["few", "many"], [recipe for _, recipes in found for recipe in recipes]))
+    of_few, *of_many = trained
+    steps = fitting.round_for(60).steps
+    assert of_few.recipe == chosen["few"]
+    assert (chosen["few"].steps, chosen["few"].weight_decay) == (3 * steps, fitting._DECAY)
+    assert of_few.task.train is few.train
+    assert chosen["many"].weight_decay == 0
+    assert [job.recipe.steps for job in of_many] in ([steps], [steps, 2 * steps])
+    assert sum(done) == pytest.approx(2), "a bar ends where the tasks do"
+    trained.clear()
+    pretrained = FrozenNet(small_network(), 0, CPU, pretrained=True)
+    monkeypatch.setattr(fitting._Fit, "_right", lambda *_: 1)
+    list(fitting.fit_masks(pretrained, [few], Fitting(rounds=3)))
+    assert [(job.recipe.steps, job.recipe.weight_decay) for job in trained] == [(steps, 0), (2 * steps, 0)], (
+        "trained weights answer soon: rounds may end"
+    )
 
 
 def test_images_that_judge_are_a_share_of_every_class_and_not_trained_on() -> None:

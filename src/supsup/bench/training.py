@@ -56,16 +56,26 @@ class UnannouncedMeasurement:
 
 
 def bench_training(
-    net: nn.Module, stream: Stream, counts: Sequence[int], recipe: Recipe, machine: Machine, device: torch.device
+    net: nn.Module,
+    stream: Stream,
+    counts: Sequence[int],
+    recipe: Recipe,
+    machine: Machine,
+    device: torch.device,
+    cluster: str | None = None,
 ) -> list[TrainingMeasurement]:
-    """For each number of tasks: seconds in all (data included), µs per task and step, and what they compare with."""
+    """For each number of tasks: seconds in all (data included), µs per task and step, and what they compare with.
+
+    cluster  who trains our way, as in `learn_many`; starting them counts too
+    """
     warm = warmed_up(net, stream, recipe, device)
     plain = plain_step(warm.net, stream, recipe)
     products = product_step(warm.net, recipe.batch_size) if warm.net.is_fully_connected else None
     floor = machine.floor(*work_per_step(warm.net, stream, recipe))
     rows = []
     for count in counts:
-        _, taken = learned(net, stream[:count], recipe, device)
+        _, taken = learned(net, stream[:count], recipe, device, cluster)
+        by = executor_for(warm.net, [Job(task, recipe) for task in stream[:count]]).name
         each = taken / (count * recipe.steps)
         rows.append(
             TrainingMeasurement(
@@ -79,7 +89,7 @@ def bench_training(
                 faster_than_plain=plain / each,
                 times_products=None if products is None else each / products,
                 times_floor=each / floor,
-                executor=executor_for(warm.net, [Job(task, recipe) for task in stream[:count]]).name,
+                executor=by if cluster is None else f"{by}, {cluster}",
             )
         )
     return rows
@@ -92,10 +102,12 @@ def warmed_up(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.devi
     return model
 
 
-def learned(net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device) -> tuple[SupSup, float]:
+def learned(
+    net: nn.Module, stream: Stream, recipe: Recipe, device: torch.device, cluster: str | None = None
+) -> tuple[SupSup, float]:
     """A model that has learned all tasks, and the seconds it took, data included."""
     model = SupSup(net, recipe=recipe, inference=Inference("one-shot"), device=device)
-    return model, once(lambda: model.learn_many(stream), device)
+    return model, once(lambda: model.learn_many(stream, cluster=cluster), device)
 
 
 def bench_unannounced(

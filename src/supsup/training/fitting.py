@@ -35,7 +35,8 @@ _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what the
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
-_PATIENCE = 2  # rounds in a row that are no better than the best
+_DECAY = 3e-4  # of scores, where nothing held back tells when images are learned by heart
+_LONGER = 3  # times the round before
 _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a GPU
 
 
@@ -43,12 +44,13 @@ _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a
 class Fitting:
     """How a recipe is chosen for each task.
 
-    A round is a cosine of Adam's rate from its highest down to 0, and begins where the last one ended. Rounds follow
-    each other until images held back are all answered, or no better in two rounds; the best mask is kept.
+    A round is a cosine of Adam's rate from its highest down to 0; the next one begins where it ended and is three times
+    as long. Rounds follow each other until images held back are all answered, or fewer of them than before; the best
+    mask is kept. Where none are held back, all steps are one round, in which scores decay.
 
-    rounds     how many there are at most
+    rounds     how long a task is trained at most, as many times the first round
     held_back  the share of a task's images, of every class, that judges and is not trained on; where there are few
-               images, or few of each class, none is, and those that are trained on judge
+               images, or few of each class, none are
     self_labels  as in `Recipe`
     """
 
@@ -91,46 +93,65 @@ def fit_masks(
     at_once = _tasks_at_once(net)
     for start in range(0, len(tasks), at_once):
         some = tasks[start : start + at_once]
-        fits = [_fit(net, task, *halves.of(task.train), fitting.self_labels) for task in some]
-        _run_rounds(net, fits, fitting.rounds, precision, advance)
-        yield _together(fits), [replace(fit.recipe, steps=fit.best_round * fit.recipe.steps) for fit in fits]
+        fits = [_fit(net, task, *halves.of(task.train), fitting) for task in some]
+        _run_rounds(net, fits, precision, advance)
+        yield _together(fits), [fit.recipe_of(fit.best_done) for fit in fits]
 
 
 @dataclass
 class _Fit:
-    """One task on its way through the rounds.
+    """One task on its way through the rounds; lengths are as many times the first round.
 
     learned, judge  the images that are trained on, and those that say how good a mask is
+    recipe          of a first round
+    at_most, done   how long it is trained at most, and was until now
+    length          of the next round
     scores          where the last round ended, and the head if the task has its own, while there may be another one
-    right           images of `judge` that the best mask answers, which came from the round `best_round`
+    right           images of `judge` that the best mask answers, which was there after `best_done`
     """
 
     task: Task
     learned: Part
     judge: Part
     recipe: Recipe
-    rounds: int = 0
+    at_most: int
+    length: int = 1
+    done: int = 0
     right: int = -1
-    best_round: int = 0
+    best_done: int = 0
     best: Trained | None = None
     scores: dict[str, Tensor] | None = None
-    going_on: bool = True
+
+    @property
+    def going_on(self) -> bool:
+        """Whether there is another round."""
+        return self.length > 0
+
+    def recipe_of(self, length: int) -> Recipe:
+        """Of a round of this length."""
+        return replace(self.recipe, steps=length * self.recipe.steps)
 
     def job(self) -> Job:
         """The next round; from the second on images come in another order."""
-        name = self.task.name if not self.rounds else f"{self.task.name}/round {self.rounds + 1}"
-        task = replace(self.task, name=name, train=self.learned)
-        return Job(as_learned(task, self.recipe), self.recipe, self.scores, keep_scores=True)
+        name = self.task.name if not self.done else f"{self.task.name}/after {self.done}"
+        task, recipe = replace(self.task, name=name, train=self.learned), self.recipe_of(self.length)
+        return Job(as_learned(task, recipe), recipe, self.scores, keep_scores=True)
 
     def take(self, net: FrozenNet, trained: Trained) -> None:
         """A round that was trained."""
         assert trained.scores is not None
         self.scores = {name: value[0] for name, value in trained.scores.items()}
-        self.rounds += 1
-        right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
-        if right > self.right:
-            self.right, self.best_round, self.best = right, self.rounds, trained._replace(scores=None)
-        self.going_on = right < len(self.judge) and self.rounds - self.best_round < _PATIENCE
+        self.done += self.length
+        right = 0
+        if self.length < self.at_most:
+            right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
+        better = right >= self.right
+        if better:
+            self.right, self.best_done, self.best = right, self.done, trained._replace(scores=None)
+        ended = right == len(self.judge) or not better
+        self.length = 0 if ended else min(_LONGER * self.length, self.at_most - self.done)
+        if not self.going_on:
+            self.scores = None
 
     @torch.no_grad()
     def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
@@ -145,8 +166,11 @@ class _Fit:
         return right
 
 
-def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, self_labels: SelfLabels | None) -> _Fit:
-    return _Fit(task, learned, judge, round_for(len(learned), net.pretrained, self_labels))
+def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, fitting: Fitting) -> _Fit:
+    recipe = round_for(len(learned), net.pretrained, fitting.self_labels)
+    if learned is not task.train or net.pretrained:
+        return _Fit(task, learned, judge, recipe, fitting.rounds)
+    return _Fit(task, learned, judge, replace(recipe, weight_decay=_DECAY), fitting.rounds, length=fitting.rounds)
 
 
 class Halves:
@@ -193,21 +217,23 @@ def _some(part: Part, chosen: Tensor) -> tuple[Tensor, Tensor]:
     return rows, part.labels[positions.to(part.labels.device)]
 
 
-def _run_rounds(
-    net: FrozenNet, fits: Sequence[_Fit], rounds: int, precision: torch.dtype | None, advance: Advance
-) -> None:
+def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance) -> None:
     """All rounds of some tasks, each round of all that go on and are alike in one go."""
-    for _ in range(rounds):
-        for recipe in dict.fromkeys(fit.recipe for fit in fits if fit.going_on):
-            alike = [fit for fit in fits if fit.going_on and fit.recipe == recipe]
+    while waiting := [fit for fit in fits if fit.going_on]:
+        for recipe, share in dict.fromkeys(_next(fit) for fit in waiting):
+            alike = [fit for fit in waiting if fit.going_on and _next(fit) == (recipe, share)]
             jobs = [fit.job() for fit in alike]
-            with closing(train_masks(net, jobs, precision, in_rounds(advance, 1 / rounds))) as groups:
+            with closing(train_masks(net, jobs, precision, in_rounds(advance, share))) as groups:
                 finished = (one for group in groups for one in group.split())
                 for one, fit in zip(finished, alike, strict=True):
                     fit.take(net, one)
                     if not fit.going_on:
-                        fit.scores = None
-                        advance(1 - fit.rounds / rounds)
+                        advance(1 - fit.done / fit.at_most)
+
+
+def _next(fit: _Fit) -> tuple[Recipe, float]:
+    """What the next round of a task is, and which share of the whole."""
+    return fit.recipe_of(fit.length), fit.length / fit.at_most
 
 
 def _together(fits: Sequence[_Fit]) -> Trained:

@@ -36,7 +36,9 @@ from supsup.paper.mnist_experiments import (
 )
 from supsup.paper.reproduction import reproduce
 from supsup.query import Goal, can_be_captured
-from supsup.search import Outer, add_plain, inner, narrowed
+from supsup.search import Outer, inner, nearest
+from supsup.search.exact import add_plain
+from supsup.search.factors import narrowed
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import Job, train_mask, train_masks
 

@@ -156,7 +156,7 @@ def decide(
     layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
     alive = None if members is None else _membership(bank, candidates)
     if how.coordinates is not None and len(views) == 1:
-        found = few_coordinates(net, bank, x, candidates, alive, goal, layers, how.coordinates)
+        found = few_coordinates(net, bank, x, alive, goal, layers, how.coordinates)
         return Decision(found, torch.full((len(x),), torch.nan, device=x.device))
 
     def gradient(decisions: Tensor | None, alpha: Tensor | None) -> Tensor:
@@ -237,19 +237,19 @@ def _largest(g: Tensor, alive: Tensor | None = None) -> Decision:
 
 
 def few_coordinates(
-    net: FrozenNet,
-    bank: Bank,
-    x: Tensor,
-    candidates: Tensor,
-    alive: Tensor | None,
-    goal: Goal,
-    layers: Sequence[str],
-    coordinates: int,
+    net: FrozenNet, bank: Bank, x: Tensor, alive: Tensor | None, goal: Goal, layers: Sequence[str], coordinates: int
 ) -> Tensor:
     """One-Shot from the largest numbers of the query alone, exact among the best candidates."""
     superposed = bank.superposition(None if alive is None else alive / alive.sum())
-    queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(bank, x, layers))
-    return torch.cat([search.nearest(rows, bank, coordinates, candidates) for rows in queries])
+
+    def answer(images: Tensor) -> Tensor:
+        queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(bank, images, layers))
+        return torch.cat([search.nearest(rows, bank, coordinates, alive) for rows in queries])
+
+    if alive is not None or not search.on_gpu(bank):
+        return answer(x)
+    question = (net, tuple(x.shape), goal, *layers, coordinates)
+    return bank.replays.answer(question, answer, x, lambda: can_be_captured(net))
 
 
 def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Decision:

@@ -144,17 +144,20 @@ def decide(
     gradient of its own; `coordinates` is for one view.
     """
     x = views[0].x
-    if members is None or len(set(members)) == len(bank):
-        members, candidates = None, torch.arange(len(bank), device=bank.device)
-    else:
-        candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
-    if len(candidates) == 1:
-        return Decision(candidates.expand(len(x)))
+    everyone = members is None or len(set(members)) == len(bank)
+
+    def candidates() -> Tensor:
+        if members is None or everyone:
+            return torch.arange(len(bank), device=bank.device)
+        return torch.tensor(members, dtype=torch.int64, device=bank.device)
+
+    if len(bank if members is None else members) == 1:
+        return Decision(candidates().expand(len(x)))
     if how.method == "exhaustive":
         level = objectives.LEVELS[how.objective]
-        return exhaustive(net, bank, views, candidates, lambda y: level(y, classes), turned or {})
+        return exhaustive(net, bank, views, candidates(), lambda y: level(y, classes), turned or {})
     layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
-    alive = None if members is None else _membership(bank, candidates)
+    alive = None if everyone else _membership(bank, candidates())
     if how.coordinates is not None and len(views) == 1:
         found = few_coordinates(net, bank, x, alive, goal, layers, how.coordinates)
         return Decision(found, torch.full((len(x),), torch.nan, device=x.device))
@@ -168,7 +171,7 @@ def decide(
 
     if how.method == "one-shot":
         return one_shot(net, bank, x, alive, goal, layers, gradient if len(views) > 1 else None)
-    everywhere = _membership(bank, candidates).expand(len(x), -1)
+    everywhere = _membership(bank, candidates()).expand(len(x), -1)
     if how.method == "descent":
         return descend(gradient, everywhere, how.steps, how.step_size)
     return narrow(gradient, everywhere, 0.5 if how.method == "binary" else how.gamma)

@@ -108,8 +108,14 @@ def test_the_plain_way_gives_the_best_of_the_best_few(seed: int, k: int, count: 
     floats = torch.stack([(block >> bit) & 1 for bit in range(8)], 1).flatten(0, 1).float()
     candidates = short.shortlist(kept.flatten() @ floats)
     assert len(candidates) == min(CANDIDATES, k)
-    answer = short.plain_nearest(row, short._wanted(bank, names, count) if span[0].start == 0 else [
-        (a - span[0].start, b - span[0].start, c) for a, b, c in short._wanted(bank, names, count)], [block], None)
+    answer = short.plain_nearest(
+        row,
+        short._wanted(bank, names, count)
+        if span[0].start == 0
+        else [(a - span[0].start, b - span[0].start, c) for a, b, c in short._wanted(bank, names, count)],
+        [block],
+        None,
+    )
     assert exact[answer] >= exact[candidates].max() - 1e-3
 
 
@@ -142,7 +148,9 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short.WAYS[0].flatten == by_kernel
     monkeypatch.setattr(available, "NUMBA", False)
     monkeypatch.setattr(available, "TRITON", False)
-    assert all(next(way for way in short.WAYS if way.takes(each)).nearest == short.plain_nearest for each in (gpu, bank))
+    assert all(
+        next(way for way in short.WAYS if way.takes(each)).nearest == short.plain_nearest for each in (gpu, bank)
+    )
 
 
 def test_what_a_search_reads_is_counted_in_bytes() -> None:

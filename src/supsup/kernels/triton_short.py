@@ -30,7 +30,9 @@ def _choose(query, chosen, start_byte, size, count, rounds, block_rounds: tl.con
         r = start + tl.arange(0, block_rounds)
         byte = r[:, None] * count + g[None, :]
         inside = (byte < size) & (g < count)[None, :]
-        values = tl.load(query + (start_byte + byte)[:, :, None] * 8 + bit[None, None, :], mask=inside[:, :, None], other=0.0)
+        values = tl.load(
+            query + (start_byte + byte)[:, :, None] * 8 + bit[None, None, :], mask=inside[:, :, None], other=0.0
+        )
         total = tl.where(inside, tl.sum(tl.abs(values), 2), -1.0)
         top, at = tl.max(total, 0, return_indices=True)
         chosen_round = tl.where(top > best, start + at, chosen_round)

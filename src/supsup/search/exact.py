@@ -59,7 +59,9 @@ def triton_many(query: Query, bank: Bank) -> Tensor:
 def numba_tables(query: Query, bank: Bank) -> Tensor:
     """Compiled: tables of the 256 sums that eight weights can give, looked up for each task; some rows at a time."""
     pieces = (some(query, slice(start, start + SOME)) for start in range(0, rows_of(query), SOME))
-    return torch.cat([_over_blocks(parts_of(piece, bank, flattened), piece, bank, numba_search.add_inner) for piece in pieces])
+    return torch.cat(
+        [_over_blocks(parts_of(piece, bank, flattened), piece, bank, numba_search.add_inner) for piece in pieces]
+    )
 
 
 def mask_by_mask(query: Query, bank: Bank) -> Tensor:
@@ -117,6 +119,8 @@ WAYS: tuple[Way, ...] = (
     Way(lambda query, bank: on_cpu(bank) and not _few(query) and _in_factors(query), mask_by_mask),
     Way(lambda query, bank: True, plain),
 )
+
+
 def _zeros(query: Query, bank: Bank) -> Tensor:
     return torch.zeros(rows_of(query), len(bank), device=bank.device)
 

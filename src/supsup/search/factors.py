@@ -119,5 +119,3 @@ def whole(query: Query, bank: Bank, flatten: Flatten) -> tuple[slice, Tensor]:
 def _one(run: Sequence[Part]) -> Part:
     flat = run[0][1] if len(run) == 1 else torch.cat([flat for _, flat in run], 1)
     return slice(run[0][0].start, run[-1][0].stop), flat
-
-

@@ -15,15 +15,14 @@ from torch.nn.functional import pad
 
 from supsup.bank import Bank
 from supsup.kernels import available
-from supsup.search.exact import add_plain, on_cpu, on_gpu
 from supsup.search.candidates import CANDIDATES, Some, group_size
+from supsup.search.exact import add_plain, on_cpu, on_gpu
 from supsup.search.factors import Flatten, Query, by_kernel, flattened, whole
 
 if available.NUMBA:
     from supsup.search.racing import numba_nearest
 if available.TRITON:
     from supsup.kernels import triton_short
-
 
 
 def nearest(query: Query, bank: Bank, coordinates: int, alive: Tensor | None = None) -> Tensor:
@@ -36,7 +35,9 @@ def nearest(query: Query, bank: Bank, coordinates: int, alive: Tensor | None = N
     """
     way = next(way for way in WAYS if way.takes(bank))
     span, rows = whole(query, bank, way.flatten)
-    wanted = [(first - span.start, last - span.start, count) for first, last, count in _wanted(bank, query, coordinates)]
+    wanted = [
+        (first - span.start, last - span.start, count) for first, last, count in _wanted(bank, query, coordinates)
+    ]
     blocks = [block[span] for block in bank.blocks() if block.shape[1]]
     return torch.stack([way.nearest(row, wanted, blocks, alive) for row in rows])
 
@@ -46,7 +47,9 @@ def bytes_read(bank: Bank, layers: Sequence[str], coordinates: int | None = None
     size = sum(stop - start for start, stop in (bank.spans[name] for name in layers))
     if coordinates is None:
         return len(bank) * size
-    return len(bank) * sum(count for _, _, count in _wanted(bank, layers, coordinates)) + CANDIDATES * size
+    return (
+        len(bank) * sum(count for _, _, count in _wanted(bank, layers, coordinates)) + min(CANDIDATES, len(bank)) * size
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""How the time to find the task of a lone image grows with the number of tasks: exactly and from few coordinates."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from supsup.bank import Bank
+from supsup.bench.machine import Machine, once
+from supsup.frozen import FrozenNet
+from supsup.inference import Inference, choose_layers, infer
+from supsup.query import Goal, query
+from supsup.search import Outer, bytes_read
+
+_TIMED = 100  # images that a median is taken of
+_TOGETHER = 256  # images whose exact answers are computed at once
+_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class GrowthMeasurement:
+    """A lone image among k tasks: the whole answer each way, and how often the short one is that of the exact one."""
+
+    tasks: Annotated[int, "k"]
+    query_ms: Annotated[float, "query ms"]
+    exact_ms: Annotated[float, "exact ms"]
+    exact_floor_ms: Annotated[float, "floor, exact ms"]
+    short_ms: Annotated[float, "short ms"]
+    short_floor_ms: Annotated[float, "floor, short ms"]
+    images: int
+    exact_right: Annotated[float, "exact right %"]
+    short_right: Annotated[float, "short right %"]
+    agreement: Annotated[float, "short as exact %"]
+
+
+def bench_growth(
+    net: FrozenNet, bank: Bank, images: Tensor, tasks: Tensor, machine: Machine, how: Inference
+) -> GrowthMeasurement:
+    """All tasks of a bank; `how` is the short search, `images` [n, …] are of the tasks with these indices [n]."""
+    exact, layers, lone = replace(how, coordinates=None), choose_layers(net, how.layers), images[:_TIMED, None]
+    goal, mean = Goal(how.objective, _CLASSES), bank.mean()
+
+    def answers(x: Tensor, way: Inference) -> Tensor:
+        return infer(net, bank, x, None, _CLASSES, way)
+
+    def asked(x: Tensor) -> Tensor:
+        rows = query(net, x, mean, goal, layers)
+        return torch.cat([(r.delta if isinstance(r, Outer) else r).flatten() for r in rows.values()])
+
+    def query_alone(x: Tensor) -> Tensor:
+        return bank.replays.answer("query alone", asked, x, lambda: True)
+
+    short = torch.cat([answers(x, how) for x in images[:, None].split(1)]).cpu()
+    right = torch.cat([answers(x, exact) for x in images[:, None].split(_TOGETHER)]).cpu()
+    return GrowthMeasurement(
+        tasks=len(bank),
+        query_ms=_median(query_alone, lone),
+        exact_ms=_median(lambda x: answers(x, exact), lone),
+        exact_floor_ms=1e3 * bytes_read(bank, layers) / machine.bytes_per_second,
+        short_ms=_median(lambda x: answers(x, how), lone),
+        short_floor_ms=1e3 * bytes_read(bank, layers, how.coordinates) / machine.bytes_per_second,
+        images=len(images),
+        exact_right=100 * float((right == tasks).float().mean()),
+        short_right=100 * float((short == tasks).float().mean()),
+        agreement=100 * float((short == right).float().mean()),
+    )
+
+
+def first_of(bank: Bank, count: int) -> Bank:
+    """A bank of so many tasks: the first of a bank, and random masks where it has fewer."""
+    if count == len(bank):
+        return bank
+    some = Bank(bank.shapes, bank.device)
+    chance = torch.Generator(bank.device).manual_seed(0)
+    for block in bank.blocks():
+        some.add_packed(block[:, : count - len(some)])
+    random = (bank.length, count - len(some))
+    some.add_packed(torch.randint(256, random, dtype=torch.uint8, device=bank.device, generator=chance))
+    return some
+
+
+def _median(work: Callable[[Tensor], Tensor], images: Tensor) -> float:
+    """Milliseconds from one image on the device to a number on the host."""
+    for x in images[:2].split(1):
+        work(x)
+    return 1e3 * statistics.median(once(lambda x=x: work(x).max().item(), images.device) for x in images.split(1))  # type: ignore[misc]

@@ -177,9 +177,7 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
     assert len(bank.replays) == 1
     exact = infer(net, bank, x, None, 10, Inference(layers=layers))
     monkeypatch.setattr(short, "WAYS", short.WAYS[-1:])
-    plain = few_coordinates(
-        net, bank, x, None, Goal("H", 10), list(net.weights)[: 1 if layers == "first" else 3], 16384
-    )
+    plain = few_coordinates(net, bank, x, None, Goal("H", 10), choose_layers(net, layers), 16384)
     same = [f == p for f, p, e in zip(found, plain.tolist(), exact.tolist()) if p == e]
     assert len(same) >= 5
     assert all(same)

@@ -11,25 +11,26 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.disk_bank import NETS, Opened, make
-from supsup import nets
+from supsup import Recipe, data, nets
 from supsup.bank import Bank
+from supsup.bench import bench_growth, learned, measure_machine
+from supsup.bench.measurement import as_record
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, infer
 from supsup.kernels.replays import Replay
 from supsup.provenance import provenance
-from supsup.search import short
+from supsup.query import Goal, fully_connected_query, lone_query
+from supsup.search import dense, short
 
 GPU = torch.device("cuda")
 FEW = Inference(layers="first", coordinates=16384)
@@ -50,7 +51,15 @@ def kernels_against_plain() -> dict[str, object]:
             alive = None if turn % 2 else torch.rand(sum(counts), device=GPU, generator=chance) < 0.9
             found = [way(query, wanted, blocks, alive) for way in (short.triton_nearest, short.plain_nearest)]
             same, total = same + int(found[0] == found[1]), total + 1
-    return {"same answers": same, "of": total}
+    net = FrozenNet(nets.lenet_300_100(500), 0, GPU)
+    means = {name: torch.rand(shape, device=GPU, generator=chance) for name, shape in net.shapes.items()}
+    x, names, apart = torch.randn(1, 1, 784, device=GPU, generator=chance), list(net.weights), 0.0
+    for goal in (Goal("H", 10), Goal("G", 10)):
+        fast, plain = (way(net, x, means, goal, names) or {} for way in (lone_query, fully_connected_query))
+        for name in names:
+            expected = dense(plain[name])
+            apart = max(apart, float((dense(fast[name]) - expected).abs().max() / expected.abs().max()))
+    return {"same answers": same, "of": total, "queries apart by": apart}
 
 
 def lone(tasks: int) -> dict[str, object]:
@@ -96,12 +105,29 @@ def kernels(work: Callable[[], object], times: int = 20) -> list[str]:
     return [f"{row.device_time_total / times:.1f} µs, {row.count / times:.0f} × {row.key[:60]}" for row in rows[:30]]
 
 
-def growth(tasks: str, steps: int, images: int, out: Path) -> dict[str, object]:
-    """`supsup bench infer`."""
-    words = ["bench", "infer", "--tasks", tasks, "--steps", str(steps), "--images", str(images), "--data", "mnist"]
-    begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "supsup", *words, "--json", str(out)], check=True)
-    return {"seconds": time.perf_counter() - begin}
+def growth(tasks: str, steps: int, images: int, coordinates: Sequence[int], out: Path) -> dict[str, object]:
+    """As `supsup bench infer`, for several numbers of coordinates with the same masks; a file for each."""
+    counts, machine = [int(word) for word in tasks.split(",")], measure_machine(GPU)
+    stream = data.permuted(data.mnist(), max(counts))
+    model, taken = learned(nets.lenet_300_100(500), stream, Recipe(steps=steps), GPU)
+    told: dict[str, object] = {
+        "learning seconds": taken,
+        "steps": steps,
+        "memory, GB": torch.cuda.max_memory_allocated() / 1e9,
+    }
+    for number in coordinates:
+        begin = time.perf_counter()
+        how = Inference(layers="first", coordinates=number)
+        rows = [as_record(row) for row in bench_growth(model, stream, counts, images, machine, how)]
+        record = {"what": "a lone image among k tasks", "net": "lenet_300_100", "outputs": 500, "steps": steps}
+        record |= {"coordinates": number, "layers": "first", "tasks learned": max(counts), "learning seconds": taken}
+        record |= {"machine": vars(machine), "rows": rows, "made by": provenance(GPU)}
+        file = out.with_name(f"{out.stem}-{number}.json")
+        file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        told[f"{number} coordinates"] = {"seconds": time.perf_counter() - begin}
+        for row in rows:
+            print(", ".join(f"{key} {value:.5g}" for key, value in row.items() if isinstance(value, int | float)))
+    return told
 
 
 def from_disk(tasks: int) -> dict[str, object]:
@@ -124,19 +150,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", default="250,1000,2500,10000,20000")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--coordinates", type=int, nargs="+", default=[16384, 32768])
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--many", type=int)
+    parser.add_argument("--many-steps", type=int, default=100)
     parser.add_argument("--disk", type=int)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Callable[[], dict[str, object]]] = {"kernels against plain": kernels_against_plain}
     counts = [int(word) for word in asked.tasks.split(",")]
     parts |= {f"lone {count}": lambda count=count: lone(count) for count in counts if count in (2500, 100_000)}  # type: ignore[misc]
-    parts["growth"] = lambda: growth(asked.tasks, asked.steps, asked.images, asked.out / "search-growth-h200.json")
+    how = (asked.images, asked.coordinates)
+    parts["growth"] = lambda: growth(asked.tasks, asked.steps, *how, asked.out / "search-growth-h200.json")
     if asked.many:
         file = asked.out / "search-many-h200.json"
-        parts["many"] = lambda: growth(f"{asked.many // 3},{asked.many}", asked.steps, asked.images, file)
+        parts["many"] = lambda: growth(str(asked.many), asked.many_steps, *how, file)
     if asked.disk:
         parts["disk"] = lambda: from_disk(asked.disk)
     told: dict[str, object] = {"made by": provenance(GPU)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -11,13 +11,17 @@ import torch
 from torch import Tensor
 
 from supsup.bank import Bank
+from supsup.bench.inferring import single_images
 from supsup.bench.machine import Machine, once
+from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.inference import Inference, choose_layers, infer
+from supsup.learner import SupSup
 from supsup.query import Goal, query
 from supsup.search import Outer, bytes_read
 
-_TIMED = 100  # images that a median is taken of
+_TIMED, _LEAST = 200, 5  # images at most that a median is taken of, and at least
+_SECONDS = 3  # for all of them, about
 _TOGETHER = 256  # images whose exact answers are computed at once
 _CLASSES = 10
 
@@ -39,6 +43,20 @@ class GrowthMeasurement:
 
 
 def bench_growth(
+    model: SupSup, stream: Stream, counts: Sequence[int], images: int, machine: Machine, how: Inference
+) -> list[GrowthMeasurement]:
+    """Banks of more and more of a model's tasks, which are those of the stream; what it has too few of, is random."""
+    index_of = {name: index for index, name in enumerate(model.tasks)}
+    rows = []
+    for count in counts:
+        x, names = single_images(stream[: min(count, len(stream))], images)
+        indices = torch.tensor([index_of[name] for name in names])
+        bank = first_of(model.bank, count)
+        rows.append(measure(model.net, bank, x.to(model.device), indices, machine, how))
+    return rows
+
+
+def measure(
     net: FrozenNet, bank: Bank, images: Tensor, tasks: Tensor, machine: Machine, how: Inference
 ) -> GrowthMeasurement:
     """All tasks of a bank; `how` is the short search, `images` [n, …] are of the tasks with these indices [n]."""
@@ -85,7 +103,11 @@ def first_of(bank: Bank, count: int) -> Bank:
 
 
 def _median(work: Callable[[Tensor], Tensor], images: Tensor) -> float:
-    """Milliseconds from one image on the device to a number on the host."""
+    """Milliseconds from one image on the device to a number on the host, of as many images as there is time for."""
     for x in images[:2].split(1):
         work(x)
-    return 1e3 * statistics.median(once(lambda x=x: work(x).max().item(), images.device) for x in images.split(1))  # type: ignore[misc]
+    times: list[float] = []
+    for x in images.split(1):
+        if len(times) < _LEAST or sum(times) < _SECONDS:
+            times.append(once(lambda x=x: work(x).max().item(), images.device))  # type: ignore[misc]
+    return 1e3 * statistics.median(times)

@@ -11,7 +11,6 @@ from typing import Annotated
 import torch
 import typer
 from rich.table import Table
-from torch import Tensor
 from typer import Option
 
 from supsup import data, nets
@@ -22,12 +21,11 @@ from supsup.bench import (
     bench_memory,
     bench_training,
     bench_unannounced,
-    first_of,
     learned,
     measure_machine,
     warmed_up,
 )
-from supsup.bench.inferring import InferenceMeasurement
+from supsup.bench.inferring import InferenceMeasurement, single_images
 from supsup.bench.measurement import as_record
 from supsup.cli.networks import KNOWN, network_named
 from supsup.cli.tables import fits, show
@@ -215,23 +213,12 @@ def _growth(
     else:
         model, taken = load(model_file, device=place), None
         stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.observed_recipe.steps
-    rows, index_of = [], {name: index for index, name in enumerate(model.tasks)}
-    for count in counts:
-        x, names = single_images(stream[: min(count, len(stream))], images)
-        indices = torch.tensor([index_of[name] for name in names])
-        rows.append(as_record(bench_growth(model.net, first_of(model.bank, count), x.to(place), indices, machine, how)))
-    context = {"net": net, "outputs": outputs, "steps": steps, "coordinates": coordinates, "layers": how.layers}
+    rows = [as_record(row) for row in bench_growth(model, stream, counts, images, machine, how)]
+    context = {"net": net, "outputs": outputs, "steps": steps, "coordinates": coordinates, "layers": "first"}
     context |= {"tasks learned": len(model.tasks), "learning seconds": taken, "machine": vars(machine)}
     _show("a lone image among k tasks", rows, json_file, context, place)
     if json_file is not None:
         write(json_file.with_suffix(".svg"), search_plot(f"{net}, a lone image among k tasks, {place.type}", rows))
-
-
-def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:
-    """Test images spread evenly over the tasks, with the names of their tasks."""
-    tasks = [stream[i * len(stream) // count] for i in range(count)]
-    x = torch.cat([task.test.batch(torch.tensor([i % len(task.test)]))[0] for i, task in enumerate(tasks)])
-    return x, [task.name for task in tasks]
 
 
 def _stream(data_set: str, data_dir: Path | None, tasks: int) -> Stream:

@@ -24,6 +24,7 @@ _TIMED, _LEAST = 200, 5  # images at most that a median is taken of, and at leas
 _SECONDS = 3  # for all of them, about
 _TOGETHER = 256  # images whose exact answers are computed at once
 _CLASSES = 10
+_MADE = 2500  # masks that are made together
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,23 @@ def measure(
 
 
 def first_of(bank: Bank, count: int) -> Bank:
-    """A bank of so many tasks: the first of a bank, and random masks where it has fewer."""
+    """A bank of so many tasks: the first of a bank, and where it has fewer, others as alike as learned masks are.
+
+    Those are random in the first layer, and as one that was learned beyond it.
+    """
     if count == len(bank):
         return bank
-    some = Bank(bank.shapes, bank.device)
-    chance = torch.Generator(bank.device).manual_seed(0)
+    some, chance = Bank(bank.shapes, bank.device), torch.Generator(bank.device).manual_seed(0)
+    some.reserve(count)
     for block in bank.blocks():
         some.add_packed(block[:, : count - len(some)])
-    random = (bank.length, count - len(some))
-    some.add_packed(torch.randint(256, random, dtype=torch.uint8, device=bank.device, generator=chance))
+    learned, beyond = len(some), next(iter(bank.spans.values()))[1]
+    for start in range(learned, count, _MADE):
+        made = min(_MADE, count - start)
+        masks = torch.randint(256, (bank.length, made), dtype=torch.uint8, device=bank.device, generator=chance)
+        alike = [next(some.blocks())[beyond:, (start + i) % learned] for i in range(made)]
+        masks[beyond:] = torch.stack(alike, 1)
+        some.add_packed(masks)
     return some
 
 

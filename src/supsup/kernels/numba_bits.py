@@ -16,11 +16,11 @@ _BYTE, _SHORT = ir.IntType(8), ir.IntType(16)
 
 
 @intrinsic
-def add_chosen(typing_context, target, to, packed, at, values, of):  # type: ignore[no-untyped-def]
+def add_chosen(typing_context, target, to, packed, at, values, of, ahead):  # type: ignore[no-untyped-def]
     """target[to + t] += Σᵢ values[of, i] where bit i of packed[at + t] is set, for t < LANES; nothing is checked.
 
     target [n] of int16, packed [n] of uint8 and values [n, 8] of int8 are contiguous. Eight values together must fit
-    into int8.
+    into int8. What lies at packed[ahead] is fetched meanwhile, if it is there.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -29,6 +29,11 @@ def add_chosen(typing_context, target, to, packed, at, values, of):  # type: ign
             offset = builder.mul(arguments[position + 1], context.get_constant(numba.types.intp, scale))
             return builder.gep(array.data, [offset])
 
+        array = context.make_array(signature.args[2])(context, builder, arguments[2])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [array.data.type, number, number, number])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [array.data.type], kind)
+        builder.call(fetch, [builder.gep(array.data, [arguments[6]]), *(ir.Constant(number, n) for n in (0, 3, 1))])
         bytes_, shorts = ir.VectorType(_BYTE, LANES), ir.VectorType(_SHORT, LANES)
         bits = builder.load(builder.bitcast(pointer(2, 1), bytes_.as_pointer()), align=1)
         first = pointer(4, 8)
@@ -47,4 +52,4 @@ def add_chosen(typing_context, target, to, packed, at, values, of):  # type: ign
         return context.get_dummy_value()
 
     arrays = [each for array in (target, packed, values) for each in (array, numba.types.intp)]
-    return numba.types.void(*arrays), generate
+    return numba.types.void(*arrays, numba.types.intp), generate

@@ -17,6 +17,7 @@ Indices = NDArray[np.int64]
 
 _TASKS = 4096  # whose sums stay in the first-level cache
 _UNITS = 120  # what the largest byte of a query amounts to in whole numbers: rounded, it fits into 8 bits
+_AHEAD = 1  # bytes whose masks are fetched while those of another are added
 _ADDED = 256  # bytes after which sums of 16 bits could run over, and are moved
 _LEFT_OUT = 19  # bits of a float that do not count for its rank: it is right to within 6 %
 _RANKS = 1 << 12
@@ -128,15 +129,15 @@ def _scan_some(values, chosen, flat, stride, first, tasks, out):  # type: ignore
     for start in range(0, len(chosen), _ADDED):
         short[:] = 0
         for i in range(start, min(start + _ADDED, len(chosen))):
-            row = chosen[i] * stride + first
+            row, ahead = chosen[i] * stride + first, chosen[min(i + _AHEAD, len(chosen) - 1)] * stride + first
             for task in range(0, last, LANES):
-                add_chosen(short, task, flat, row + task, values, i)  # type: ignore[call-arg]
+                add_chosen(short, task, flat, row + task, values, i, ahead + task)  # type: ignore[call-arg]
             if row + lanes <= len(flat):
-                add_chosen(short, last, flat, row + last, values, i)  # type: ignore[call-arg]
+                add_chosen(short, last, flat, row + last, values, i, ahead + last)  # type: ignore[call-arg]
             else:
                 for task in range(last, tasks):
                     end[task - last] = flat[row + task]
-                add_chosen(short, last, end, 0, values, i)  # type: ignore[call-arg]
+                add_chosen(short, last, end, 0, values, i, 0)  # type: ignore[call-arg]
         total += short
     out[first : first + tasks] = total[:tasks]
 

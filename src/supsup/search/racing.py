@@ -15,15 +15,14 @@ from supsup.kernels import numba_short
 from supsup.kernels.numba_short import Bytes, Floats, Indices
 from supsup.search.candidates import CANDIDATES, Some, group_size
 
-_FURTHER = 4  # times as many bytes are read of candidates before all of them are
-_LAST = 4  # candidates at most of which all bytes are read
-_FAR_AHEAD = 5  # standard deviations
+_ROUNDS = 3  # before all bytes are read: each reads as many again as were read before, of half the candidates
+_FAR_AHEAD = 4  # standard deviations
 
 
 def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor], alive: Tensor | None) -> Tensor:
-    """Whole numbers rank the masks; then more and more of the candidates' bytes are read, until one is far ahead.
+    """Whole numbers rank the masks; then more bytes of fewer candidates are read, until one is far ahead.
 
-    It is if what the bytes that are left could add to a random mask makes a difference of so many deviations.
+    It is if the bytes that are left could make up for the difference only by so many deviations, for random masks.
     """
     numbers, masks = query.numpy(), [block.numpy() for block in blocks]
     steps = _steps(numbers, wanted)
@@ -32,10 +31,10 @@ def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor
         scores[~alive.numpy()] = -np.inf
     candidates = numba_short.shortlist(scores, group_size(len(scores)), CANDIDATES)
     total = np.zeros(len(candidates), np.float32)
-    for number, (chosen, _) in enumerate(steps):
+    for number, (chosen, _) in enumerate(steps, 1):
         total += _products(numbers, chosen, masks, candidates)
-        order = np.argsort(-total, kind="stable")[: _LAST if number else CANDIDATES]
-        unread = sum(squares for _, squares in steps[number + 1 :])
+        order = np.argsort(-total, kind="stable")[: CANDIDATES >> number]
+        unread = sum(squares for _, squares in steps[number:])
         near = order[total[order] >= total[order[0]] - _FAR_AHEAD * (0.5 * unread) ** 0.5]
         candidates, total = candidates[near], total[near]
         if len(candidates) == 1:
@@ -44,11 +43,11 @@ def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor
 
 
 def _steps(query: Floats, wanted: Sequence[Some]) -> list[tuple[Indices, float]]:
-    """The bytes that are read of all masks, those that are read next of candidates, and the rest; Σ q² of each."""
+    """The bytes that are read of all masks, those that are read next of candidates, …, and the rest; Σ q² of each."""
     falling = [numba_short.falling(query, start, stop) for start, stop, _ in wanted]
-    ends = [(0, count, _FURTHER * count, stop - start) for start, stop, count in wanted]
+    ends = [(0, *(count << round_ for round_ in range(_ROUNDS)), stop - start) for start, stop, count in wanted]
     steps = []
-    for step in range(3):
+    for step in range(_ROUNDS + 1):
         cuts = [slice(*end[step : step + 2]) for end in ends]
         order = np.concatenate([order[cut] for (order, _), cut in zip(falling, cuts)])
         steps.append((order, sum(float(squares[cut].sum()) for (_, squares), cut in zip(falling, cuts))))

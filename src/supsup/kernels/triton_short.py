@@ -15,7 +15,8 @@ from torch import Tensor
 _PROGRAMS = 1024  # of a scan, about: a few for every multiprocessor
 _BYTES, _TASKS = 4, 512  # the tile of a scan
 _ROUNDS, _GROUPS = 64, 16  # the tile of choosing bytes
-_SPLITS, _GROUPED = 8, 256  # the tile of finding winners
+_WINNERS, _GROUPED = 2048, 256  # the tile of finding winners, and how many tasks wide it is at most
+_RANKED = 16  # winners that a program finds the rank of
 _CHECKED, _SHARE = 32, 128  # bytes of a tile, and of a program, when candidates are checked
 
 
@@ -96,13 +97,14 @@ def _winners(
 
 
 @triton.jit
-def _shortlist(scores, winners, shortlist, groups, length, block: tl.constexpr):
+def _shortlist(scores, winners, shortlist, groups, length, block: tl.constexpr, block_all: tl.constexpr):
     """The best of the winners, by counting how many are before each; −1 for a group without a member."""
-    i = tl.arange(0, block)
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    j = tl.arange(0, block_all)
     own = tl.load(scores + i, mask=i < groups, other=float("-inf"))
     winner = tl.load(winners + i, mask=i < groups, other=0)
-    other = tl.load(scores + i[None, :], mask=(i < groups)[None, :], other=float("-inf"))
-    before = (other > own[:, None]) | ((other == own[:, None]) & (i[None, :] < i[:, None]))
+    other = tl.load(scores + j, mask=j < groups, other=float("-inf"))[None, :]
+    before = (other > own[:, None]) | ((other == own[:, None]) & (j[None, :] < i[:, None]))
     rank = tl.sum(before.to(tl.int32), 1)
     candidate = tl.where(own > float("-inf"), winner, -1)
     tl.store(shortlist + rank, candidate, mask=(i < groups) & (rank < length))
@@ -208,6 +210,7 @@ def shortlist(partial: Tensor, members: Tensor | None, group: int, most: int) ->
     length = min(most, groups)
     scores = torch.empty(groups, device=partial.device)
     winners, best = (torch.empty(n, dtype=torch.int32, device=partial.device) for n in (groups, length))
+    width = min(_GROUPED, max(16, triton.next_power_of_2(group)))
     _winners[(groups,)](
         partial,
         partial if members is None else members,
@@ -217,10 +220,12 @@ def shortlist(partial: Tensor, members: Tensor | None, group: int, most: int) ->
         tasks,
         group,
         some=members is not None,
-        block_splits=_SPLITS,
-        block_tasks=_GROUPED,
+        block_splits=_WINNERS // width,
+        block_tasks=width,
     )
-    _shortlist[(1,)](scores, winners, best, groups, length, block=max(16, triton.next_power_of_2(groups)))
+    _shortlist[(triton.cdiv(groups, _RANKED),)](
+        scores, winners, best, groups, length, block=_RANKED, block_all=max(16, triton.next_power_of_2(groups))
+    )
     return best
 
 

@@ -24,6 +24,8 @@ if available.NUMBA:
 if available.TRITON:
     from supsup.kernels import triton_short
 
+_ON_GPU = 2 * CANDIDATES  # where reading more of them costs little
+
 
 def nearest(query: Query, bank: Bank, coordinates: int, alive: Tensor | None = None) -> Tensor:
     """For each row the mask with the largest inner product, searched from few coordinates of the query: [r].
@@ -91,7 +93,7 @@ def triton_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tenso
     """Kernels that neither sort nor wait for the host; candidates are read in full."""
     tasks = sum(block.shape[1] for block in blocks)
     scores = triton_short.scan(query, triton_short.choose(query, wanted), blocks, tasks)
-    candidates = triton_short.shortlist(scores, alive, group_size(tasks), CANDIDATES)
+    candidates = triton_short.shortlist(scores, alive, group_size(tasks), _ON_GPU)
     return triton_short.best_of(query, candidates, blocks)
 
 

@@ -1,6 +1,6 @@
 """The search on a GPU: kernels against the plain way, where the time of a lone image goes, and how it grows.
 
-    python -m benchmarks.search_gpu --out FOLDER [--tasks 250,…,300000] [--trained 2500] [--disk 100000]
+    python -m benchmarks.search_gpu --out FOLDER [--tasks 250,…,300000] [--trained 2500,20000] [--disk 100000]
 
 LeNet 300-100 with 500 outputs on permutations of MNIST, `--steps` batches for each task. A part that fails is told, and
 the next goes on.
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--coordinates", type=int, nargs="+", default=[16384, 32768])
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--trained", type=int, help="so many tasks with 1,000 batches each")
+    parser.add_argument("--trained", help="so many tasks with 1,000 batches each")
     parser.add_argument("--disk", type=int)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def main() -> None:
     parts["growth"] = lambda: growth(asked.tasks, asked.steps, *how, asked.out / "search-growth-h200.json")
     if asked.trained:
         file = asked.out / "search-trained-h200.json"
-        parts["trained"] = lambda: growth(str(asked.trained), 1000, *how, file)
+        parts["trained"] = lambda: growth(asked.trained, 1000, *how, file)
     if asked.disk:
         parts["disk"] = lambda: from_disk(asked.disk)
     told: dict[str, object] = {"made by": provenance(GPU)}

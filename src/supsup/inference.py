@@ -41,8 +41,9 @@ class Inference:
     objective   "H" entropy, "G" superfluous outputs only (needs more outputs than classes), "M" minus the maximum.
                 For exhaustive also "energy" and "mixture", calibrated for each task (`objectives.CALIBRATED`).
     layers      which weights' gradients count: "all" as in the paper, "first", "last", or names of weights.
-    coordinates for one-shot: rank the tasks from so many numbers of the gradient alone, those largest in size, and
-                decide exactly among the best few. None: all of them. A few thousand are enough for thousands of tasks.
+    coordinates for one-shot: rank the tasks from about so many numbers of the gradient alone, those largest in size,
+                eight neighbours at a time, and decide exactly among the best few. None: all of them. 16,384 are enough
+                for thousands of tasks.
     """
 
     method: Method = "one-shot"

@@ -9,7 +9,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": ("sentence",), "docs/speed.md": ("speed", "search")}
-GROWTH = {"search-growth-h200": "One H200", "search-growth-2-cores": "2 cores"}
+GROWTH = {
+    "search-growth-h200": "One H200",
+    "search-trained-h200": "One H200, masks trained fully",
+    "search-growth-2-cores": "2 cores",
+}
 TWENTY_THOUSAND = "bench/infer-20000-h200"
 OWN = {"residual": "somebody's residual network", "transformer": "somebody's vision transformer"}
 
@@ -127,13 +131,14 @@ def inferring(where: str, row: dict[str, Any]) -> list[tuple[str, str, str, str]
 
 def search() -> str:
     """How the time of a lone image grows with the number of tasks, on each machine where that was measured."""
-    return "\n\n".join(growth(*each) for each in GROWTH.items())
+    there = [each for each in GROWTH.items() if (ROOT / "results" / "bench" / f"{each[0]}.json").exists()]
+    return "\n\n".join(growth(*each) for each in there)
 
 
 def growth(name: str, where: str) -> str:
     """One machine: the whole answer exactly and from few coordinates, of it the query, and the floor of each."""
     record = read(f"bench/{name}")
-    first = f"{where}, ms ([file](../results/bench/{name}.json), [plot](../results/bench/{name}.svg))"
+    first = f"{where} ({record['steps']:,} batches), ms ([file](../results/bench/{name}.json), [plot](../results/bench/{name}.svg))"
     titles = [
         "exact",
         "floor",

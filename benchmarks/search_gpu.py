@@ -3,7 +3,7 @@
     python -m benchmarks.search_gpu --out FOLDER [--tasks 250,…,300000] [--trained 2500,20000] [--disk 100000]
 
 LeNet 300-100 with 500 outputs on permutations of MNIST, `--steps` batches for each task. A part that fails is told, and
-the next goes on.
+the next goes on. The files and plots of growth belong into results/bench: then `python benchmarks/readme_table.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from supsup.inference import Inference, infer
 from supsup.kernels.replays import Replay
 from supsup.provenance import provenance
 from supsup.query import Goal, fully_connected_query, lone_query
+from supsup.report import search_plot, write
 from supsup.search import dense, short
 
 GPU = torch.device("cuda")
@@ -122,8 +123,11 @@ def growth(tasks: str, steps: int, images: int, coordinates: Sequence[int], out:
         record = {"what": "a lone image among k tasks", "net": "lenet_300_100", "outputs": 500, "steps": steps}
         record |= {"coordinates": number, "layers": "first", "tasks learned": max(counts), "learning seconds": taken}
         record |= {"machine": vars(machine), "rows": rows, "made by": provenance(GPU)}
-        file = out.with_name(f"{out.stem}-{number}.json")
+        file = out if number == coordinates[0] else out.with_name(f"{out.stem}-{number}.json")
         file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        write(
+            file.with_suffix(".svg"), search_plot(f"LeNet 300-100, a lone image among k tasks, {steps} batches", rows)
+        )
         told[f"{number} coordinates"] = {"seconds": time.perf_counter() - begin}
         for row in rows:
             print(", ".join(f"{key} {value:.5g}" for key, value in row.items() if isinstance(value, int | float)))

@@ -138,7 +138,8 @@ def search() -> str:
 def growth(name: str, where: str) -> str:
     """One machine: the whole answer exactly and from few coordinates, of it the query, and the floor of each."""
     record = read(f"bench/{name}")
-    first = f"{where} ({record['steps']:,} batches), ms ([file](../results/bench/{name}.json), [plot](../results/bench/{name}.svg))"
+    links = f"[file](../results/bench/{name}.json), [plot](../results/bench/{name}.svg)"
+    first = f"{where} ({record['steps']:,} batches), ms ({links})"
     titles = [
         "exact",
         "floor",

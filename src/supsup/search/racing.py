@@ -25,33 +25,31 @@ def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor
     It is if the bytes that are left could make up for the difference only by so many deviations, for random masks.
     """
     numbers, masks = query.numpy(), [block.numpy() for block in blocks]
-    steps = _steps(numbers, wanted)
-    scores = np.concatenate([numba_short.scan(numbers, steps[0][0], block) for block in masks])
-    if alive is not None:
-        scores[~alive.numpy()] = -np.inf
-    candidates = numba_short.shortlist(scores, group_size(len(scores)), CANDIDATES)
-    total = np.zeros(len(candidates), np.float32)
-    for number, (chosen, _) in enumerate(steps, 1):
+    falling = [numba_short.falling(numbers, start, stop) for start, stop, _ in wanted]
+    read, until = [0] * len(wanted), [count for _, _, count in wanted]
+    candidates, total = np.empty(0, np.int64), np.empty(0, np.float32)
+    for step in range(_ROUNDS + 1):
+        chosen = np.concatenate([order[a:b] for (order, _), a, b in zip(falling, read, until)])
+        if step == 0:
+            candidates = _shortlist(numbers, chosen, masks, alive)
+            total = np.zeros(len(candidates), np.float32)
         total += _products(numbers, chosen, masks, candidates)
-        order = np.argsort(-total, kind="stable")[: CANDIDATES >> number]
-        unread = sum(squares for _, squares in steps[number:])
+        order = np.argsort(-total, kind="stable")[: CANDIDATES >> (step + 1)]
+        unread = sum(float(squares[b:].sum()) for (_, squares), b in zip(falling, until))
         near = order[total[order] >= total[order[0]] - _FAR_AHEAD * (0.5 * unread) ** 0.5]
         candidates, total = candidates[near], total[near]
         if len(candidates) == 1:
             break
+        read, until = until, [2 * b if step + 1 < _ROUNDS else len(order) for b, (order, _) in zip(until, falling)]
     return torch.tensor(candidates[0])
 
 
-def _steps(query: Floats, wanted: Sequence[Some]) -> list[tuple[Indices, float]]:
-    """The bytes that are read of all masks, those that are read next of candidates, …, and the rest; Σ q² of each."""
-    falling = [numba_short.falling(query, start, stop) for start, stop, _ in wanted]
-    ends = [(0, *(count << round_ for round_ in range(_ROUNDS)), stop - start) for start, stop, count in wanted]
-    steps = []
-    for step in range(_ROUNDS + 1):
-        cuts = [slice(*end[step : step + 2]) for end in ends]
-        order = np.concatenate([order[cut] for (order, _), cut in zip(falling, cuts)])
-        steps.append((order, sum(float(squares[cut].sum()) for (_, squares), cut in zip(falling, cuts))))
-    return steps
+def _shortlist(query: Floats, chosen: Indices, masks: Sequence[Bytes], alive: Tensor | None) -> Indices:
+    """The candidates, by the chosen bytes of all masks."""
+    scores = np.concatenate([numba_short.scan(query, chosen, block) for block in masks])
+    if alive is not None:
+        scores[~alive.numpy()] = -np.inf
+    return numba_short.shortlist(scores, group_size(len(scores)), CANDIDATES)
 
 
 def _products(query: Floats, chosen: Indices, masks: Sequence[Bytes], candidates: Indices) -> Floats:

@@ -1,9 +1,9 @@
 """What a cluster costs and gains: tasks learned alone, by one worker and by two, each on one thread, once they are up.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.cluster [--tasks 200] [--steps 200] [--ray]
+    OMP_NUM_THREADS=1 python -m benchmarks.cluster [--tasks 200] [--steps 60] [--turns 2] [--ray]
 
 LeNet 300-100 on permutations of 5,000 real digits; `--ray` adds a Ray cluster on this machine. Each figure is the
-fastest of three runs in turns. Writes results/bench/cluster-2-cores.json.
+fastest of its turns. Writes results/bench/cluster-2-cores.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supsup.data import Stream
 from supsup.provenance import provenance
 
 OUT = Path(__file__).parents[1] / "results" / "bench" / "cluster-2-cores.json"
-TURNS, WORKERS = 3, (1, 2)
+WORKERS = (1, 2)
 
 
 def one_thread() -> None:
@@ -56,11 +56,11 @@ def learned(stream: Stream, steps: int, cluster: str | ProcessPoolExecutor | Non
     return time.perf_counter() - begin, model
 
 
-def fastest(ways: dict[str, Callable[[], tuple[float, SupSup]]]) -> dict[str, float]:
+def fastest(ways: dict[str, Callable[[], tuple[float, SupSup]]], turns: int) -> dict[str, float]:
     """Seconds of each way, the best of its turns; all give the same masks."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     first: SupSup | None = None
-    for _ in range(TURNS):
+    for _ in range(turns):
         for name, way in ways.items():
             taken, model = way()
             first = first or model
@@ -74,7 +74,8 @@ def fastest(ways: dict[str, Callable[[], tuple[float, SupSup]]]) -> dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
@@ -86,11 +87,11 @@ def main() -> None:
     for count, pool in pools.items():
         learned(stream[: 8 * count], asked.steps, pool)
         ways[f"{count} in processes"] = partial(learned, stream, asked.steps, pool)
-    seconds = fastest(ways)
+    seconds = fastest(ways, asked.turns)
     for pool in pools.values():
         pool.shutdown()
     if asked.ray:
-        seconds |= _on_ray(stream, asked.steps)
+        seconds |= _on_ray(stream, asked.steps, asked.turns)
     rows = {
         "tasks": asked.tasks,
         "steps": asked.steps,
@@ -106,7 +107,7 @@ def main() -> None:
     asked.out.write_text(json.dumps(rows | {"made by": provenance(torch.device("cpu"))}, indent=1) + "\n")
 
 
-def _on_ray(stream: Stream, steps: int) -> dict[str, float]:
+def _on_ray(stream: Stream, steps: int, turns: int) -> dict[str, float]:
     """The same on a Ray cluster of one node with one core, then with two."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
@@ -115,7 +116,7 @@ def _on_ray(stream: Stream, steps: int) -> dict[str, float]:
     for count in WORKERS:
         ray.init(num_cpus=count, num_gpus=0, include_dashboard=False, log_to_driver=False)
         learned(stream[: 8 * count], steps, "auto")
-        seconds |= fastest({f"{count} on Ray": partial(learned, stream, steps, "auto")})
+        seconds |= fastest({f"{count} on Ray": partial(learned, stream, steps, "auto")}, turns)
         ray.shutdown()
     return seconds
 

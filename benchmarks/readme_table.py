@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "sentence", "docs/speed.md": "speed"}
+PAGES = {"README.md": ("sentence",), "docs/speed.md": ("speed", "search")}
+GROWTH = {
+    "search-growth-h200": "One H200",
+    "search-trained-h200": "One H200, masks trained fully",
+    "search-growth-2-cores": "2 cores",
+}
 TWENTY_THOUSAND = "bench/infer-20000-h200"
-FULLY_TRAINED = 1000  # batches
 OWN = {"residual": "somebody's residual network", "transformer": "somebody's vision transformer"}
 
 
@@ -76,40 +80,13 @@ def speed() -> str:
         ),
         *inferring("2 cores", few["exact, all layers, H"])[:1],
         *inferring("2 cores", few["exact, first layer, H"])[:1],
-        *inferring("2 cores", few["few coordinates, first layer, H"])[:1],
     ]
     return "\n".join(
         [
             "| what | ours | plain way | floor |",
             "|---|---|---|---|",
             *(f"| {' | '.join(row)} |" for row in rows),
-            "",
-            few_coordinates(),
         ]
-    )
-
-
-def few_coordinates() -> str:
-    """How often a search from few coordinates answers as the exact one, on the H200 and on 2 cores."""
-    setting, gpu, cores = "few coordinates, first layer, H", "bench/bench-infer-h200", two_cores()
-    row, cores_row, steps = searches(gpu)[setting], searches(cores)[setting], read(cores)["steps"]
-    images, cores_images = (
-        r.get("graded images", read(name)["images"]) for r, name in ((row, gpu), (cores_row, cores))
-    )
-    always = "" if "graded images" in row else " and the exact check always made"  # so it was in earlier versions
-    said = (
-        f"From few coordinates of the first layer, {100 * row['same as exact']:.2f} % of {images:,} answers over 2,500 "
-        f"tasks were those of the exact search over all layers, on the H200 with fully trained masks{always}. "
-    )
-    share = 100 * cores_row["same as exact"]
-    if steps < FULLY_TRAINED:
-        return (
-            f"{said}The masks of the 2-core rows were trained for {steps} batches only; there {share:.1f} % of "
-            f"{cores_images:,} agree. Both together, this speed with fully trained masks, have not been measured."
-        )
-    return (
-        f"{said}The masks of the 2-core rows were trained as fully; there, at the speed given, {share:.2f} % of "
-        f"{cores_images:,} agree, and the task is right in {100 * cores_row['task right']:.2f} %."
     )
 
 
@@ -152,13 +129,43 @@ def inferring(where: str, row: dict[str, Any]) -> list[tuple[str, str, str, str]
     return lines
 
 
-def with_table(page: str, text: str) -> str:
-    """A page with its table made anew."""
-    name = PAGES[page]
-    start, end = f"<!-- {name}: made by benchmarks/readme_table.py from results/ -->", f"<!-- /{name} -->"
-    made = {"sentence": sentence, "speed": speed}[name]()
-    return re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _: f"{start}\n{made}\n{end}", text, flags=re.DOTALL)
+def search() -> str:
+    """How the time of a lone image grows with the number of tasks, on each machine where that was measured."""
+    there = [each for each in GROWTH.items() if (ROOT / "results" / "bench" / f"{each[0]}.json").exists()]
+    return "\n\n".join(growth(*each) for each in there)
 
+
+def growth(name: str, where: str) -> str:
+    """One machine: the whole answer exactly and from few coordinates, of it the query, and the floor of each."""
+    record = read(f"bench/{name}")
+    links = f"[file](../results/bench/{name}.json), [plot](../results/bench/{name}.svg)"
+    first = f"{where} ({record['steps']:,} batches), ms ({links})"
+    titles = [
+        "exact",
+        "floor",
+        f"from {record['coordinates']:,} coordinates",
+        "floor",
+        "of both, the query",
+        "same answer",
+    ]
+    lines = [f"| {first} | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    for row in record["rows"]:
+        figures = [row[key] for key in ("exact ms", "floor, exact ms", "short ms", "floor, short ms", "query ms")]
+        same = f"{row['short as exact %']:.4g} % of {row['images']:,}"
+        lines.append(f"| {row['k']:,} tasks | {' | '.join(f'{value:.3g}' for value in figures)} | {same} |")
+    return "\n".join(lines)
+
+
+def with_table(page: str, text: str) -> str:
+    """A page with its tables made anew."""
+    for name in PAGES[page]:
+        start, end = f"<!-- {name}: made by benchmarks/readme_table.py from results/ -->", f"<!-- /{name} -->"
+        made = f"{start}\n{MADE[name]()}\n{end}"
+        text = re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _, made=made: made, text, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
+MADE = {"sentence": sentence, "speed": speed, "search": search}
 
 if __name__ == "__main__":
     for page in PAGES:

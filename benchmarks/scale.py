@@ -243,7 +243,7 @@ def tables(found: dict[str, Any]) -> str:
 
 def with_tables(page: str, found: dict[str, Any]) -> str:
     """The page with these tables."""
-    return re.sub(r"(<!-- scale.*? -->\n).*?(\n<!-- /scale -->)", rf"\g<1>{tables(found)}\g<2>", page, flags=re.DOTALL)
+    return re.sub(r"(<!-- scale.*? -->\n).*?(<!-- /scale -->)", rf"\g<1>{tables(found)}\n\g<2>", page, flags=re.DOTALL)
 
 
 def _short(value: float) -> str:

@@ -177,3 +177,24 @@ def test_a_copy_has_a_version_of_its_own() -> None:
 def test_a_mask_that_is_not_there() -> None:
     with pytest.raises(IndexError):
         Bank(SHAPES).mask(0)
+
+
+@given(st.integers(0, 2**31), st.integers(0, 40), st.integers(1, 40), st.integers(0, 40))
+def test_masks_go_into_room_that_was_reserved(seed: int, before: int, reserved: int, added: int) -> None:
+    """Fewer or more of them than there is room for, after others: no mask is lost, and no room counts as one."""
+    generator = torch.Generator().manual_seed(seed)
+    bank, plain, held = Bank(SHAPES), Bank(SHAPES), 0
+    for number in range(before + added):
+        if number == before:
+            bank.reserve(reserved)
+            held = bank.memory
+        mask = random_mask(generator)
+        bank.add(mask)
+        plain.add(mask)
+        assert not before <= number < before + reserved or bank.memory == held
+    assert len(bank) == before + added
+    assert all(torch.equal(bank.packed(index), plain.packed(index)) for index in range(len(bank)))
+    assert sum(block.shape[1] for block in bank.blocks()) == len(bank)
+    if added:
+        bank.remove(0)
+        assert len(bank) == before + added - 1

@@ -89,6 +89,7 @@ def test_the_figures_on_scale_are_those_of_the_results(monkeypatch: pytest.Monke
     scale = importlib.import_module("benchmarks.scale")
     found, page = json.loads((root / "results" / "bench" / "scale.json").read_text()), (root / "docs" / "scale.md")
     assert scale.with_tables(page.read_text(), found) == page.read_text()
+    assert scale.tables(found) in page.read_text()
     rates = scale.rates_measured()
     assert found["rates"]["driver"] == rates.driver
     assert [scale.costs(row["tasks"], rates) for row in found["costs"]] == found["costs"]

@@ -16,7 +16,7 @@ from supsup.bank import Bank
 from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.hopfield.experiment import run as run_hopfield
-from supsup.inference import alpha_gradient, infer
+from supsup.inference import alpha_gradient, choose_layers, few_coordinates, infer
 from supsup.kernels.graphs import repeated
 from supsup.paper.catalogue import Entry, Row
 from supsup.paper.environment import Environment
@@ -36,7 +36,9 @@ from supsup.paper.mnist_experiments import (
 )
 from supsup.paper.reproduction import reproduce
 from supsup.query import Goal, can_be_captured
-from supsup.search import Outer, add_plain, inner, narrowed
+from supsup.search import Outer, inner, short
+from supsup.search.exact import add_plain
+from supsup.search.factors import narrowed
 from supsup.switching import SwitchedNet, plain_fill
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.executor import executor_for
@@ -172,6 +174,27 @@ def test_search(rows: int) -> None:
         add_plain(query[name].flatten(1), next(bank.blocks())[start:stop], expected)
     found = inner(query, bank)
     assert (found - expected).norm() / expected.norm() < (1e-5 if rows <= 8 else 4e-3)
+
+
+@pytest.mark.parametrize("layers", ["first", "all"])
+def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
+    layers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels choose about the same bytes; the mask that stands out is the same, and the graph reads each image."""
+    torch.manual_seed(0)
+    net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cuda"))
+    bank = Bank(net.shapes, "cuda")
+    for count in (700, 1, 64, 1300):
+        bank.add_packed(torch.randint(256, (bank.length, count), dtype=torch.uint8))
+    x, how = torch.randn(20, 1, 784, device="cuda"), Inference(layers=layers, coordinates=16384)
+    found = [int(infer(net, bank, image[None], None, 10, how)) for image in x]
+    assert len(bank.replays) == 1
+    exact = infer(net, bank, x, None, 10, Inference(layers=layers))
+    monkeypatch.setattr(short, "WAYS", short.WAYS[-1:])
+    plain = few_coordinates(net, bank, x, None, Goal("H", 10), choose_layers(net, layers), 16384)
+    same = [f == p for f, p, e in zip(found, plain.tolist(), exact.tolist()) if p == e]
+    assert len(same) >= 5
+    assert all(same)
 
 
 @pytest.mark.parametrize("images", [1, 3])

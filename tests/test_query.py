@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from supsup import nets
+from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
 from supsup.nets import FullyConnected
 from supsup.query import (
@@ -17,6 +18,7 @@ from supsup.query import (
     can_be_captured,
     fully_connected_query,
     linear_query,
+    lone_query,
     query,
     vectorised_query,
 )
@@ -240,3 +242,29 @@ def test_what_can_be_captured_in_a_graph() -> None:
         assert can_be_captured(FrozenNet(module, 0, torch.device("cpu"))), module
     for module in unknown:
         assert not can_be_captured(FrozenNet(module, 0, torch.device("cpu"))), module
+
+
+@pytest.mark.parametrize("goal", [Goal("H", 3), Goal("G", 3)], ids=lambda goal: goal.objective)
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_kernels_for_one_image_against_autograd(goal: Goal, first: int) -> None:
+    """Sizes that fill no tile, over all layers and over the later ones alone."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    torch.manual_seed(first)
+    net = FrozenNet(FullyConnected((300, 21, 130, 7)), 0, torch.device("cpu"))
+    x, superposed, layers = torch.randn(1, 1, 300), means(net), list(net.weights)[first:]
+    fast, plain = lone_query(net, x, superposed, goal, layers), any_query(net, x, superposed, goal, layers)
+    assert fast is not None
+    assert list(fast) == layers
+    for name in layers:
+        scale = float(dense(plain[name]).abs().max())
+        assert torch.allclose(dense(fast[name]), dense(plain[name]), atol=1e-4 * scale)
+
+
+def test_what_kernels_for_one_image_do_not_know() -> None:
+    """M goes another way, and G says what it needs before anything is launched."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    net = FrozenNet(FullyConnected((4, 3)), 0, torch.device("cpu"))
+    x, superposed = torch.randn(1, 1, 4), means(net)
+    assert lone_query(net, x, superposed, Goal("M", 2), list(net.weights)) is None
+    with pytest.raises(SupSupError, match="superfluous"):
+        lone_query(net, x, superposed, Goal("G", 3), list(net.weights))

@@ -51,9 +51,8 @@ class Bank:
         self.shapes = dict(shapes)
         self.device = torch.device(device)
         self._fresh = {name: value.to(device) for name, value in (statistics or {}).items()}
-        self._statistics = torch.empty(
-            0, sum(v.numel() for v in self._fresh.values()), device=device
-        )  # [k, end to end]
+        each = sum(value.numel() for value in self._fresh.values())
+        self._statistics = torch.empty(0, each, device=device)  # [k, end to end]
         self.spans: dict[str, tuple[int, int]] = {}  # the bytes of each weight
         start = 0
         for name, shape in self.shapes.items():
@@ -94,6 +93,11 @@ class Bank:
         self._statistics, self._sum = torch.cat(more), self._sum + kept
         self._blocks, self._mapped = [*self._blocks, packed], self._mapped + 1
         self._count += packed.shape[1]
+
+    def reserve(self, count: int) -> None:
+        """Room for so many masks more: while they are added, no block is copied into another."""
+        if count > 0:
+            self._blocks = [*self._blocks, torch.zeros(self._bytes, count, dtype=torch.uint8, device=self.device)]
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
         """One more mask, with its statistics if it has any, at index len(bank)."""

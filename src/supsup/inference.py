@@ -41,8 +41,9 @@ class Inference:
     objective   "H" entropy, "G" superfluous outputs only (needs more outputs than classes), "M" minus the maximum.
                 For exhaustive also "energy" and "mixture", calibrated for each task (`objectives.CALIBRATED`).
     layers      which weights' gradients count: "all" as in the paper, "first", "last", or names of weights.
-    coordinates for one-shot: rank the tasks from so many numbers of the gradient alone, those largest in size, and
-                decide exactly among the best few. None: all of them. A few thousand are enough for thousands of tasks.
+    coordinates for one-shot: rank the tasks from about so many numbers of the gradient alone, those largest in size,
+                eight neighbours at a time, and decide exactly among the best few. None: all of them. 16,384 are enough
+                for thousands of tasks.
     """
 
     method: Method = "one-shot"
@@ -144,19 +145,22 @@ def decide(
     gradient of its own; `coordinates` is for one view.
     """
     x = views[0].x
-    if members is None or len(set(members)) == len(bank):
-        members, candidates = None, torch.arange(len(bank), device=bank.device)
-    else:
-        candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
-    if len(candidates) == 1:
-        return Decision(candidates.expand(len(x)))
+    everyone = members is None or len(set(members)) == len(bank)
+
+    def candidates() -> Tensor:
+        if members is None or everyone:
+            return torch.arange(len(bank), device=bank.device)
+        return torch.tensor(members, dtype=torch.int64, device=bank.device)
+
+    if len(bank if members is None else members) == 1:
+        return Decision(candidates().expand(len(x)))
     if how.method == "exhaustive":
         level = objectives.LEVELS[how.objective]
-        return exhaustive(net, bank, views, candidates, lambda y: level(y, classes), answered or {})
+        return exhaustive(net, bank, views, candidates(), lambda y: level(y, classes), answered or {})
     layers, goal = choose_layers(net, how.layers), Goal(how.objective, classes)
-    alive = None if members is None else _membership(bank, candidates)
+    alive = None if everyone else _membership(bank, candidates())
     if how.coordinates is not None and len(views) == 1:
-        found = few_coordinates(net, bank, x, candidates, alive, goal, layers, how.coordinates)
+        found = few_coordinates(net, bank, x, alive, goal, layers, how.coordinates)
         return Decision(found, torch.full((len(x),), torch.nan, device=x.device))
 
     def gradient(decisions: Tensor | None, alpha: Tensor | None) -> Tensor:
@@ -168,7 +172,7 @@ def decide(
 
     if how.method == "one-shot":
         return one_shot(net, bank, x, alive, goal, layers, gradient if len(views) > 1 else None)
-    everywhere = _membership(bank, candidates).expand(len(x), -1)
+    everywhere = _membership(bank, candidates()).expand(len(x), -1)
     if how.method == "descent":
         return descend(gradient, everywhere, how.steps, how.step_size)
     return narrow(gradient, everywhere, 0.5 if how.method == "binary" else how.gamma)
@@ -237,19 +241,19 @@ def _largest(g: Tensor, alive: Tensor | None = None) -> Decision:
 
 
 def few_coordinates(
-    net: FrozenNet,
-    bank: Bank,
-    x: Tensor,
-    candidates: Tensor,
-    alive: Tensor | None,
-    goal: Goal,
-    layers: Sequence[str],
-    coordinates: int,
+    net: FrozenNet, bank: Bank, x: Tensor, alive: Tensor | None, goal: Goal, layers: Sequence[str], coordinates: int
 ) -> Tensor:
     """One-Shot from the largest numbers of the query alone, exact among the best candidates."""
     superposed = bank.superposition(None if alive is None else alive / alive.sum())
-    queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(bank, x, layers))
-    return torch.cat([search.nearest(rows, bank, coordinates, candidates) for rows in queries])
+
+    def answer(images: Tensor) -> Tensor:
+        queries = (query(net, piece, superposed, goal, layers) for piece in _pieces(bank, images, layers))
+        return torch.cat([search.nearest(rows, bank, coordinates, alive) for rows in queries])
+
+    if alive is not None or not search.on_gpu(bank):
+        return answer(x)
+    question = (net, tuple(x.shape), goal, *layers, coordinates)
+    return bank.replays.answer(question, answer, x, lambda: can_be_captured(net))
 
 
 def narrow(gradient: Gradient, alive: Tensor, gamma: float) -> Decision:

@@ -28,7 +28,7 @@ def entropy(outputs: Tensor, classes: int) -> Tensor:
 
 def superfluous(outputs: Tensor, classes: int) -> Tensor:
     """G: logsumexp over all outputs, of which only the superfluous ones (index ≥ classes) pass a gradient."""
-    _need_superfluous(outputs, classes)
+    need_superfluous(outputs.shape[-1], classes)
     return torch.cat([outputs[..., :classes].detach(), outputs[..., classes:]], -1).logsumexp(-1)
 
 
@@ -37,7 +37,7 @@ def superfluous_share(outputs: Tensor, classes: int) -> Tensor:
 
     G itself says nothing about one mask against another: it is large where the real outputs are large.
     """
-    _need_superfluous(outputs, classes)
+    need_superfluous(outputs.shape[-1], classes)
     return outputs[..., classes:].logsumexp(-1) - outputs.logsumexp(-1)
 
 
@@ -69,7 +69,7 @@ def gradient(name: str, outputs: Tensor, classes: int) -> Tensor:
         log_p = outputs.log_softmax(-1)
         return -p * (log_p - (p * log_p).sum(-1, keepdim=True))
     if name == "G":
-        _need_superfluous(outputs, classes)
+        need_superfluous(outputs.shape[-1], classes)
         p[..., :classes] = 0
         return p
     top = p.amax(-1, keepdim=True)
@@ -106,9 +106,10 @@ class Standing(NamedTuple):
         return ((k - 1) * logarithm).exp().float()
 
 
-def _need_superfluous(outputs: Tensor, classes: int) -> None:
-    if outputs.shape[-1] <= classes:
+def need_superfluous(outputs: int, classes: int) -> None:
+    """An error if no output is left over, which G needs."""
+    if outputs <= classes:
         raise SupSupError(
-            f"objective 'G' needs superfluous outputs, but the network has {outputs.shape[-1]} outputs for {classes} "
+            f"objective 'G' needs superfluous outputs, but the network has {outputs} outputs for {classes} "
             f"classes; build it with more than {classes} outputs or use objective='H'"
         )

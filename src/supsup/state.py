@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from supsup.allocation import Allocation
 from supsup.bank import Bank
+from supsup.concurrency.collecting import no_collecting
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.devices import resolve
@@ -154,13 +155,15 @@ class ModelState:
             convert.check_weights(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = convert.image_shape_of(header)
-        if masks == "disk":
-            state._map_masks(file)
-        for block in convert.blocks(file, frozen, len(state.tasks)):
-            with explained(file.path), convert.settings_of_a_file():
-                _check_recipes(block.tasks)
-            state.bank.add_packed(block.packed, block.statistics)
-            state.tasks.adding(block.tasks, saved=True)()
+        with no_collecting():  # all that is made here stays
+            if masks == "disk":
+                state._map_masks(file)
+            state.bank.reserve(len(file.names) - len(state.tasks))
+            for block in convert.blocks(file, frozen, len(state.tasks)):
+                with explained(file.path), convert.settings_of_a_file():
+                    _check_recipes(block.tasks)
+                state.bank.add_packed(block.packed, block.statistics)
+                state.tasks.adding(block.tasks, saved=True)()
         return state
 
     def _map_masks(self, file: ModelFile) -> None:

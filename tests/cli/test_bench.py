@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from supsup import Inference, SupSup, nets
 from supsup.bench import Machine, bench_inference, inferring
+from supsup.bench.inferring import single_images
 from supsup.bench.masking import with_random_masks
 from supsup.cli import app
-from supsup.cli.bench import single_images
 from supsup.data import Stream
 
 

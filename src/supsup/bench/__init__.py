@@ -1,5 +1,6 @@
 """Measurements: ours, the plain way, and the floor that the machine sets, in one run."""
 
+from supsup.bench.growth import bench_growth as bench_growth
 from supsup.bench.inferring import bench_inference as bench_inference
 from supsup.bench.machine import Machine as Machine
 from supsup.bench.machine import measure_machine as measure_machine

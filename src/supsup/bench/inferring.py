@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from supsup.bench.machine import Machine, once, seconds
+from supsup.data import Stream
 from supsup.inference import Inference, choose_layers, infer
 from supsup.learner import SupSup
 from supsup.objectives import entropy
@@ -92,6 +93,13 @@ def bench_inference(
             )
         )
     return measurements
+
+
+def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:
+    """Test images spread evenly over the tasks, with the names of their tasks."""
+    tasks = [stream[i * len(stream) // count] for i in range(count)]
+    x = torch.cat([task.test.batch(torch.tensor([i % len(task.test)]))[0] for i, task in enumerate(tasks)])
+    return x, [task.name for task in tasks]
 
 
 def in_batches(model: SupSup, images: Tensor, how: Inference) -> float:

@@ -11,11 +11,11 @@ from typing import Annotated
 import torch
 import typer
 from rich.table import Table
-from torch import Tensor
 from typer import Option
 
 from supsup import data, nets
 from supsup.bench import (
+    bench_growth,
     bench_inference,
     bench_masking,
     bench_memory,
@@ -25,7 +25,7 @@ from supsup.bench import (
     measure_machine,
     warmed_up,
 )
-from supsup.bench.inferring import InferenceMeasurement
+from supsup.bench.inferring import InferenceMeasurement, single_images
 from supsup.bench.measurement import as_record
 from supsup.cli.networks import KNOWN, network_named
 from supsup.cli.tables import fits, show
@@ -35,7 +35,7 @@ from supsup.devices import resolve
 from supsup.inference import Inference
 from supsup.learner import load
 from supsup.provenance import provenance
-from supsup.report import time_plot, write
+from supsup.report import search_plot, time_plot, write
 from supsup.training import MNIST, SPLIT_CIFAR100, Recipe
 
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
@@ -98,7 +98,7 @@ def infer(
     steps: Steps = 30,
     images: Annotated[int, Option(min=1, help="Single images to infer the task of, from all tasks.")] = 1000,
     batch: Annotated[int, Option(min=1, help="Images handed in at once.")] = 1024,
-    coordinates: Annotated[int, Option(min=1, help="How many coordinates the short search reads.")] = 4096,
+    coordinates: Annotated[int, Option(min=1, help="How many coordinates the short search reads.")] = 16384,
     data_set: Data = "digits",
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -112,7 +112,13 @@ def infer(
 
     Learning the masks and grading the images are timed too. With --search-device the times of a search are that
     device's; the exact answers, which are many, come from the device that trains. With --model nothing is learned.
+    Several numbers of tasks show how the time of a lone image grows; what a model file has too few of, is random.
     """
+    if len(counts := _numbers(tasks)) > 1:
+        _growth(
+            net, outputs, counts, steps, images, coordinates, data_set, data_dir, resolve(device), model_file, json_file
+        )
+        return
     learns, place = resolve(device), resolve(search_device or device)
     machine = measure_machine(place)
     rows: list[InferenceMeasurement] = []
@@ -132,7 +138,7 @@ def infer(
             raise typer.BadParameter(f"{model_file} does not hold the tasks permutation-0, permutation-1, … in order")
         x, names = single_images(stream, images)
         rows = bench_inference(model, x.to(place), names, machine, settings, batch)
-    for count in _numbers(tasks) if model_file is None else []:
+    for count in counts if model_file is None else []:
         stream = _stream(data_set, data_dir, count)
         warmed_up(network_named(net, outputs), stream, recipe, learns)
         trained, taken = learned(network_named(net, outputs), stream, recipe, learns)
@@ -186,11 +192,33 @@ def masking(
     _show("masking", [as_record(row)], json_file, context, place)
 
 
-def single_images(stream: Stream, count: int) -> tuple[Tensor, list[str]]:
-    """Test images spread evenly over the tasks, with the names of their tasks."""
-    tasks = [stream[i * len(stream) // count] for i in range(count)]
-    x = torch.cat([task.test.batch(torch.tensor([i % len(task.test)]))[0] for i, task in enumerate(tasks)])
-    return x, [task.name for task in tasks]
+def _growth(
+    net: str,
+    outputs: int,
+    counts: Sequence[int],
+    steps: int,
+    images: int,
+    coordinates: int,
+    data_set: str,
+    data_dir: Path | None,
+    place: torch.device,
+    model_file: Path | None,
+    json_file: Path | None,
+) -> None:
+    """One model, and banks of more and more of its tasks."""
+    machine, how = measure_machine(place), Inference(layers="first", coordinates=coordinates)
+    if model_file is None:
+        stream = _stream(data_set, data_dir, max(counts))
+        model, taken = learned(network_named(net, outputs), stream, Recipe(steps=steps), place)
+    else:
+        model, taken = load(model_file, device=place), None
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.observed_recipe.steps
+    rows = [as_record(row) for row in bench_growth(model, stream, counts, images, machine, how)]
+    context = {"net": net, "outputs": outputs, "steps": steps, "coordinates": coordinates, "layers": "first"}
+    context |= {"tasks learned": len(model.tasks), "learning seconds": taken, "machine": vars(machine)}
+    _show("a lone image among k tasks", rows, json_file, context, place)
+    if json_file is not None:
+        write(json_file.with_suffix(".svg"), search_plot(f"{net}, a lone image among k tasks, {place.type}", rows))
 
 
 def _stream(data_set: str, data_dir: Path | None, tasks: int) -> Stream:

@@ -255,13 +255,13 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
 def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
     tasks: list[LearnedTask] = []
     statistics: list[dict[str, Tensor]] = []
-    for task in packed:
-        with explained(file.path):
+    with explained(file.path):
+        for task in packed:
             tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
             own, trace = facts_of(task, file.header), _trace(task, tensors)
-        extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, TRACE))}
-        tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own, trace))
+            extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, TRACE))}
+            tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own, trace))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):

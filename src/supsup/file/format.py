@@ -163,8 +163,7 @@ class TaskRecord:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Self:
-        types = (int, str, str, int, int, str, bytes, bytes, bytes)
-        if not all(isinstance(value, kind) for value, kind in zip(values, types, strict=True)):
+        if tuple(map(type, values)) != (int, str, str, int, int, str, bytes, bytes, bytes):
             raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type)")
         record = cls(*values)
         if not 0 <= record.position < MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:

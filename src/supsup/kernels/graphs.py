@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
+from supsup.concurrency.collecting import no_collecting
 from supsup.concurrency.locks import ReadersWriter, new_lock
 
 CAPTURING = new_lock()  # held around `capture`: all graphs are captured on one stream
 # Whether waiting for a GPU is an error is a setting of the whole process: who may wait reads, who changes it writes.
 WAITING = ReadersWriter()
-
-
-@contextmanager
-def no_collecting() -> Iterator[None]:
-    """Python's collector of garbage, which may come along anywhere, stays away inside."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 @contextmanager

@@ -39,6 +39,19 @@ def time_plot(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return _file(line_chart(title, lines, Axis("tasks", log=True), Axis("seconds", log=True), title))
 
 
+def search_plot(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Milliseconds for the task of a lone image against the number of tasks: exact, short, and the floor of each."""
+    names = {
+        "exact ms": "exact: all masks whole",
+        "short ms": "from few coordinates",
+        "query ms": "of it, the query",
+        "floor, exact ms": "floor of the exact search (bytes)",
+        "floor, short ms": "floor from few coordinates (bytes)",
+    }
+    lines = [Curve(label, [Point(row["k"], row[key]) for row in rows]) for key, label in names.items()]
+    return _file(line_chart(title, lines, Axis("tasks", log=True), Axis("milliseconds", log=True), title))
+
+
 def recovery_plot(title: str, distances: Mapping[str, Sequence[Sequence[float]]]) -> str:
     """As the paper's figure: a plot for each task, with the distance [steps, tasks] to every mask over the steps."""
     charts = []

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from supsup import search
 from supsup.bank import Bank
 from supsup.kernels import available
-from supsup.search import Outer, Query
+from supsup.search import exact as search
+from supsup.search import factors
+from supsup.search.factors import Outer, Query, dense, flattened, narrowed
 
 SHAPES = {"a": torch.Size([3, 5]), "b": torch.Size([4, 6]), "c": torch.Size([1, 1])}
-NUMBA = pytest.param("numba", marks=pytest.mark.skipif(not available.NUMBA, reason="numba is not installed"))
 
 
 def filled(k: int, generator: torch.Generator, shapes: dict[str, torch.Size] = SHAPES) -> Bank:
@@ -29,18 +29,18 @@ def queries(rows: int, images: int, generator: torch.Generator) -> tuple[Query, 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    factors = {
+    outer = {
         name: Outer(random(*shape), random(rows, images, shape[0]), random(rows, images, shape[1]))
         for name, shape in SHAPES.items()
     }
-    return {name: outer.dense() for name, outer in factors.items()}, factors
+    return {name: product.dense() for name, product in outer.items()}, outer
 
 
 def by_floats(query: Query, bank: Bank) -> Tensor:
     """The inner products from masks as floats."""
     masks = [bank.mask(index) for index in range(len(bank))]
     floats = {name: torch.stack([mask[name] for mask in masks]).float() for name in query}
-    return torch.stack([search.dense(query[n]).flatten(1) @ floats[n].flatten(1).T for n in query]).sum(0)
+    return torch.stack([dense(query[n]).flatten(1) @ floats[n].flatten(1).T for n in query]).sum(0)
 
 
 @settings(max_examples=40)
@@ -70,7 +70,7 @@ def test_an_image_has_the_same_inner_products_alone_and_among_others(seed: int, 
     for query in queries(rows, 1, generator):
         together = search.numba_tables(query, bank)
         for row in range(rows):
-            assert torch.equal(search.numba_tables(search.some(query, slice(row, row + 1)), bank)[0], together[row])
+            assert torch.equal(search.numba_tables(factors.some(query, slice(row, row + 1)), bank)[0], together[row])
 
 
 @pytest.mark.parametrize(("rows", "k"), [(1, 5), (3, 21), (8, 700)])
@@ -143,88 +143,11 @@ def test_unpacking_on_a_gpu() -> None:
         assert not unpacked[:, tasks:].any()
 
 
-@given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 300), st.integers(1, 480))
-def test_some_coordinates_and_some_columns(seed: int, size: int, tasks: int, count: int) -> None:
-    """Both halves of a search from few coordinates, each way."""
-    query, block, expected = case(seed, 1, size, tasks)
-    columns = torch.randperm(tasks)[:4]
-    chosen = search.top_coordinates(query[0], count)
-    alone = torch.zeros_like(query)
-    alone[0, chosen] = query[0, chosen]
-    reference = torch.zeros(1, tasks)
-    search.add_plain(alone, block, reference)
-    for way in search.SHORT_WAYS if available.NUMBA else search.SHORT_WAYS[-1:]:
-        assert torch.allclose(way.columns(query[0], block, columns), expected[0, columns], atol=1e-3)
-        out = torch.zeros(tasks)
-        way.add_at(query[0], chosen, block, out)
-        assert torch.allclose(out, reference[0], atol=1e-3)
-
-
-def test_the_largest_coordinates_are_chosen() -> None:
-    query = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
-    chosen = search.top_coordinates(query, 4096)
-    assert 3500 < len(chosen) < 4700
-    left_out = torch.ones(100_000, dtype=torch.bool).index_fill_(0, chosen, False)
-    assert query[chosen].abs().min() >= query[left_out].abs().max()
-
-
-@pytest.mark.parametrize("compiled", [NUMBA, "plain"])
-def test_the_exact_inner_product_decides_among_the_best(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two coordinates that are read speak for mask 1; all others together, and so the whole, for mask 20.
-
-    Without the exact decision the answer would be mask 1. Mask 3 is better still, but is no candidate.
-    """
-    if compiled == "plain":
-        monkeypatch.setattr(available, "NUMBA", False)
-    bank, bits = Bank({"w": torch.Size([80])}), torch.arange(80)
-    masks = {1: bits == 0, 3: bits != 16, 20: (bits != 0) & (bits != 16)}
-    for index in range(24):  # in several blocks
-        bank.add({"w": masks.get(index, bits == 16)})
-    query = {"w": torch.full((1, 80), 0.5)}
-    query["w"][0, [0, 16]] = torch.tensor([1.0, -1.0])
-    members = torch.tensor([index for index in range(24) if index != 3])
-    assert search.top_coordinates(query["w"][0], 2).tolist() == [0, 16]
-    assert search.nearest(query, bank, 2, members).tolist() == [20]
-    assert search.nearest(query, bank, 2, torch.tensor([0, 1])).tolist() == [1]
-    assert search.nearest(query, bank, 2, torch.tensor([7])).tolist() == [7]
-
-
-@settings(max_examples=50)
-@given(st.integers(0, 2**31), st.integers(2, 100), st.integers(1, 40), st.sampled_from(["abc", "bc", "ac", "b"]))
-def test_few_coordinates_give_the_best_of_the_best_few(seed: int, k: int, count: int, names: str) -> None:
-    """The answer has the largest exact inner product of the masks that the coordinates rank first."""
-    generator = torch.Generator().manual_seed(seed)
-    shapes = {"a": torch.Size([16]), "b": torch.Size([24]), "c": torch.Size([8])}
-    bank = filled(k, generator, shapes)
-    query = {name: torch.randn(3, *shapes[name], generator=generator) for name in names}
-    members = torch.randperm(k, generator=generator)[: max(2, k // 2)].sort().values
-    masks = [bank.mask(index) for index in members.tolist()]
-    floats = torch.stack([torch.cat([mask[name] for name in shapes]) for mask in masks]).float()
-    answers = search.nearest(query, bank, count, members).tolist()
-    for row, answer in enumerate(answers):
-        whole = torch.cat([query[name][row] if name in names else torch.zeros(shapes[name]) for name in shapes])
-        chosen = search.top_coordinates(whole, count)
-        ranked = (floats[:, chosen] @ whole[chosen]).sort(descending=True)
-        exact = dict(zip(members.tolist(), (floats @ whole).tolist()))
-        best = members[ranked.indices[:4]].tolist()
-        assert answer in exact
-        if len(members) <= 4 or ranked.values[3] - ranked.values[4] > 1e-4:
-            assert exact[answer] >= max(exact[index] for index in best) - 1e-4
-
-
-def test_what_a_search_reads_is_counted_in_bytes() -> None:
-    """`supsup bench infer` sets it beside what the memory could deliver: weights of 15, 24 and 1 bits, 10 masks."""
-    bank = filled(10, torch.Generator().manual_seed(0))
-    assert [search.bytes_read(bank, names) for names in (["a"], ["b"], ["c"], ["a", "b", "c"])] == [20, 30, 10, 60]
-    assert search.bytes_read(bank, ["a"], coordinates=7) == 10 * 7 + 4 * 6, "one for each, then a few masks whole"
-    assert search.bytes_read(filled(2, torch.Generator()), ["a"], coordinates=7) == 2 * 7 + 2 * 6
-
-
 @pytest.mark.parametrize("images", [1, 2])
 def test_a_query_made_from_its_factors_by_a_kernel_is_that_of_all_its_images(images: int) -> None:
     """The kernel knows one image only; with more, a search on a GPU would decide by the first."""
     pytest.importorskip("triton", reason="triton is not installed")
-    _, factors = queries(3, images, torch.Generator().manual_seed(0))
-    found, expected = search.narrowed(factors["a"], 16), search.flattened(factors["a"], 16)
+    _, outer = queries(3, images, torch.Generator().manual_seed(0))
+    found, expected = narrowed(outer["a"], 16), flattened(outer["a"], 16)
     assert found.shape == expected.shape == (3, 16)
     assert torch.allclose(found.float(), expected, rtol=0.02, atol=0.02)

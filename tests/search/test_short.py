@@ -1,0 +1,212 @@
+"""Every way of searching from few bytes against the plain one, and the plain one against float masks."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from supsup import search
+from supsup.bank import Bank
+from supsup.kernels import available
+from supsup.search import short
+from supsup.search.candidates import CANDIDATES, group_size
+from supsup.search.factors import by_kernel, flattened, whole
+
+SHAPES = {"a": torch.Size([16, 40]), "b": torch.Size([8, 16]), "c": torch.Size([5, 7])}
+TRITON = pytest.param("triton", marks=pytest.mark.skipif(not available.TRITON, reason="triton is not installed"))
+NUMBA = pytest.param("numba", marks=pytest.mark.skipif(not available.NUMBA, reason="numba is not installed"))
+EVERY_WAY = pytest.mark.parametrize("way", [TRITON, NUMBA, "plain"])
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Let a way, and no other, take whatever comes."""
+    nearest = {"triton": short.WAYS[0], "numba": short.WAYS[1], "plain": short.WAYS[2]}[way]
+    monkeypatch.setattr(short, "WAYS", (short.Way(lambda bank: True, nearest.flatten, nearest.nearest),))
+
+
+def filled(counts: list[int], generator: torch.Generator) -> Bank:
+    """A bank of random masks, so many in each block."""
+    bank = Bank(SHAPES)
+    for count in counts:
+        bank.add_packed(torch.randint(256, (bank.length, count), generator=generator, dtype=torch.uint8))
+    return bank
+
+
+def with_a_likely_mask(counts: list[int], index: int, seed: int, names: str) -> tuple[dict[str, Tensor], Bank]:
+    """A query, and a bank in which one mask has nine of ten of its positive numbers and one of ten of the others."""
+    generator = torch.Generator().manual_seed(seed)
+    bank = filled(counts, generator)
+    query = {name: torch.randn(1, *shape, generator=generator) ** 3 for name, shape in SHAPES.items()}
+    likely = {n: (q[0] > 0) ^ (torch.rand(q[0].shape, generator=generator) < 0.1) for n, q in query.items()}
+    bank.replace(index, likely)
+    return {name: query[name] for name in names}, bank
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("names", ["abc", "ac", "b"])
+@pytest.mark.parametrize("counts", [[3], [300], [7, 64, 1, 130], [1000, 65]])
+def test_a_mask_that_stands_out_is_found(use: None, way: str, counts: list[int], names: str) -> None:
+    """In whatever block it lies, alone in its group or not, over all weights or some; as the exact search finds it."""
+    if way == "triton" and names == "abc":
+        pytest.skip("its interpreter is slow, and two weights with a third between them are harder")
+    for index in {0, sum(counts) - 1} if way == "triton" else {0, sum(counts) // 2, sum(counts) - 1}:
+        query, bank = with_a_likely_mask(counts, index, seed=len(counts), names=names)
+        assert int(search.inner(query, bank).argmax()) == index
+        assert search.nearest(query, bank, 200).tolist() == [index]
+        alive = torch.ones(len(bank), dtype=torch.bool)
+        alive[index] = False
+        (other,) = search.nearest(query, bank, 200, alive).tolist()
+        assert alive[other]
+
+
+@EVERY_WAY
+def test_the_exact_inner_product_decides_among_the_best(use: None) -> None:
+    """The byte that is read speaks for mask 1; all others together, and so the whole, for mask 20.
+
+    Without the exact decision the answer would be mask 1. Mask 3 is better still, but is no candidate.
+    """
+    bank, bits = Bank({"w": torch.Size([80])}), torch.arange(80)
+    masks = {1: bits == 0, 3: bits != 16, 20: (bits != 0) & (bits != 16)}
+    for index in range(24):  # in several blocks
+        bank.add({"w": masks.get(index, bits == 16)})
+    query = {"w": torch.full((1, 80), 0.5)}
+    query["w"][0, [0, 16]] = torch.tensor([3.0, -1.0])
+    alive = torch.arange(24) != 3
+    assert search.nearest(query, bank, 8, alive).tolist() == [20]
+    for few in ([0, 1], [7]):
+        only = torch.zeros(24, dtype=torch.bool).index_fill_(0, torch.tensor(few), True)
+        assert search.nearest(query, bank, 8, only).tolist() == [few[-1]]
+
+
+@EVERY_WAY
+def test_one_row_has_nothing_to_do_with_another(use: None) -> None:
+    """Rows are searched one by one, each with the bytes that are large in it."""
+    found = [with_a_likely_mask([40, 30], index, seed=index, names="abc") for index in (3, 60)]
+    for query, bank in found:
+        rows = {name: torch.cat([other[name] for other, _ in found]) for name in query}
+        alone = [int(search.nearest(each, bank, 100)) for each, _ in found]
+        assert search.nearest(rows, bank, 100).tolist() == alone
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**31), st.integers(2, 400), st.integers(1, 400), st.sampled_from(["abc", "bc", "ac", "b"]))
+def test_the_plain_way_gives_the_best_of_the_best_few(seed: int, k: int, count: int, names: str) -> None:
+    """The answer has the largest exact inner product of the masks that the largest bytes rank first."""
+    generator = torch.Generator().manual_seed(seed)
+    bank = filled([k], generator)
+    query = {name: torch.randn(1, *SHAPES[name], generator=generator) for name in names}
+    exact, span = search.inner(query, bank)[0], whole(query, bank, flattened)
+    row, size = span[1][0], sum(bank.spans[name][1] - bank.spans[name][0] for name in names)
+    kept = torch.zeros_like(row).view(-1, 8)
+    for name in names:
+        start, stop = (each - span[0].start for each in bank.spans[name])
+        share = min(stop - start, max(1, -(-(-(-count // 8) * (stop - start)) // size)))
+        largest = row.view(-1, 8)[start:stop].abs().sum(1).topk(share).indices + start
+        kept[largest] = row.view(-1, 8)[largest]
+    block = next(bank.blocks())[span[0]]
+    floats = torch.stack([(block >> bit) & 1 for bit in range(8)], 1).flatten(0, 1).float()
+    candidates = short.shortlist(kept.flatten() @ floats)
+    assert len(candidates) == min(CANDIDATES, k)
+    answer = short.plain_nearest(
+        row,
+        short._wanted(bank, names, count)
+        if span[0].start == 0
+        else [(a - span[0].start, b - span[0].start, c) for a, b, c in short._wanted(bank, names, count)],
+        [block],
+        None,
+    )
+    assert exact[answer] >= exact[candidates].max() - 1e-3
+
+
+@given(st.integers(0, 2**31), st.integers(1, 3000))
+def test_candidates_are_the_best_of_the_best_of_groups(seed: int, k: int) -> None:
+    """The very best is always among them, and none that is −inf."""
+    scores = torch.randn(k, generator=torch.Generator().manual_seed(seed))
+    scores[:: 2 + seed % 3] = -torch.inf
+    candidates = short.shortlist(scores)
+    groups = candidates // group_size(k)
+    assert len(set(groups.tolist())) == len(candidates) <= CANDIDATES
+    assert torch.isfinite(scores[candidates]).all()
+    if scores.isfinite().any():
+        assert int(scores.argmax()) in candidates.tolist()
+    if available.NUMBA:
+        from supsup.kernels import numba_short
+
+        assert numba_short.shortlist(scores.numpy(), group_size(k), CANDIDATES).tolist() == candidates.tolist()
+
+
+def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that is no longer taken would be a slow search that gives the right answers: no other test would see it."""
+    monkeypatch.setattr(available, "NUMBA", True)
+    monkeypatch.setattr(available, "TRITON", True)
+    bank, gpu = Bank(SHAPES), Bank(SHAPES)
+    gpu.device = torch.device("cuda")
+    ways = [next(way for way in short.WAYS if way.takes(each)) for each in (gpu, bank)]
+    assert ways == list(short.WAYS[:2])
+    assert short.WAYS[0].nearest == short.triton_nearest
+    assert short.WAYS[0].flatten == by_kernel
+    monkeypatch.setattr(available, "NUMBA", False)
+    monkeypatch.setattr(available, "TRITON", False)
+    assert all(
+        next(way for way in short.WAYS if way.takes(each)).nearest == short.plain_nearest for each in (gpu, bank)
+    )
+
+
+def test_what_a_search_reads_is_counted_in_bytes() -> None:
+    """`supsup bench infer` sets it beside what the memory could deliver: weights of 80, 16 and 5 bytes, 10 masks."""
+    bank = filled([10], torch.Generator().manual_seed(0))
+    assert [search.bytes_read(bank, list(names)) for names in ("a", "b", "c", "abc")] == [800, 160, 50, 1010]
+    assert search.bytes_read(bank, ["a"], coordinates=7) == 10 * 1 + 10 * 80, "one of each, then candidates whole"
+    assert search.bytes_read(bank, ["a", "b"], coordinates=96) == 10 * (10 + 2) + 10 * 96
+    assert search.bytes_read(filled([20], torch.Generator()), ["a"], coordinates=7) == 20 * 1 + 16 * 80
+    assert search.bytes_read(bank, ["c"], coordinates=10**6) == 10 * 5 + 10 * 5
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 300), st.integers(1, 60))
+def test_compiled_steps(seed: int, size: int, tasks: int, count: int) -> None:
+    """The order of bytes; sums in whole numbers, up to the last column of the last row; exact sums of some columns."""
+    from supsup.kernels import numba_short
+
+    chance = np.random.default_rng(seed)
+    query = chance.standard_normal(8 * size).astype(np.float32) ** 3
+    block = chance.integers(0, 256, (size, tasks + int(chance.integers(0, 3))), dtype=np.uint8)[:, :tasks]
+    order, squares = numba_short.falling(query, 0, size)
+    sizes = np.abs(query.reshape(-1, 8)).sum(1)[order]
+    assert sorted(order.tolist()) == list(range(size))
+    assert (sizes[1:] <= 1.07 * sizes[:-1]).all()
+    assert np.allclose(squares, np.square(query.reshape(-1, 8)).sum(1)[order], rtol=1e-4)
+    chosen = order[:count]
+    bits = (block[chosen][:, None] >> np.arange(8)[:, None]) & 1
+    expected = np.einsum("bi,bit->t", query.reshape(-1, 8)[chosen], bits)
+    unit = sizes[0] / numba_short._UNITS
+    assert np.abs(unit * numba_short.scan(query, chosen, block) - expected).max() <= 0.51 * 8 * len(chosen) * unit
+    columns = chance.integers(0, tasks, 5)
+    assert np.allclose(numba_short.columns(query, chosen, block, columns), expected[columns], atol=1e-2)
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+def test_sums_in_whole_numbers_do_not_run_over() -> None:
+    """A thousand bytes as large as can be, all bits set: more than sums of 16 bits hold."""
+    from supsup.kernels import numba_short
+
+    query, block = np.ones(8000, np.float32), np.full((1000, 70), 255, np.uint8)
+    scores = numba_short.scan(query, np.arange(1000), block)
+    assert scores.tolist() == [1000 * 8 * round(numba_short._UNITS / 8)] * 70
+
+
+@pytest.mark.skipif(not available.TRITON, reason="triton is not installed")
+@pytest.mark.parametrize(("size", "count"), [(50, 7), (300, 33), (16, 16)])
+def test_the_kernel_that_chooses_bytes(size: int, count: int) -> None:
+    """The largest byte of each group, of all that leave the same remainder, after the bytes of another layer."""
+    from supsup.kernels import triton_short
+
+    query = torch.randn(8 * (5 + size), generator=torch.Generator().manual_seed(size))
+    sizes = query.view(-1, 8).abs().sum(1)[5:]
+    chosen = triton_short.choose(query, [(0, 5, 5), (5, 5 + size, count)])
+    assert chosen[:5].tolist() == list(range(5))
+    expected = [max(range(group, size, count), key=lambda byte: float(sizes[byte])) + 5 for group in range(count)]
+    assert chosen[5:].tolist() == expected

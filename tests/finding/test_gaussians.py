@@ -12,7 +12,10 @@ CPU = torch.device("cpu")
 
 def covariance(gaussians: Gaussians) -> torch.Tensor:
     features, (v,), rest = gaussians.means.shape[1], gaussians.directions.double(), float(gaussians.rest)
-    return rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances[0].double() - rest) @ v
+    found: torch.Tensor = (
+        rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances[0].double() - rest) @ v
+    )
+    return found
 
 
 def plain(means: torch.Tensor, spread: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,7 @@ def alphabets(folder: Path) -> list[Task]:
             alphabet, character, file = entry.split("/")
             picture = Image.open(io.BytesIO(archive.read(entry))).convert("L").resize((28, 28), Image.Resampling.BOX)
             pixels = 1 - torch.from_numpy(np.array(picture)).float() / 255
-            drawn.setdefault(alphabet, []).append((pixels.flatten(), character, int(file[5:7])))
+            drawn.setdefault(alphabet, []).append((pixels[None], character, int(file[5:7])))
     return [alphabet_task(name, drawings) for name, drawings in drawn.items()]
 
 
@@ -89,7 +89,7 @@ def nearest(tasks: list[Task], parts: list[tuple[Tensor, Tensor]]) -> dict[str, 
     learned = [task.train.tensors() for task in tasks]
     x, labels = (torch.cat(values) for values in zip(*learned))
     owner = torch.cat([torch.full((len(y),), number) for number, (_, y) in enumerate(learned)])
-    alike = [torch.cdist(some, x).argmin(1) for some, _ in parts]
+    alike = [torch.cdist(some.flatten(1), x.flatten(1)).argmin(1) for some, _ in parts]
     task_right = [owner[rows] == number for number, rows in enumerate(alike)]
     both = [right & (labels[rows] == y) for right, rows, (_, y) in zip(task_right, alike, parts)]
     return {"task right": percent(torch.cat(task_right)), "class right": percent(torch.cat(both))}
@@ -111,7 +111,7 @@ def by_way(model: SupSup, tasks: list[Task], parts: list[tuple[Tensor, Tensor]],
         hits = []
         for task, (x, _) in zip(tasks, parts, strict=True):
             order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: len(x) // count * count]
-            hits += [name == task.name for name in model.infer_batches(x[order].view(-1, count, x.shape[1]))]
+            hits += [name == task.name for name in model.infer_batches(x[order].unflatten(0, (-1, count)))]
         figures[f"task right from {count}"] = percent(torch.tensor(hits))
     return figures | row
 

@@ -23,7 +23,7 @@ from supsup.state import ModelState
 
 _TRIED = 8  # masks for one decision at most
 _DOUBT = 6.0  # how far behind the best by features a task may be to be tried
-_FEATURES = 1 / 16  # what log p(features | class) weighs beside log p(class | task): features are not independent
+_FEATURES = 3.5  # / √features: what log p(features | class) weighs beside log p(class | task); they are not independent
 _ENERGY = 0.3  # what a deviation of a mask's energy weighs
 _LOWEST, _HIGHEST = -6.0, 3.0  # deviations that count
 _ASKED, _ENOUGH = 50, 0.6  # images at least that were asked about, and the share of them found that is no warning
@@ -167,7 +167,8 @@ class ByTraces:
         How likely a class is by its features and by its mask, over all classes of the task; and the mask's energy, in
         deviations from what its task is used to.
         """
-        levels = _FEATURES * found.of_tasks
+        weight = _FEATURES / found.known.features**0.5
+        levels = weight * found.of_tasks
         best = levels.topk(min(_TRIED, levels.shape[1]), 1)
         open_ = best.values >= best.values[:, :1] - _DOUBT
         open_ &= open_.sum(1, keepdim=True) > 1
@@ -176,7 +177,7 @@ class ByTraces:
             index = candidates[column]
             rows = ((best.indices == column) & open_).any(1).nonzero().flatten()
             outputs, classes = self._shown(views, index, rows)
-            likely = _FEATURES * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
+            likely = weight * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
             energy = -objectives.CALIBRATED["energy"](outputs, classes).mean(1)
             standard = traces[column].spread["energy"].standard(energy).clamp(_LOWEST, _HIGHEST)
             scores[rows, column] = likely.logsumexp(-1).mean(1) + _ENERGY * standard

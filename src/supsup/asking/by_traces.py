@@ -100,9 +100,10 @@ class ByTraces:
         candidates: Sequence[int],
         traces: Sequence[Trace | None],
     ) -> Decision:
-        """Where a task has left no trace: every mask where they are few, else One-Shot."""
+        """Where a task has left no trace, or one of an earlier version: every mask of a few tasks, else One-Shot."""
         if how.method == "features":
-            raise _lacking(next(self.state.tasks.at(i).name for i, trace in zip(candidates, traces) if trace is None))
+            lacking = [index for index, trace in zip(candidates, traces) if trace is None]
+            raise _lacking(self.state.tasks.at((lacking or candidates)[0]).name)
         if how.method == "exhaustive":
             return self._every_mask(views, candidates, None, how.objective)
         way = Inference("exhaustive" if len(candidates) <= _FEW else "one-shot")

@@ -109,3 +109,11 @@ def test_a_pretrained_network_stays_as_it_is() -> None:
     for name, value in given.state_dict().items():
         assert torch.equal(net.module.state_dict()[name], value)
     assert torch.equal(net.statistics["1.running_mean"], given.state_dict()["1.running_mean"])
+
+
+def test_pieces_are_as_small_as_the_network_makes_images_large() -> None:
+    """A network for photographs enlarges small pictures first: thousands of them at once would not fit."""
+    pictures = torch.zeros(1000, 3, 32, 32)
+    photographs = FrozenNet(nets.mobilenet_v2(2, size=224), 0, CPU)
+    assert max(map(len, photographs.pieces(pictures))) * 3 * 224**2 <= 1 << 24
+    assert len(FrozenNet(nets.ResNet(2, (1,), (4,)), 0, CPU).pieces(pictures)) == 1

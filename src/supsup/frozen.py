@@ -21,13 +21,13 @@ from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.errors import SupSupError
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
-from supsup.nets.imagenet import has_published_weights
+from supsup.nets.imagenet import has_published_weights, numbers_seen
 from supsup.nets.known import known_throughout
 from supsup.nets.masked import RECURRENT, Masked, masked_weights
 from supsup.nets.resnet import plain_blocks
 from supsup.validation import flag, given, whole
 
-_PIXELS = 1 << 24  # in one forward pass
+_PIXELS = 1 << 24  # in one forward pass, as the network's first layer sees them
 RUNNING = ("running_mean", "running_var")
 # Which kernel computes attention is a setting of the whole process: who relies on it reads, who changes it writes.
 ATTENTION = ReadersWriter()
@@ -142,7 +142,7 @@ class FrozenNet:
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images in pieces for which memory surely has room in one pass."""
-        pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // x[0].numel()))
+        pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // numbers_seen(self.module, x[0])))
         return pieces
 
     @contextmanager

@@ -33,6 +33,8 @@ NAMES = [
     "transfer-speed",
     "imagenet-gg",
     "tiny-imagenet-gg",
+    "cifar100-unnamed",
+    "tiny-imagenet-unnamed",
     "mask-overhead",
 ]
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
+import supsup
 from supsup import SupSup, SupSupError, data, nets
 from supsup.nets.resnet import ResNet
 from supsup.paper.catalogue import Entry, Row
@@ -26,6 +27,10 @@ from supsup.paper.image_experiments import (
     ImagenetTraining,
     OverheadExperiment,
     OverheadTraining,
+    PretrainedTraining,
+    PretrainedUnnamedExperiment,
+    ScratchTraining,
+    ScratchUnnamedExperiment,
     SplitCifarExperiment,
     SplitCifarRivalExperiment,
     SplitImagenetExperiment,
@@ -280,6 +285,70 @@ def test_tiny_imagenet_says_what_folder_it_needs(environment: Environment) -> No
 def test_split_imagenet_says_what_folder_it_needs(environment: Environment) -> None:
     with pytest.raises(SupSupError, match="needs --data-dir with a folder that holds train/ and val/"):
         environment.imagenet(32)
+
+
+@pytest.fixture
+def coloured(monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """Pictures of six classes, each of a colour of its own, as CIFAR-100 and as Tiny-ImageNet."""
+    labels = torch.arange(96) % 6
+    shades = 40 * torch.tensor([[(c + 1) % 6, c, 5 - c] for c in range(6)])[labels].view(-1, 3, 1, 1)
+    noise = torch.randint(0, 40, (96, 3, 16, 16), generator=torch.Generator().manual_seed(0))
+    source = data.arrays((shades + noise).to(torch.uint8), labels, (shades + noise).to(torch.uint8), labels)
+    environment = Environment(torch.device("cpu"))
+    monkeypatch.setattr(Environment, "source", lambda environment, name: source)
+    monkeypatch.setattr(Environment, "tiny_imagenet", lambda environment: source)
+    return environment
+
+
+def test_tasks_that_nobody_names_are_found_from_scratch(tmp_path: Path, coloured: Environment) -> None:
+    training = ScratchTraining(
+        tasks=3, source="cifar100", classes_per_task=2, widths=(8,), epochs=None, steps=30, batch_size=32
+    )
+    (row,) = made(tmp_path, coloured, ScratchUnnamedExperiment(training), axis="images")
+    labels, tasks = row["figures"]["labels right %"], row["figures"]["task right %"]
+    assert list(tasks) == ["1", "4", "16"]
+    assert tasks["16"] == 100
+    assert tasks["1"] >= 90
+    assert labels["from one image"] <= min(labels["task given"], tasks["1"])
+    assert row["bytes"]["beside masks"] > 0
+    assert row["settings"]["defaults"]["recipe"]["self labels"] == "rotations"
+    assert row["settings"]["defaults"]["finding"]["tried"] == 8
+    assert list(row["per task"]) == supsup.load(tmp_path / "tiny" / "row0-seed0.supsup", device="cpu").tasks
+
+
+def test_a_label_of_the_wrong_task_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of noise are not told apart, and half of all labels are right by chance."""
+    noise = torch.randint(0, 256, (200, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    labels = torch.arange(100) % 10
+    source = data.arrays(noise[:100], labels, noise[100:], labels)
+    monkeypatch.setattr(Environment, "source", lambda environment, name: source)
+    training = ScratchTraining(
+        tasks=5, source="cifar100", classes_per_task=2, widths=(4,), epochs=None, steps=2, batch_size=4
+    )
+    (row,) = made(tmp_path, Environment(torch.device("cpu")), ScratchUnnamedExperiment(training), axis="images")
+    assert row["figures"]["labels right %"]["from one image"] < row["figures"]["task right %"]["1"] < 40
+
+
+def test_tasks_that_nobody_names_are_found_by_a_pretrained_network(
+    tmp_path: Path, coloured: Environment, monkeypatch: pytest.MonkeyPatch, pretrained_net: nets.ImageNetwork
+) -> None:
+    """Images reach it as its weights expect them."""
+    asked: list[tuple[Any, ...]] = []
+
+    def small(outputs: int, *, pretrained: bool, size: int) -> nets.ImageNetwork:
+        asked.append((outputs, pretrained, size))
+        return nets.mobilenet_v2(outputs, pretrained=pretrained, size=size)
+
+    monkeypatch.setattr(nets, "efficientnet_lite0", small)
+    training = PretrainedTraining(
+        tasks=3, source="tiny-imagenet", classes_per_task=2, epochs=None, steps=2, batch_size=16, size=32
+    )
+    (row,) = made(tmp_path, coloured, PretrainedUnnamedExperiment(training), axis="images")
+    assert asked == [(2, True, 32)]
+    assert row["figures"]["task right %"]["16"] == 100
+    model = supsup.load(tmp_path / "tiny" / "row0-seed0.supsup", device="cpu")
+    assert model.net.pretrained
+    assert model.facts(model.tasks[0]).inputs is None
 
 
 def test_mask_overhead(tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:

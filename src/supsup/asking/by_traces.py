@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -21,13 +22,31 @@ from supsup.inference import Decision, Inference, View, decide
 from supsup.objectives import Standing
 from supsup.state import ModelState
 
-_TRIED = 8  # masks for one decision at most
-_DOUBT = 6.0  # how far behind the best by features a task may be to be tried
-_FEATURES = 3.5  # / √features: what log p(features | class) weighs beside log p(class | task); they are not independent
-_ENERGY = 0.3  # what a deviation of a mask's energy weighs
-_LOWEST, _HIGHEST = -6.0, 3.0  # deviations that count
 _ASKED, _ENOUGH = 50, 0.6  # images at least that were asked about, and the share of them found that is no warning
 _FEW = 32  # tasks without traces of which each mask is tried
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How features and masks decide together.
+
+    tried            masks for one decision at most
+    doubt            how far behind the best by features a task may be to be tried
+    features         / √features: what log p(features | class) weighs beside log p(class | task); features are not
+                     independent
+    energy           what a deviation of a mask's energy weighs
+    lowest, highest  deviations that count
+    """
+
+    tried: int = 8
+    doubt: float = 6.0
+    features: float = 3.5
+    energy: float = 0.3
+    lowest: float = -6.0
+    highest: float = 3.0
+
+
+_HOW = Judging()
 
 
 class ByTraces:
@@ -168,20 +187,20 @@ class ByTraces:
         How likely a class is by its features and by its mask, over all classes of the task; and the mask's energy, in
         deviations from what its task is used to.
         """
-        weight = _FEATURES / found.known.features**0.5
+        weight = _HOW.features / found.known.features**0.5
         levels = weight * found.of_tasks
-        best = levels.topk(min(_TRIED, levels.shape[1]), 1)
-        open_ = best.values >= best.values[:, :1] - _DOUBT
+        best = levels.topk(min(_HOW.tried, levels.shape[1]), 1)
+        open_ = best.values >= best.values[:, :1] - _HOW.doubt
         open_ &= open_.sum(1, keepdim=True) > 1
-        scores = levels + _ENERGY * _LOWEST
+        scores = levels + _HOW.energy * _HOW.lowest
         for column in best.indices[open_].unique().tolist():
             index = candidates[column]
             rows = ((best.indices == column) & open_).any(1).nonzero().flatten()
             outputs, classes = self._shown(views, index, rows)
             likely = weight * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
             energy = -objectives.CALIBRATED["energy"](outputs, classes).mean(1)
-            standard = traces[column].spread["energy"].standard(energy).clamp(_LOWEST, _HIGHEST)
-            scores[rows, column] = likely.logsumexp(-1).mean(1) + _ENERGY * standard
+            standard = traces[column].spread["energy"].standard(energy).clamp(_HOW.lowest, _HOW.highest)
+            scores[rows, column] = likely.logsumexp(-1).mean(1) + _HOW.energy * standard
         return _highest(scores, candidates, "features and masks")
 
     def _shown(self, views: Sequence[View], index: int, rows: Tensor | slice = slice(None)) -> tuple[Tensor, int]:

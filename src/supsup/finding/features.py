@@ -6,6 +6,7 @@ the frozen network without any mask does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,9 +17,25 @@ from supsup.errors import SupSupError
 from supsup.finding.filters import PLACES, is_picture, seen_by_filters
 from supsup.frozen import FrozenNet
 
-_MOST, _MOST_TRAINED = 512, 2048  # numbers of one layer; where it has more, neighbours are averaged
-_FEWEST_FILTERS, _MOST_FILTERS = 48, 400
-_FEWEST_DIRECTIONS, _MOST_DIRECTIONS = 32, 128
+
+@dataclass(frozen=True)
+class Limits:
+    """How many features there are, and of how many images and directions what a task keeps of them is made.
+
+    layer, trained_layer  numbers of one layer; where it has more, neighbours are averaged
+    filters, directions   fewest and most: more for a larger network
+    images                fewest and most that are looked at, where there are as many: more for more directions
+    """
+
+    layer: int = 512
+    trained_layer: int = 2048
+    filters: tuple[int, int] = (48, 400)
+    directions: tuple[int, int] = (32, 128)
+    images: tuple[int, int] = (2000, 5000)
+
+
+LIMITS = Limits()
+_IMAGES = 40  # for each direction
 
 
 @torch.no_grad()
@@ -30,14 +47,24 @@ def features(net: FrozenNet, x: Tensor) -> Tensor:
     more of an input the deeper they are.
     """
     if not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
-        filters = max(_FEWEST_FILTERS, min(_MOST_FILTERS, _mask_bytes(net) // (80 * PLACES) // 8 * 8))
+        filters = _within(LIMITS.filters, _mask_bytes(net) // (80 * PLACES) // 8 * 8)
         return torch.cat([_finite(seen_by_filters(piece, filters)) for piece in net.pieces(x)])
     return torch.cat([_of_piece(net, piece) for piece in net.pieces(x)])
 
 
 def directions_for(net: FrozenNet, numbers: int) -> int:
     """In how many directions a task remembers how its images vary: about as many bytes as a mask has."""
-    return max(_FEWEST_DIRECTIONS, min(_MOST_DIRECTIONS, _mask_bytes(net) // numbers))
+    return _within(LIMITS.directions, _mask_bytes(net) // numbers)
+
+
+def images_for(directions: int) -> int:
+    """How many images are looked at to find so many directions."""
+    return _within(LIMITS.images, _IMAGES * directions)
+
+
+def _within(limits: tuple[int, int], wanted: int) -> int:
+    fewest, most = limits
+    return max(fewest, min(most, wanted))
 
 
 def _mask_bytes(net: FrozenNet) -> int:
@@ -49,7 +76,7 @@ def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
     unclear = any(len(x) in value.shape[1:] for value in seen.values())  # images may lie along another dimension
     if unclear:
         seen, out = _seen(net, torch.cat([x, x[-1:]]))
-    most = _MOST_TRAINED if net.pretrained else _MOST
+    most = LIMITS.trained_layer if net.pretrained else LIMITS.layer
     layers = [seen[name] for name in ("first", "last") if name in seen] or [out]
     numbers = torch.cat([_few(layer[: len(x)], most) for layer in layers], 1)
     return _finite(numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers)

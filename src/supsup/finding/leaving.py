@@ -12,14 +12,14 @@ from supsup.bank import Bank
 from supsup.data import Part
 from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
-from supsup.finding.features import directions_for, features
+from supsup.finding.features import directions_for, features, images_for
 from supsup.finding.gaussians import Gallery, Gaussians
 from supsup.finding.trace import SCORES, SHARES, Trace
 from supsup.frozen import FrozenNet
 from supsup.objectives import CALIBRATED
 from supsup.switching import SwitchedNet
 
-_LEARNED, _JUDGING, _STREAMED = 2000, 256, 500  # images: for Gaussians; for scores; where each has to be read from disk
+_JUDGING, _STREAMED = 256, 500  # images: for scores; at most where each has to be read from disk
 _RIVALS = 32  # tasks that a new one is compared with, the latest
 _AT_ONCE = 500
 
@@ -55,9 +55,10 @@ class Leaving:
     def _made(
         self, index: int, learned: Part, judge: Part | None, classes: int, rivals: Sequence[Trace], turned: bool
     ) -> Trace:
-        positions = _evenly(learned, _LEARNED)
+        one, _ = self._run(learned, torch.zeros(1, dtype=torch.int64), self._features)
+        directions = directions_for(self.net, one.shape[1])
+        positions = _evenly(learned, images_for(directions))
         seen, labels = self._run(learned, positions, self._features)
-        directions = directions_for(self.net, seen.shape[1])
         gaussians = judging = Gaussians.of(seen, labels, classes, directions)
         if judge is None:
             judge, judging = learned, Gaussians.of(seen[::2], labels[::2], classes, directions)

@@ -76,6 +76,11 @@ def has_published_weights(module: nn.Module) -> bool:
     return isinstance(module, ImageNetwork) and module.pixels is not None
 
 
+def numbers_seen(module: nn.Module, image: Tensor) -> int:
+    """How many numbers the first layer of a network gets of an image."""
+    return max(image.numel(), 3 * module.size**2) if isinstance(module, ImageNetwork) else image.numel()
+
+
 @architecture
 def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
     """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are brought to size × size."""

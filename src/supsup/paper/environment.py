@@ -68,7 +68,7 @@ class Environment:
             folder = None if self.data_dir is None else self.data_dir / name
             if folder is None or not (folder / "train").is_dir():
                 raise SupSupError(
-                    "tiny-imagenet-gg needs --data-dir with a folder that holds tiny-imagenet/train/ and "
+                    "Tiny-ImageNet needs --data-dir with a folder that holds tiny-imagenet/train/ and "
                     "tiny-imagenet/val/ (unzip the archive there), and in each a folder of images for every class"
                 )
             self._sources[name] = data.image_folder(folder, normalisation="imagenet", stream=False)

@@ -1,4 +1,7 @@
-"""SplitCIFAR100 and SplitImageNet as data, the latter also on a part of ImageNet; the cost of transfer and masks."""
+"""SplitCIFAR100 and SplitImageNet as data, the latter also on a part of ImageNet; the cost of transfer and masks.
+
+And, beyond the paper, both data sets with tasks that nobody names.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,10 @@ from supsup.paper.image_experiments import (
     ImagenetTraining,
     OverheadExperiment,
     OverheadTraining,
+    PretrainedTraining,
+    PretrainedUnnamedExperiment,
+    ScratchTraining,
+    ScratchUnnamedExperiment,
     SplitCifarExperiment,
     SplitCifarRivalExperiment,
     SplitImagenetExperiment,
@@ -108,6 +115,20 @@ def _tiny_imagenet(stem: Literal["3×3"] | None) -> tuple[Row, ...]:
     return (*masks, upper, lower)
 
 
+def _unnamed(
+    source: Literal["cifar100", "tiny-imagenet"], tasks: int, classes: int, widths: tuple[int, ...]
+) -> tuple[Row, Row]:
+    """Masks over random weights, and over those of a network trained on ImageNet."""
+    scratch = ScratchTraining(tasks=tasks, source=source, classes_per_task=classes, widths=widths)
+    pretrained = PretrainedTraining(tasks=tasks, source=source, classes_per_task=classes)
+    return (
+        Row("scratch", "from scratch, rotations as classes", ScratchUnnamedExperiment(scratch), beyond=True),
+        Row(
+            "pretrained", "EfficientNet-Lite0 of ImageNet, 224 px", PretrainedUnnamedExperiment(pretrained), beyond=True
+        ),
+    )
+
+
 def _overhead(precision: Literal["float32", "bfloat16"], label: str, published: float | None) -> Row:
     experiment = OverheadExperiment(OverheadTraining(precision=precision))
     if published is None:
@@ -169,6 +190,26 @@ ENTRIES = (
         "all weights with the same optimiser, rate and length, task after task: Upper keeps the network as it is after "
         "each task, Lower the last trunk and a head for each task. With the 3×3 stem nothing makes images smaller "
         "before the first block, so a step is 16 times the work.",
+    ),
+    Entry(
+        "cifar100-unnamed",
+        "SplitCIFAR100, 20 tasks of 5 classes, the task given and not",
+        "not in the paper, whose inference is at chance here",
+        _unnamed("cifar100", 20, 5, (40, 80, 160, 320)),
+        "images asked about together",
+        figure="bars",
+        note="Labels from one image are right where the task was found and the class too. Published elsewhere: 59.3 "
+        "from scratch without stored images (Sup+CSI), 75.5 with a ResNet-50 of ImageNet and 10 tasks (RanPAC).",
+    ),
+    Entry(
+        "tiny-imagenet-unnamed",
+        "Tiny-ImageNet, 10 tasks of 10 classes at 64 px, the task given and not",
+        "not in the paper",
+        _unnamed("tiny-imagenet", 10, 10, (20, 40, 80, 160)),
+        "images asked about together",
+        figure="bars",
+        note="Needs --data-dir with tiny-imagenet/train/ and tiny-imagenet/val/, a folder for each class. The classes "
+        "are among those that the pretrained network was trained on, though not these test images.",
     ),
     Entry(
         "mask-overhead",

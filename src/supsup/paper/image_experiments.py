@@ -1,4 +1,7 @@
-"""The kinds of experiment on natural images: SplitCIFAR100, SplitImageNet, and the cost of a mask in ResNet-50."""
+"""The kinds of experiment on natural images.
+
+SplitCIFAR100 and SplitImageNet, tasks that nobody names, and the cost of a mask in ResNet-50.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,39 @@ class ImagenetTraining(ImageTraining):
 
     def quick(self, steps: int = 2, batch_size: int = 8) -> Self:
         return replace(super().quick(steps, batch_size), size=min(self.size, 64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnnamedTraining(ImageTraining):
+    """Tasks that nobody will name when images are asked about."""
+
+    source: Literal["cifar100", "tiny-imagenet"]
+    classes_per_task: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchTraining(UnnamedTraining):
+    """Masks over random weights: a ResNet-18 of these widths, and s of the budget."""
+
+    epochs: int | None = 50
+    widths: tuple[int, ...]
+    budget: float = 24
+
+    def quick(self, steps: int = 4, batch_size: int = 32) -> Self:
+        return replace(super().quick(steps, batch_size), widths=tuple(width // 4 for width in self.widths))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedTraining(UnnamedTraining):
+    """Masks over weights that were trained on ImageNet; images are brought to size × size."""
+
+    epochs: int | None = 8
+    batch_size: int = 125
+    net: Literal["efficientnet-lite0"] = "efficientnet-lite0"
+    size: int = 224
+
+    def quick(self, steps: int = 2, batch_size: int = 16) -> Self:
+        return replace(super().quick(steps, batch_size), size=64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +185,30 @@ class ImagenetBoundsExperiment:
     kind: ClassVar[str] = "split-imagenet-bounds"
     training: ImagenetTraining
     own: CifarRivalGrading
+
+    def quick(self) -> Self:
+        return replace(self, training=self.training.quick())
+
+
+@dataclass(frozen=True)
+class ScratchUnnamedExperiment:
+    """Natural images of tasks that nobody names, found by a network that was never trained."""
+
+    kind: ClassVar[str] = "unnamed-scratch"
+    training: ScratchTraining
+    own: NoSettings = field(default_factory=NoSettings)
+
+    def quick(self) -> Self:
+        return replace(self, training=self.training.quick())
+
+
+@dataclass(frozen=True)
+class PretrainedUnnamedExperiment:
+    """The same over a network that was trained on ImageNet."""
+
+    kind: ClassVar[str] = "unnamed-pretrained"
+    training: PretrainedTraining
+    own: NoSettings = field(default_factory=NoSettings)
 
     def quick(self) -> Self:
         return replace(self, training=self.training.quick())

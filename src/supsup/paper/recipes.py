@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from supsup.baselines.initial import Filling
 from supsup.training import MNIST as MNIST
-from supsup.training import SPLIT_IMAGENET, Recipe
+from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Recipe
 
 BATCHE = Recipe("adam", 1e-2, weight_decay=1e-4)
 BATCHE_FILLING: Filling = "kaiming_normal"
@@ -18,3 +18,6 @@ CIFAR_RANDOM = replace(CIFAR_RIVALS, learning_rate=0.1)  # vectors beside a rand
 CIFAR_FILLING: Filling = "kaiming_uniform"
 
 IMAGENET_BOUNDS = replace(SPLIT_IMAGENET, selection="threshold", budget=None)  # of weights: nothing is selected
+
+UNNAMED_SCRATCH = replace(SPLIT_CIFAR100, self_labels="rotations")
+UNNAMED_PRETRAINED = Recipe("adam", 3e-4, schedule="cosine", score_bound=0.005)

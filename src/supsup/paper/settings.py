@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from supsup.allocation import Allocation
+from supsup.asking.by_traces import Judging
+from supsup.finding.features import LIMITS
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
 from supsup.paper import image_experiments as images
@@ -61,6 +63,11 @@ def _trained(recipe: Recipe, precision: Json, **more: Json) -> Defaults:
     return {"recipe": fixed | {"second decay": recipe.squares_decay}, "precision": precision, **more}
 
 
+def _found() -> Defaults:
+    """How tasks are found that nobody names."""
+    return {"features": as_json(LIMITS), "finding": as_json(Judging())}
+
+
 def _hopfield() -> Defaults:
     return {"recipe": as_json(UnitRecipe()), "recovery": as_json(Recovery()), "precision": EXACT}
 
@@ -93,4 +100,6 @@ _DEFAULTS: dict[str, Callable[[], Defaults]] = {
     images.ImagenetBoundsExperiment.kind: lambda: _trained(
         recipes.IMAGENET_BOUNDS, MASKS, filling=recipes.CIFAR_FILLING
     ),
+    images.ScratchUnnamedExperiment.kind: lambda: _trained(recipes.UNNAMED_SCRATCH, MASKS, **_found()),
+    images.PretrainedUnnamedExperiment.kind: lambda: _trained(recipes.UNNAMED_PRETRAINED, MASKS, **_found()),
 }

@@ -10,6 +10,7 @@ from supsup.paper.runs.masks import supsup, unannounced
 from supsup.paper.runs.overhead import mask_overhead
 from supsup.paper.runs.rivals import batche, bounds, consolidation, psp
 from supsup.paper.runs.transfer import transfer_speed
+from supsup.paper.runs.unnamed import unnamed_pretrained, unnamed_scratch
 from supsup.paper.trials import Run, run_of
 
 RUNS: dict[str, Run] = {
@@ -29,5 +30,7 @@ RUNS: dict[str, Run] = {
     images.TransferSpeedExperiment.kind: run_of(images.TransferSpeedExperiment, transfer_speed),
     images.SplitImagenetExperiment.kind: run_of(images.SplitImagenetExperiment, split_imagenet),
     images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds),
+    images.ScratchUnnamedExperiment.kind: run_of(images.ScratchUnnamedExperiment, unnamed_scratch),
+    images.PretrainedUnnamedExperiment.kind: run_of(images.PretrainedUnnamedExperiment, unnamed_pretrained),
     images.OverheadExperiment.kind: run_of(images.OverheadExperiment, mask_overhead),
 }

@@ -1,0 +1,123 @@
+"""Natural images of tasks that nobody names: what is right with the task given, and found from 1, 4 and 16 images.
+
+Beyond the paper, which is at chance there. No test image or label decides anything, and no image is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from supsup import data, nets, progress
+from supsup.data import Source, Stream
+from supsup.evaluate import evaluate
+from supsup.file import codec
+from supsup.file.modelfile import ModelFile
+from supsup.inference import Inference
+from supsup.learner import SupSup
+from supsup.paper import recipes
+from supsup.paper.environment import Environment
+from supsup.paper.experiments import Experiment
+from supsup.paper.image_experiments import (
+    PretrainedUnnamedExperiment,
+    ScratchTraining,
+    ScratchUnnamedExperiment,
+    UnnamedTraining,
+)
+from supsup.paper.records import Finished, Wanted
+from supsup.paper.runs.cifar import recipe_of
+from supsup.paper.runs.graded import per_task
+from supsup.paper.trials import Trial, Work
+
+TOGETHER = (4, 16)  # images of one task that are asked about together
+_ORDER = 0  # the seed of the order in which test images are put together
+
+
+def unnamed_scratch(trial: Trial[ScratchUnnamedExperiment], environment: Environment) -> Work:
+    """A ResNet-18 of random weights; its masks learn every image in four rotations."""
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = _stream(_source(training, environment), training, seed)
+    basic = replace(recipes.UNNAMED_SCRATCH, budget=training.budget)
+    recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
+    model = SupSup(_residual(training), seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
+    for wanted in trial.wanted:
+        yield _finished(wanted, seed, model, stream, environment)
+
+
+def unnamed_pretrained(trial: Trial[PretrainedUnnamedExperiment], environment: Environment) -> Work:
+    """EfficientNet-Lite0 with its published weights, all kept at first, and a head for each task."""
+    training, seed = trial.experiment.training, trial.seeds[0]
+    net = nets.efficientnet_lite0(training.classes_per_task, pretrained=True, size=training.size)
+    stream = _stream(_as_trained(_source(training, environment), net), training, seed)
+    recipe = recipe_of(recipes.UNNAMED_PRETRAINED, training.batch_size, training.epochs, training.steps)
+    model = SupSup(net, seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
+    for wanted in trial.wanted:
+        yield _finished(wanted, seed, model, stream, environment)
+
+
+def _finished(
+    wanted: Wanted[Experiment], seed: int, model: SupSup, stream: Stream, environment: Environment
+) -> Finished:
+    begin = environment.clock()
+    model.learn_many(stream)
+    seconds = {"learning": environment.clock() - begin}
+    begin = environment.clock()
+    stages = [len(stream)]
+    given = evaluate(model, stream, "GG", stages=stages, show_progress=False)
+    alone = evaluate(model, stream, "GNu", protocol="strict", stages=stages, show_progress=False)
+    figures = {
+        "labels right %": {"task given": 100 * given.average_accuracy, "from one image": 100 * alone.average_accuracy},
+        "task right %": {"1": 100 * alone.task_accuracy}
+        | {str(count): 100 * _found_from(count, model, stream) for count in TOGETHER},
+    }
+    seconds["grading"] = environment.clock() - begin
+    file = wanted.path(seed).with_suffix(".supsup")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    model.save(file)
+    return Finished(wanted, seed, figures, per_task(given), _bytes_kept(file), seconds)
+
+
+def _found_from(count: int, model: SupSup, stream: Stream) -> float:
+    """How often the task of so many test images of one task, or of all that it has, is found."""
+    hits: list[bool] = []
+    with progress.bar(f"finding tasks from {count} images", len(stream)) as advance:
+        for task in stream:
+            x, _ = task.test.tensors(model.device)
+            some = min(count, len(x))
+            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(_ORDER))[: len(x) // some * some]
+            together: Tensor = x[order.to(x.device)].unflatten(0, (-1, some))
+            hits += [name == task.name for name in model.infer_batches(together)]
+            advance(1)
+    return sum(hits) / max(1, len(hits))
+
+
+def _bytes_kept(file: Path) -> dict[str, int]:
+    """Of all tasks: coded masks, and all else that the file has of them: heads, running statistics, what finds them."""
+    with ModelFile(file) as model:
+        rows = list(model.records())
+    found = {"beside masks": sum(len(row.extras) for row in rows)}
+    return {"masks": sum(len(row.mask) for row in rows)} | found if codec.available() else found
+
+
+def _source(training: UnnamedTraining, environment: Environment) -> Source:
+    return environment.source("cifar100") if training.source == "cifar100" else environment.tiny_imagenet()
+
+
+def _stream(source: Source, training: UnnamedTraining, seed: int) -> Stream:
+    classes = training.classes_per_task
+    return data.split(source, classes, seed=seed, tasks=min(source.classes // classes, training.tasks))
+
+
+def _as_trained(source: Source, net: nets.ImageNetwork) -> Source:
+    """Images normalised as the published weights expect them."""
+    assert net.pixels is not None
+    mean, deviation = (torch.tensor(numbers) for numbers in net.pixels)
+    return replace(source, gain=1 / (255 * deviation), offset=-mean / deviation)
+
+
+def _residual(training: ScratchTraining) -> nets.ResNet:
+    """Four outputs for each class, one for each rotation."""
+    return nets.ResNet(4 * training.classes_per_task, (2,) * len(training.widths), training.widths)

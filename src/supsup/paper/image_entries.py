@@ -124,7 +124,7 @@ def _unnamed(
     return (
         Row("scratch", "from scratch, rotations as classes", ScratchUnnamedExperiment(scratch), beyond=True),
         Row(
-            "pretrained", "EfficientNet-Lite0 of ImageNet, 224 px", PretrainedUnnamedExperiment(pretrained), beyond=True
+            "pretrained", "EfficientNet-Lite0 of ImageNet, 192 px", PretrainedUnnamedExperiment(pretrained), beyond=True
         ),
     )
 
@@ -195,7 +195,7 @@ ENTRIES = (
         "cifar100-unnamed",
         "SplitCIFAR100, 20 tasks of 5 classes, the task given and not",
         "not in the paper, whose inference is at chance here",
-        _unnamed("cifar100", 20, 5, (40, 80, 160, 320)),
+        _unnamed("cifar100", 20, 5, (48, 96, 192, 384)),
         "images asked about together",
         figure="bars",
         note="Labels from one image are right where the task was found and the class too. Published elsewhere: 59.3 "

@@ -96,10 +96,10 @@ class ScratchTraining(UnnamedTraining):
 class PretrainedTraining(UnnamedTraining):
     """Masks over weights that were trained on ImageNet; images are brought to size × size."""
 
-    epochs: int | None = 8
+    epochs: int | None = 12
     batch_size: int = 125
     net: Literal["efficientnet-lite0"] = "efficientnet-lite0"
-    size: int = 224
+    size: int = 192
 
     def quick(self, steps: int = 2, batch_size: int = 16) -> Self:
         return replace(super().quick(steps, batch_size), size=64)

@@ -117,3 +117,25 @@ def test_pieces_are_as_small_as_the_network_makes_images_large() -> None:
     photographs = FrozenNet(nets.mobilenet_v2(2, size=224), 0, CPU)
     assert max(map(len, photographs.pieces(pictures))) * 3 * 224**2 <= 1 << 24
     assert len(FrozenNet(nets.ResNet(2, (1,), (4,)), 0, CPU).pieces(pictures)) == 1
+
+
+def test_recurrent_layers_do_not_keep_the_weights_they_ran_with() -> None:
+    """They would keep the whole graph of a training step alive, and answer by its weights when run as they are."""
+
+    class Sequences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.GRU(4, 5, batch_first=True), nn.Linear(5, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.layer(x)[0][:, -1])
+            return out
+
+    net = FrozenNet(Sequences(), 0, CPU)
+    scores = {name: torch.ones_like(weight, requires_grad=True) for name, weight in net.weights.items()}
+    with net.borrowed() as module:
+        net.run(torch.randn(3, 6, 4), {name: weight * scores[name] for name, weight in net.weights.items()}, module)
+        layer = module.get_submodule("layer")
+        assert isinstance(layer, nn.GRU)
+        assert all(weight.grad_fn is None for weight in layer._flat_weights)
+        assert layer._flat_weights[0] is layer.weight_ih_l0

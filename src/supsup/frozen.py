@@ -11,7 +11,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
@@ -23,7 +22,7 @@ from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.imagenet import has_published_weights, numbers_seen
 from supsup.nets.known import known_throughout
-from supsup.nets.masked import RECURRENT, Masked, masked_weights
+from supsup.nets.masked import RECURRENT, Masked, masked_weights, run_with
 from supsup.nets.resnet import plain_blocks
 from supsup.validation import flag, given, whole
 
@@ -113,12 +112,12 @@ class FrozenNet:
         """While it lasts, nobody changes how attention is computed, and recurrent layers are not cuDNN's."""
         if self.is_known:
             return _NOTHING
-        return _plain_recurrence() if self._recurs else ATTENTION.reading()
+        # cuDNN moves the weights of recurrent layers, and has no gradient of their answers
+        return _plain_recurrence() if self._recurs and self.device.type == "cuda" else ATTENTION.reading()
 
     @cached_property
     def _recurs(self) -> bool:
-        """Whether cuDNN would compute recurrent layers: it moves their weights, and has no gradient of answers."""
-        return self.device.type == "cuda" and any(isinstance(part, RECURRENT) for part in self.module.modules())
+        return any(isinstance(part, RECURRENT) for part in self.module.modules())
 
     def run(self, x: Tensor, weights: Mapping[str, Tensor], module: nn.Module | None = None) -> Tensor:
         """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given.
@@ -129,7 +128,7 @@ class FrozenNet:
             with self.borrowed() as idle:
                 return self.run(x, weights, idle)
         with self.attending():
-            out = functional_call(module, dict(weights), (x,))
+            out = run_with(module, dict(weights), x)
         if not isinstance(out, Tensor):
             raise SupSupError(
                 f"the network must return one tensor, a vector of outputs per image; got {type(out).__name__}"

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from supsup import checks, progress
 from supsup.baselines import initial
@@ -29,6 +28,7 @@ from supsup.errors import SupSupError
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.known import known_throughout
+from supsup.nets.masked import run_with
 from supsup.protocol import Outputs, Prediction, check_outputs
 from supsup.tasks import Facts, LearnedTask, check_among, now, unknown_task
 from supsup.training import Recipe
@@ -180,7 +180,7 @@ class Rival(ABC):
         if module is None:
             with self.copies.borrowed() as idle:
                 return self.run_with(weights, x, idle)
-        out: Tensor = functional_call(module, weights, (x,))
+        out: Tensor = run_with(module, weights, x)
         return out
 
     def run_side_by_side(self, state: State, x: Tensor) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from supsup.errors import SupSupError
 
@@ -47,6 +48,19 @@ def masked_weights(module: nn.Module) -> dict[str, Masked]:
         )
     _check_own(list(found), owners)
     return found
+
+
+def run_with(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Any:
+    """What a module returns with these weights in place of its own.
+
+    Recurrent layers would keep the weights they were given last, and with them all that these were computed from.
+    """
+    try:
+        return functional_call(module, dict(weights), (x,))
+    finally:
+        for layer in module.modules():
+            if isinstance(layer, nn.RNNBase):
+                layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]
 
 
 def _of_layer(layer: nn.Module, path: str) -> Iterator[Masked]:

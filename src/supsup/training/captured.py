@@ -130,11 +130,8 @@ class Lane:
             outputs = self.trainee.run(self.state, x, watched or module)
         loss = cross_entropy(outputs.float(), y)
         penalty = self.trainee.penalty(self.state)
-        trained = [self.state[name] for name in self._trained]
-        # not by `backward`: what it hangs on to belongs to the stream of the rehearsal, and it would warn of that
-        slopes = torch.autograd.grad(loss if penalty is None else loss + penalty, trained, allow_unused=True)
-        for value, slope in zip(trained, slopes):
-            value.grad = slope
+        self.pace.optimiser.zero_grad()
+        (loss if penalty is None else loss + penalty).backward()
         self.trainee.before_update(self.state)
         self.pace.step()
         self.trainee.after_update(self.state)

@@ -137,5 +137,5 @@ def test_recurrent_layers_do_not_keep_the_weights_they_ran_with() -> None:
         net.run(torch.randn(3, 6, 4), {name: weight * scores[name] for name, weight in net.weights.items()}, module)
         layer = module.get_submodule("layer")
         assert isinstance(layer, nn.GRU)
-        assert all(weight.grad_fn is None for weight in layer._flat_weights)
+        assert all(weight is not None and weight.grad_fn is None for weight in layer._flat_weights)
         assert layer._flat_weights[0] is layer.weight_ih_l0

@@ -24,7 +24,7 @@ class Limits:
 
     layer, trained_layer  numbers of one layer; where it has more, neighbours are averaged
     filters, directions   fewest and most: more for a larger network
-    images                fewest and most that are looked at, where there are as many: more for more directions
+    images                fewest and most that are looked at, where there are as many: more for a larger network
     """
 
     layer: int = 512
@@ -35,7 +35,7 @@ class Limits:
 
 
 LIMITS = Limits()
-_IMAGES = 40  # for each direction
+_BYTES = 20  # of a mask, for each image
 
 
 @torch.no_grad()
@@ -57,9 +57,9 @@ def directions_for(net: FrozenNet, numbers: int) -> int:
     return _within(LIMITS.directions, _mask_bytes(net) // numbers)
 
 
-def images_for(directions: int) -> int:
-    """How many images are looked at to find so many directions."""
-    return _within(LIMITS.images, _IMAGES * directions)
+def images_for(net: FrozenNet) -> int:
+    """How many images a task looks at for that: more where training takes so long that they do not matter."""
+    return _within(LIMITS.images, _mask_bytes(net) // _BYTES)
 
 
 def _within(limits: tuple[int, int], wanted: int) -> int:

@@ -55,10 +55,9 @@ class Leaving:
     def _made(
         self, index: int, learned: Part, judge: Part | None, classes: int, rivals: Sequence[Trace], turned: bool
     ) -> Trace:
-        one, _ = self._run(learned, torch.zeros(1, dtype=torch.int64), self._features)
-        directions = directions_for(self.net, one.shape[1])
-        positions = _evenly(learned, images_for(directions))
+        positions = _evenly(learned, images_for(self.net))
         seen, labels = self._run(learned, positions, self._features)
+        directions = directions_for(self.net, seen.shape[1])
         gaussians = judging = Gaussians.of(seen, labels, classes, directions)
         if judge is None:
             judge, judging = learned, Gaussians.of(seen[::2], labels[::2], classes, directions)

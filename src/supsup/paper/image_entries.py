@@ -196,7 +196,7 @@ ENTRIES = (
         "SplitCIFAR100, 20 tasks of 5 classes, the task given and not",
         "not in the paper, whose inference is at chance here",
         _unnamed("cifar100", 20, 5, (48, 96, 192, 384)),
-        "images asked about together",
+        "asked",
         figure="bars",
         note="Labels from one image are right where the task was found and the class too. Published elsewhere: 59.3 "
         "from scratch without stored images (Sup+CSI), 75.5 with a ResNet-50 of ImageNet and 10 tasks (RanPAC).",
@@ -206,7 +206,7 @@ ENTRIES = (
         "Tiny-ImageNet, 10 tasks of 10 classes at 64 px, the task given and not",
         "not in the paper",
         _unnamed("tiny-imagenet", 10, 10, (20, 40, 80, 160)),
-        "images asked about together",
+        "asked",
         figure="bars",
         note="Needs --data-dir with tiny-imagenet/train/ and tiny-imagenet/val/, a folder for each class. The classes "
         "are among those that the pretrained network was trained on, though not these test images.",

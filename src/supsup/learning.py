@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
@@ -96,8 +96,16 @@ class Learning:
         first = None if recipe.transfer == "none" else self.first_scores(task.name, recipe)
         return Job(as_learned(task, recipe), recipe, first, keep_scores=recipe.transfer == "scores")
 
-    def add(self, trained: Trained, recipes: Sequence[Recipe] | None = None) -> None:
-        """Tasks that were trained, with their masks and the recipes chosen for them; committed at once."""
+    def add(
+        self,
+        trained: Trained,
+        recipes: Sequence[Recipe] | None = None,
+        traces: Mapping[str, Trace] | None = None,
+    ) -> None:
+        """Tasks that were trained, with their masks and the recipes chosen for them; committed at once.
+
+        traces  what they will be found by, where whoever trained them has made that too
+        """
         scores, recipe = self._earlier_scores, self.state.settings.recipe
         if isinstance(recipe, Recipe) and recipe.transfer == "scores":
             assert trained.scores is not None
@@ -111,7 +119,8 @@ class Learning:
             task.name: Facts(task.names, task.inputs, own, views)
             for task, own, views in zip(trained.tasks, chosen, turned)
         }
-        traces = self._traces(trained, turned) if self.state.settings.inference.needs_traces else {}
+        if traces is None:
+            traces = self._traces(trained, turned) if self.state.settings.inference.needs_traces else {}
         with uninterrupted():
             self.state.add(classes, trained.packed, trained.statistics, shape, facts, traces)
             self._earlier_scores = scores

@@ -17,6 +17,7 @@ from supsup import Fitting, Recipe, SupSup, SupSupError, data, load, nets
 from supsup.cluster.work import Finished
 from supsup.cluster.workers import LocalProcesses
 from supsup.data import Stream, Task
+from supsup.finding import Trace
 
 
 def new(recipe: Recipe | Fitting | None = None) -> SupSup:
@@ -29,8 +30,17 @@ def same_masks(one: SupSup, other: SupSup) -> bool:
     return all(
         torch.equal(one.bank.packed(i), other.bank.packed(j))
         and torch.equal(one.bank.flat_statistics(i), other.bank.flat_statistics(j))
+        and same_traces(one.state.tasks.at(i).trace, other.state.tasks.at(j).trace)
         for i, j in pairs
     )
+
+
+def same_traces(one: Trace | None, other: Trace | None) -> bool:
+    """But for a count that depends on who was learned before in the same place."""
+    if one is None or other is None:
+        return one is other
+    mine, theirs = (trace.tensors() for trace in (one, other))
+    return all(torch.equal(value, theirs[name]) for name, value in mine.items() if name != "checked")
 
 
 @pytest.fixture
@@ -65,6 +75,20 @@ def test_masks_facts_and_recipes_are_those_of_learning_alone(stream: Stream, rec
     for name in alone.tasks:
         assert alone.recipe_of(name) == together.recipe_of(name)
         assert alone.classes(name) == together.classes(name)
+
+
+def test_what_tasks_are_found_by_is_made_by_workers(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as long as a short training: made by the driver, it would keep every worker waiting."""
+    alone, together = new(), new()
+    alone.learn_many(stream[:3])
+
+    def nothing_to_do(*_: Any) -> None:
+        raise AssertionError("the driver makes a trace")
+
+    monkeypatch.setattr("supsup.learning.Leaving", nothing_to_do)
+    together.learn_many(stream[:3], cluster="local:2")
+    assert all(task.trace is not None for task in alone.state.tasks)
+    assert same_masks(alone, together)
 
 
 def test_statistics_and_a_network_of_ones_own_come_along(stream: Stream, convolutional: nn.Module) -> None:

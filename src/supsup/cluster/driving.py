@@ -6,7 +6,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from supsup.errors import SupSupError, printable
 from supsup.file import convert, copying
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.frozen import FrozenNet
-from supsup.inference import Inference
 from supsup.learning import Learning
 from supsup.state import ModelState
 from supsup.training import Fitting, Recipe, Trained
@@ -147,7 +146,8 @@ class _Driver:
             chosen = [task.facts.recipe for task in block.tasks]
             fitted = isinstance(state.settings.recipe, Fitting)
             recipes = [Recipe(**(own or {})) for own in chosen] if fitted else None  # type: ignore[arg-type]
-            self._learning.add(Trained(tasks, block.packed, block.statistics), recipes)
+            traces = {task.name: task.trace for task in block.tasks if task.trace is not None}
+            self._learning.add(Trained(tasks, block.packed, block.statistics), recipes, traces)
         self._by_node[finished.node] += len(group)
         self._bar(len(group))
         self._bar.describe(_line(self._by_node))
@@ -155,7 +155,7 @@ class _Driver:
 
 def _run(state: ModelState, workers: Workers, precision: torch.dtype | None) -> Run:
     """What every worker has to know; a model file without tasks says the most of it."""
-    header = replace(state.header(), notes={}, inference=asdict(Inference()))  # tasks are found here, not there
+    header = replace(state.header(), notes={})
 
     def save(path: Path) -> None:
         write_new(path, header)

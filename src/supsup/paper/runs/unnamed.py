@@ -39,7 +39,7 @@ _ORDER = 0  # the seed of the order in which test images are put together
 def unnamed_scratch(trial: Trial[ScratchUnnamedExperiment], environment: Environment) -> Work:
     """A ResNet-18 of random weights; its masks learn every image in four rotations."""
     training, seed = trial.experiment.training, trial.seeds[0]
-    stream = _stream(_source(training, environment), training, seed)
+    stream = stream_of(training, seed, environment)
     basic = replace(recipes.UNNAMED_SCRATCH, budget=training.budget)
     recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
     model = SupSup(_residual(training), seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
@@ -51,7 +51,7 @@ def unnamed_pretrained(trial: Trial[PretrainedUnnamedExperiment], environment: E
     """EfficientNet-Lite0 with its published weights, all kept at first, and a head for each task."""
     training, seed = trial.experiment.training, trial.seeds[0]
     net = nets.efficientnet_lite0(training.classes_per_task, pretrained=True, size=training.size)
-    stream = _stream(_as_trained(_source(training, environment), net), training, seed)
+    stream = stream_of(training, seed, environment, net)
     recipe = recipe_of(recipes.UNNAMED_PRETRAINED, training.batch_size, training.epochs, training.steps)
     model = SupSup(net, seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
     for wanted in trial.wanted:
@@ -102,12 +102,12 @@ def _bytes_kept(file: Path) -> dict[str, int]:
     return {"masks": sum(len(row.mask) for row in rows)} | found if codec.available() else found
 
 
-def _source(training: UnnamedTraining, environment: Environment) -> Source:
-    return environment.source("cifar100") if training.source == "cifar100" else environment.tiny_imagenet()
-
-
-def _stream(source: Source, training: UnnamedTraining, seed: int) -> Stream:
-    classes = training.classes_per_task
+def stream_of(
+    training: UnnamedTraining, seed: int, environment: Environment, net: nets.ImageNetwork | None = None
+) -> Stream:
+    """The tasks of a seed; for a pretrained network, normalised as its weights expect."""
+    source = environment.source("cifar100") if training.source == "cifar100" else environment.tiny_imagenet()
+    source, classes = source if net is None else _as_trained(source, net), training.classes_per_task
     return data.split(source, classes, seed=seed, tasks=min(source.classes // classes, training.tasks))
 
 

@@ -114,7 +114,7 @@ def test_the_gpus_way_to_right_angles_spans_the_same() -> None:
 def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -> None:
     task = Gaussians.of(*some(3), 3, 8)
     rivals = [task.means[:1] + torch.randn(classes, 20) for classes in (1, 4)]
-    x = task.means[:1] + 0.4 * torch.randn(200, 20)
+    x = torch.cat([task.means[:1].expand(100, 20), rivals[1][:1].expand(100, 20)]) + 0.5 * torch.randn(200, 20)
     spread = covariance(task)
     spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
     scores = plain(torch.cat([task.means, *rivals]), spread, x)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate
 
 from supsup import philox
+from supsup.data.device_copies import on_device
 from supsup.kernels import available
 
 if available.NUMBA:
@@ -37,7 +38,7 @@ def seen_by_filters(pictures: Tensor, filters: int) -> Tensor:
     if max(height, width) > _LARGEST:
         shrunk = [max(_SMALLEST, round(side * _LARGEST / max(height, width))) for side in (height, width)]
         pictures = interpolate(pictures.float(), shrunk, mode="area")
-    weights = _filters(pictures.shape[1], filters).to(pictures.device)
+    weights = on_device(_filters(pictures.shape[1], filters), pictures.device)
     at_once = max(1, _AT_ONCE // (filters * pictures[0, 0].numel()))
     if pictures.device.type != "cpu":
         at_once *= _MORE

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ from supsup.switching import SwitchedNet
 _JUDGING, _STREAMED = 256, 500  # images: for scores; at most where each has to be read from disk
 _RIVALS = 32  # tasks that a new one is compared with, the latest
 _AT_ONCE = 500
-_TOGETHER = 1 << 28  # bytes of features of tasks whose Gaussians are made together, on a GPU
+_TOGETHER = 1 << 27  # bytes of features of tasks whose Gaussians are made together, on a GPU
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ class Shown:
     turned: bool = False
 
 
-class _Seen(NamedTuple):
+@dataclass(frozen=True)
+class _Seen:
     """What a task's images give, and what those that judge give; its number among the tasks trained together."""
 
     index: int
@@ -167,11 +167,11 @@ class Leaving:
         classes, likelihood = seen.task.classes, judging.likelihoods(seen.judged)
         levels = {name: -level(seen.outputs, classes) for name, level in CALIBRATED.items()}
         scores = {"likelihood": likelihood} | levels
-        spreads = {name: _spread(scores[name]) for name in SCORES}
-        familiar = familiarity(likelihood, scores["energy"], spreads)
+        spreads = torch.stack([_spread(scores[name]) for name in SCORES])
+        by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
+        familiar = familiarity(likelihood, scores["energy"], by_name)
         at_shares = familiar.quantile(self._shares).cummax(0).values
-        checked = rivals.checked(seen.task.kind, judging, seen.judged)
-        return Trace.of(gaussians, torch.stack([torch.stack(each) for each in spreads.values()]), at_shares, checked)
+        return Trace.of(gaussians, spreads, at_shares, rivals.checked(seen.task.kind, judging, seen.judged))
 
     @torch.no_grad()
     def _run(self, part: Part, positions: Tensor, run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -215,7 +215,7 @@ def _brought(traces: Sequence[Trace]) -> list[dict[str, Tensor]]:
     return [{name: values[i].clone() for name, values in kinds.items()} for i in range(len(traces))]
 
 
-def _spread(score: Tensor) -> Spread:
+def _spread(score: Tensor) -> Tensor:
     """Mean and deviation; where all images score alike, a deviation to divide by all the same."""
     mean, deviation = score.mean(), score.std(correction=0)
-    return Spread(mean, deviation.maximum((1e-6 * mean.abs().double() + 1e-6).float()))
+    return torch.stack([mean, deviation.maximum((1e-6 * mean.abs().double() + 1e-6).float())])

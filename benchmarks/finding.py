@@ -10,10 +10,12 @@ LeNet 300-100 with 100 outputs, recipes chosen by the model. "task right": the s
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from supsup import Inference, SupSup, data, nets
 from supsup.data import Task
@@ -28,6 +30,7 @@ WAYS = {
     "one-shot, H": Inference("one-shot"),
 }
 SHARES = [number / 20 for number in range(1, 20)]
+TOGETHER = (4, 16)  # images of one task that are asked about together
 
 
 def main() -> None:
@@ -75,6 +78,32 @@ def by_ways(model: SupSup, tasks: list[Task], images: int) -> dict[str, dict[str
     return rows | {"refused": {"of 5 %": percent(refused)}}
 
 
+def from_few(
+    model: SupSup, tasks: Sequence[Task], parts: Sequence[tuple[Tensor, Tensor]], how: Inference
+) -> dict[str, float]:
+    """From one image of each part, and the task from several of its images."""
+    begin = time.perf_counter()
+    answers = [model.predict(x, inference=how) for x, _ in parts]
+    images = sum(len(x) for x, _ in parts)
+    row = {"microseconds an image": round(1e6 * (time.perf_counter() - begin) / images)}
+    right = [
+        torch.tensor([found == task.name for found in answer.tasks])
+        for task, answer in zip(tasks, answers, strict=True)
+    ]
+    labels = [answer.labels == y for answer, (_, y) in zip(answers, parts, strict=True)]
+    both = [one & other for one, other in zip(right, labels, strict=True)]
+    figures = {name: percent(torch.cat(each)) for name, each in (("task right", right), ("class right", both))}
+    figures["label right, whatever the task"] = percent(torch.cat(labels))
+    model.inference = how
+    for count in TOGETHER:
+        hits = []
+        for task, (x, _) in zip(tasks, parts, strict=True):
+            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: len(x) // count * count]
+            hits += [name == task.name for name in model.infer_batches(x[order].unflatten(0, (-1, count)))]
+        figures[f"task right from {count}"] = percent(torch.tensor(hits))
+    return figures | row
+
+
 def left_out(model: SupSup, tasks: list[Task], images: int) -> dict[str, dict[str, float]]:
     """Images of one task among the others: a share is refused of theirs and of its own, at each threshold."""
     rows = {}
@@ -91,13 +120,13 @@ def left_out(model: SupSup, tasks: list[Task], images: int) -> dict[str, dict[st
     return rows
 
 
-def refusals(model: SupSup, x: torch.Tensor, among: list[str], share: float) -> float:
+def refusals(model: SupSup, x: Tensor, among: list[str], share: float) -> float:
     unknown = model.predict(x, among=among, inference=Inference("features"), unknown=share).unknown
     assert unknown is not None
     return float(unknown.float().mean())
 
 
-def percent(right: torch.Tensor) -> float:
+def percent(right: Tensor) -> float:
     return round(100 * float(right.float().mean()), 2)
 
 

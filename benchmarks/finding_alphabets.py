@@ -23,12 +23,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.finding import SHARES, WAYS, percent, refusals
+from benchmarks.finding import SHARES, WAYS, from_few, percent, refusals
 from supsup import Inference, Recipe, SupSup, nets
 from supsup.data import Part, Task
 from supsup.provenance import provenance
 
-TOGETHER = (4, 16)  # images of one task that are asked about together
 LEFT_OUT = 10  # alphabets
 
 
@@ -53,7 +52,7 @@ def main() -> None:
         "seconds to learn": round(seconds),
         "class right, task given": percent(given),
         "nearest neighbour on pixels": nearest(tasks, parts),
-        "ways": {name: by_way(model, tasks, parts, how) for name, how in WAYS.items() if name in options.ways},
+        "ways": {name: from_few(model, tasks, parts, how) for name, how in WAYS.items() if name in options.ways},
         "unknown": left_out(model, tasks, parts),
     }
     text = json.dumps({"figures": found, "made by": provenance(torch.device("cpu"))}, indent=1, default=str)
@@ -93,27 +92,6 @@ def nearest(tasks: list[Task], parts: list[tuple[Tensor, Tensor]]) -> dict[str, 
     task_right = [owner[rows] == number for number, rows in enumerate(alike)]
     both = [right & (labels[rows] == y) for right, rows, (_, y) in zip(task_right, alike, parts)]
     return {"task right": percent(torch.cat(task_right)), "class right": percent(torch.cat(both))}
-
-
-def by_way(model: SupSup, tasks: list[Task], parts: list[tuple[Tensor, Tensor]], how: Inference) -> dict[str, float]:
-    begin = time.perf_counter()
-    answers = [model.predict(x, inference=how) for x, _ in parts]
-    images = sum(len(x) for x, _ in parts)
-    row = {"microseconds an image": round(1e6 * (time.perf_counter() - begin) / images)}
-    right = [
-        torch.tensor([found == task.name for found in answer.tasks])
-        for task, answer in zip(tasks, answers, strict=True)
-    ]
-    both = [one & (answer.labels == y) for one, answer, (_, y) in zip(right, answers, parts, strict=True)]
-    figures = {"task right": percent(torch.cat(right)), "class right": percent(torch.cat(both))}
-    model.inference = how
-    for count in TOGETHER:
-        hits = []
-        for task, (x, _) in zip(tasks, parts, strict=True):
-            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: len(x) // count * count]
-            hits += [name == task.name for name in model.infer_batches(x[order].unflatten(0, (-1, count)))]
-        figures[f"task right from {count}"] = percent(torch.tensor(hits))
-    return figures | row
 
 
 def left_out(model: SupSup, tasks: list[Task], parts: list[tuple[Tensor, Tensor]]) -> dict[str, float]:

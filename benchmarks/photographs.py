@@ -1,6 +1,6 @@
 """What an image folder of photographs gets by `supsup learn`: the pretrained network beside the small one.
 
-    python benchmarks/photographs.py --data-dir DIR    DIR/tiny-imagenet/part-0.zip, DIR/cifar100 and the weights
+    python -m benchmarks.photographs --data-dir DIR    DIR/tiny-imagenet/part-0.zip, DIR/cifar100 and the weights
 
 Ten classes of 100 images each, of Tiny-ImageNet (64 × 64 pixels; its classes are among those that the weights were
 trained on) and of CIFAR-100 (32 × 32; they are not from there). Some minutes on two cores. A run that was
@@ -10,10 +10,7 @@ interrupted goes on: what is in results/photographs-2-cores.json already is not 
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -23,10 +20,10 @@ import torch
 import typer
 from PIL import Image
 
+from benchmarks.alphabets import ROOT, supsup
 from supsup import data
 from supsup.provenance import provenance
 
-ROOT = Path(__file__).parents[1]
 CLASSES, IMAGES = 10, 100
 NETWORKS = {"chosen": [], "small_resnet": ["--net", "small_resnet"]}
 
@@ -83,15 +80,6 @@ def learned(folder: Path, task: str, arguments: list[str]) -> dict[str, Any]:
         "bytes": told["bytes"],
         "made by": provenance(torch.device("cpu")),
     }
-
-
-def supsup(folder: Path, *arguments: str) -> str:
-    """What a command prints; it says meanwhile what it does."""
-    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "supsup", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_figures_of_photographs_are_those_of_the_results() -> None:
-    """`python benchmarks/photographs.py` measures them."""
+    """`python -m benchmarks.photographs` measures them."""
     root = Path(__file__).parents[1]
     page = (root / "docs" / "without-python.md").read_text()
     for row in json.loads((root / "results" / "photographs-2-cores.json").read_text())["tiny-imagenet"].values():

@@ -16,7 +16,7 @@ from supsup.data.inputs import key_of
 from supsup.data.self_labels import TURNS, upright
 from supsup.errors import SupSupError
 from supsup.finding import Trace
-from supsup.finding.leaving import Leaving
+from supsup.finding.leaving import Leaving, Shown
 from supsup.scores import RunningMean, transferred
 from supsup.state import ModelState
 from supsup.tasks import Facts
@@ -130,20 +130,16 @@ class Learning:
         """What these tasks will be found by."""
         net, recipe = self.state.net, self.state.settings.recipe
         halves = Halves(net.seed, recipe.held_back) if isinstance(recipe, Fitting) else None
-        leaving = Leaving(net, trained.packed, trained.statistics)
-        known = [(key_of(task.facts.inputs), task.trace) for task in self.state.tasks]
-        found: dict[str, Trace] = {}
-        for index, (task, in_rotations) in enumerate(zip(trained.tasks, turned)):
-            shown = upright(task.train)
-            learned, judge = (shown, shown) if halves is None else halves.of(shown)
-            held_back = None if learned is shown else judge
-            kind = key_of(task.inputs)
-            rivals = [trace for other, trace in known if trace is not None and other == kind]
-            trace = leaving.trace(index, learned, held_back, task.classes, rivals, in_rotations)
-            if trace is not None:
-                found[task.name] = trace
-                known.append((kind, trace))
-        return found
+        shown = []
+        for task, in_rotations in zip(trained.tasks, turned):
+            part = upright(task.train)
+            learned, judge = (part, None) if halves is None else halves.of(part)
+            held_back = None if learned is part else judge
+            shown.append(Shown(learned, held_back, task.classes, key_of(task.inputs), in_rotations))
+        latest = (self.state.tasks.at(index) for index in reversed(range(len(self.state.tasks))))
+        earlier = ((key_of(task.facts.inputs), task.trace) for task in latest if task.trace is not None)
+        traces = Leaving(net, trained.packed, trained.statistics).traces(shown, earlier)
+        return {task.name: trace for task, trace in zip(trained.tasks, traces) if trace is not None}
 
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:
         """Where a task's scores start, given all that was learned before."""

@@ -10,6 +10,7 @@ from supsup.finding.features import features
 from supsup.finding.filters import PLACES, _filters, is_picture, seen_by_filters
 from supsup.finding.gaussians import Gallery, Gaussians
 from supsup.frozen import FrozenNet
+from supsup.kernels import available
 
 CPU = torch.device("cpu")
 
@@ -79,6 +80,18 @@ def test_filters_answer_by_hand() -> None:
             answers[row, column] = ((patch - patch.mean()) * weight).sum() / (patch.var(correction=0) + 0.01).sqrt()
     quarters = adaptive_avg_pool2d((answers - 0.5).relu()[None], 2).flatten().sqrt()
     torch.testing.assert_close(seen_by_filters(x, 3)[0, 4:8].double(), quarters, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="needs numba")
+@pytest.mark.parametrize(("side", "filters"), [(12, 5), (17, 48), (28, 48)])
+def test_compiled_loops_see_what_torch_does(side: int, filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = 3 * torch.rand(61, 1, side, side + 2, generator=torch.Generator().manual_seed(0)) - 1
+    x[3], x[7, 0, 5, 5] = 1, torch.nan
+    compiled = seen_by_filters(x, filters)
+    monkeypatch.setattr(available, "NUMBA", False)
+    plain = seen_by_filters(x, filters)
+    torch.testing.assert_close(compiled, plain, rtol=0, atol=1e-5, equal_nan=True)
+    assert plain[7].isnan().any()
 
 
 def test_what_is_no_picture_is_not_looked_at() -> None:

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from supsup.finding.gaussians import Gallery, Gaussians, whole_numbers
+from supsup.finding.gaussians import Gallery, Gaussians, of_tasks, orthonormal_by_factors, whole_numbers
 
 CPU = torch.device("cpu")
 
 
 def covariance(gaussians: Gaussians) -> torch.Tensor:
-    features, (v,), rest = gaussians.means.shape[1], gaussians.directions.double(), float(gaussians.rest)
+    features, v, rest = gaussians.means.shape[1], gaussians.directions.double(), float(gaussians.rest)
     found: torch.Tensor = (
-        rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances[0].double() - rest) @ v
+        rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances.double() - rest) @ v
     )
     return found
 
@@ -59,8 +59,8 @@ def test_directions_are_those_in_which_images_vary_most() -> None:
     x, labels = some(1, images=2000)
     found = Gaussians.of(x, labels, 1, 8)
     values, vectors = torch.linalg.eigh(torch.cov(x.T).double())
-    torch.testing.assert_close(found.variances[0, -4:].double(), values[-4:], rtol=2e-2, atol=1e-4)
-    leading = (found.directions[0, -1].double() @ vectors[:, -1]).abs()
+    torch.testing.assert_close(found.variances[-4:].double(), values[-4:], rtol=2e-2, atol=1e-4)
+    leading = (found.directions[-1].double() @ vectors[:, -1]).abs()
     assert leading > 0.99
 
 
@@ -86,3 +86,39 @@ def test_whole_numbers_lose_little() -> None:
     numbers, scales = whole_numbers(vectors, torch.int8)
     assert numbers.dtype == torch.int8
     assert ((numbers * scales[..., None] - vectors).abs() <= 0.51 * scales[..., None]).all()
+
+
+def test_several_tasks_at_once_are_each_alone() -> None:
+    """As on a GPU."""
+    each = [some(3, seed=seed) for seed in range(4)]
+    together = Gaussians.of(torch.stack([x for x, _ in each]), torch.stack([y for _, y in each]), 3, 8)
+    for (x, labels), *values in zip(each, *together):
+        alone, one = Gaussians.of(x, labels, 3, 8), Gaussians(*values)
+        torch.testing.assert_close(one.means, alone.means)
+        torch.testing.assert_close(covariance(one), covariance(alone), rtol=1e-4, atol=1e-4)
+
+
+def test_the_gpus_way_to_right_angles_spans_the_same() -> None:
+    columns = torch.randn(3, 40, 6) * torch.logspace(0, -4, 6)
+    columns[1, :, 3] = columns[1, :, 2]  # alike
+    columns[2] = 0
+    found = orthonormal_by_factors(columns)
+    unit = torch.eye(6).expand(3, 6, 6)
+    torch.testing.assert_close(found.mT @ found, unit, rtol=0, atol=1e-5)
+    whole = torch.linalg.qr(columns[0]).Q
+    torch.testing.assert_close(found[0] @ found[0].T, whole @ whole.T, rtol=0, atol=1e-3)
+    back = found[1] @ (found[1].T @ columns[1])
+    torch.testing.assert_close(back, columns[1], rtol=0, atol=1e-4)
+
+
+def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -> None:
+    task = Gaussians.of(*some(3), 3, 8)
+    rivals = [task.means[:1] + torch.randn(classes, 20) for classes in (1, 4)]
+    x = torch.cat([task.means[:1].expand(100, 20), rivals[1][:1].expand(100, 20)]) + 0.5 * torch.randn(200, 20)
+    spread = covariance(task)
+    spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
+    scores = plain(torch.cat([task.means, *rivals]), spread, x)
+    expected = of_tasks(scores, [3, 1, 4]).argmax(1) == 0
+    found = task.recognised(x, rivals)
+    assert 0.1 < expected.float().mean() < 0.9
+    assert (found == expected).float().mean() > 0.98

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.finding import Trace
 from supsup.finding.features import features
-from supsup.finding.gaussians import Gallery
+from supsup.finding.known import Known, Scores
 from supsup.inference import Decision, Inference, View, decide
 from supsup.objectives import Standing
 from supsup.state import ModelState
@@ -56,7 +55,7 @@ class ByTraces:
         self.state = state
         self._warned = False  # that tasks are alike
         self._judged: object = None  # the tasks that were looked at for that
-        self._known = Known(None, 0, [], None, {})
+        self._known = Known()
 
     def decide(self, views: Sequence[View], members: list[int] | None, classes: int, how: Inference) -> Decision:
         """The task of each decision; views are images [r, b, …] as some of the tasks see them, by index."""
@@ -71,7 +70,7 @@ class ByTraces:
             return self._without(views, members, classes, how, candidates, traces)
         if how.method == "exhaustive":
             return self._every_mask(views, candidates, known, how.objective)
-        found = self._class_scores(views, candidates)
+        found = self._scores(views, candidates)
         if found is None:
             return self._without(views, members, classes, how, candidates, traces)
         self._warn(known)
@@ -130,44 +129,19 @@ class ByTraces:
 
     def likelihoods(self, views: Sequence[View], candidates: Sequence[int]) -> Tensor | None:
         """log p(features | task) of each decision [r, candidates]; None where one of them left nothing that suits."""
-        found = self._class_scores(views, candidates)
+        found = self._scores(views, candidates)
         return None if found is None else found.of_tasks
 
-    def _class_scores(self, views: Sequence[View], candidates: Sequence[int]) -> ClassScores | None:
-        """What features say of each candidate's classes; None where one of them has left nothing that suits."""
-        net = self.state.net
-        r, b = views[0].x.shape[:2]
-        seen = [features(net, view.x.flatten(0, 1)) for view in views]
-        known = self._known_tasks(seen[0].shape[1])
-        if any(index not in known.place for index in candidates):
-            return None
-        assert known.gallery is not None
-        several = len(views) > 1
-        scores = [known.gallery.class_scores(numbers, absolute=several).view(r, b, -1) for numbers in seen]
-        of_tasks = [known.gallery.task_scores(each.flatten(0, 1)).view(r, b, -1).mean(1) for each in scores]
+    def _scores(self, views: Sequence[View], candidates: Sequence[int]) -> Scores | None:
+        """What features say of each candidate; None where one of them has left nothing that suits."""
+        net, tasks = self.state.net, self.state.tasks
+        seen = [features(net, view.x.flatten(0, 1)).unflatten(0, view.x.shape[:2]) for view in views]
+        known, count = self._known, seen[0].shape[-1]
+        if known.version is not tasks.version or known.features != count:
+            every = [tasks.at(index).trace for index in range(len(tasks))]
+            known = self._known = known.at(tasks.version, count, every, net.device)
         view_of = {index: number for number, view in enumerate(views) for index in view.members or ()}
-        columns = torch.tensor([known.place[index] for index in candidates], device=net.device)
-        levels = of_tasks[0][:, columns]
-        for number in range(1, len(views)):
-            own = torch.tensor([view_of.get(index, 0) == number for index in candidates], device=net.device)
-            levels = torch.where(own, of_tasks[number][:, columns], levels)
-        return ClassScores(scores, view_of, known, levels)
-
-    def _known_tasks(self, features: int) -> Known:
-        """Those with traces that suit so many features; new ones are added to the gallery of the others."""
-        tasks, before = self.state.tasks, self._known
-        if before.version is tasks.version and before.features == features:
-            return before
-        every = [(index, tasks.at(index).trace) for index in range(len(tasks))]
-        suited = [(index, trace) for index, trace in every if trace is not None and trace.suits(features)]
-        traces = [trace for _, trace in suited]
-        added = before.gallery is not None and before.traces == traces[: len(before.traces)]
-        gallery, new = (before.gallery, traces[len(before.traces) :]) if added else (None, traces)
-        if new:
-            gallery = Gallery([trace.gaussians for trace in new], self.state.net.device, gallery)
-        place = {index: number for number, (index, _) in enumerate(suited)}
-        self._known = Known(tasks.version, features, traces, gallery, place)
-        return self._known
+        return known.scores(seen, view_of, candidates)
 
     def _every_mask(
         self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace] | None, objective: str
@@ -180,7 +154,7 @@ class ByTraces:
         return _highest(torch.stack(found, 1), candidates, f"exhaustive, {objective}")
 
     def _best_masks(
-        self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace], found: ClassScores
+        self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace], found: Scores
     ) -> Decision:
         """The few best by features, each with what its mask makes of the images.
 
@@ -216,35 +190,6 @@ class ByTraces:
         run, task = partial(state.switched.run, state.bank, index), state.tasks.at(index)
         pieces = state.net.pieces(x)
         return torch.cat([averaged(run, piece, task.classes) if task.facts.turned else run(piece) for piece in pieces])
-
-
-class Known(NamedTuple):
-    """Tasks whose traces suit so many features, at a version of the task table: their places in a gallery, by index."""
-
-    version: object
-    features: int
-    traces: list[Trace]
-    gallery: Gallery | None
-    place: dict[int, int]
-
-
-class ClassScores(NamedTuple):
-    """What features say, for r decisions from b images each.
-
-    scores    log p(features | class) [r, b, classes of all tasks], for each view
-    view_of   which view a task has, by its index; the first where it is not there
-    of_tasks  log p(features | task) [r, candidates]
-    """
-
-    scores: list[Tensor]
-    view_of: dict[int, int]
-    known: Known
-    of_tasks: Tensor
-
-    def of_classes(self, index: int) -> Tensor:
-        """[r, b, classes] of one task."""
-        assert self.known.gallery is not None
-        return self.scores[self.view_of.get(index, 0)][..., self.known.gallery.columns[self.known.place[index]]]
 
 
 def _lacking(name: str) -> SupSupError:

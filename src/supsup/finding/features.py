@@ -40,7 +40,16 @@ _BYTES = 20  # of a mask, for each image
 
 @torch.no_grad()
 def features(net: FrozenNet, x: Tensor) -> Tensor:
-    """[n, numbers] for images [n, …] as the network sees them.
+    """[n, numbers] for images [n, …] as the network sees them; an error where one is not finite."""
+    found = unchecked_features(net, x)
+    if not bool(found.isfinite().all()):
+        raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
+    return found
+
+
+@torch.no_grad()
+def unchecked_features(net: FrozenNet, x: Tensor) -> Tensor:
+    """`features`, finite or not, so that a GPU is not waited for.
 
     Of a pretrained network: what enters its last layer. Of pictures: what filters see, more filters for a larger
     network. Of anything else: what enters the last masked layer and what leaves the first, since random layers lose
@@ -48,7 +57,7 @@ def features(net: FrozenNet, x: Tensor) -> Tensor:
     """
     if not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
         filters = _within(LIMITS.filters, _mask_bytes(net) // (80 * PLACES) // 8 * 8)
-        return torch.cat([_finite(seen_by_filters(piece, filters)) for piece in net.pieces(x)])
+        return torch.cat([seen_by_filters(piece, filters) for piece in net.pieces(x)])
     return torch.cat([_of_piece(net, piece) for piece in net.pieces(x)])
 
 
@@ -79,13 +88,7 @@ def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
     most = LIMITS.trained_layer if net.pretrained else LIMITS.layer
     layers = [seen[name] for name in ("first", "last") if name in seen] or [out]
     numbers = torch.cat([_few(layer[: len(x)], most) for layer in layers], 1)
-    return _finite(numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers)
-
-
-def _finite(numbers: Tensor) -> Tensor:
-    if not bool(numbers.isfinite().all()):
-        raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
-    return numbers
+    return numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers
 
 
 def _seen(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:

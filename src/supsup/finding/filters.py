@@ -13,6 +13,11 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate
 
 from supsup import philox
+from supsup.data.device_copies import on_device
+from supsup.kernels import available
+
+if available.NUMBA:
+    from supsup.kernels import numba_filters
 
 PLACES = 8  # features of a filter: its positive and its negative answers in each quarter of the picture
 _PATCH, _LARGEST, _SMALLEST = 6, 32, 12  # pixels along a side: of a filter, and of pictures as they are looked at
@@ -33,20 +38,26 @@ def seen_by_filters(pictures: Tensor, filters: int) -> Tensor:
     if max(height, width) > _LARGEST:
         shrunk = [max(_SMALLEST, round(side * _LARGEST / max(height, width))) for side in (height, width)]
         pictures = interpolate(pictures.float(), shrunk, mode="area")
-    weights = _filters(pictures.shape[1], filters).to(pictures.device)
+    weights = on_device(_filters(pictures.shape[1], filters), pictures.device)
     at_once = max(1, _AT_ONCE // (filters * pictures[0, 0].numel()))
     if pictures.device.type != "cpu":
         at_once *= _MORE
-    return torch.cat([_seen(piece.float(), weights) for piece in pictures.split(at_once)])
+    if available.NUMBA and pictures.device.type == "cpu" and pictures.shape[1] == 1:
+        grey = pictures.detach()[:, 0].float().contiguous()
+        found = numba_filters.seen_by_filters(grey, weights[:, 0], _FAINT, _LEAST, at_once)
+    else:
+        found = torch.cat([_seen(piece.float(), weights) for piece in pictures.split(at_once)])
+    return found.flatten(1).sqrt()
 
 
 def _seen(x: Tensor, weights: Tensor) -> Tensor:
+    """[n, 2 · filters, 2, 2]: what answers are above the least in each quarter, of positive ones and of negative."""
     level, square = (avg_pool2d(part.mean(1, keepdim=True), _PATCH, stride=1) for part in (x, x.square()))
     contrast = ((square - level.square()).clamp(min=0) + _FAINT**2).sqrt()
     answers = conv2d(x, weights).div_(contrast)
     positive = adaptive_avg_pool2d((answers - _LEAST).relu_(), 2)
     negative = adaptive_avg_pool2d(answers.neg_().sub_(_LEAST).relu_(), 2)
-    return torch.cat([positive, negative], 1).flatten(1).sqrt()
+    return torch.cat([positive, negative], 1)
 
 
 @cache

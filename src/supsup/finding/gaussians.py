@@ -18,17 +18,18 @@ from supsup.errors import SupSupError
 
 _IMAGES = 4  # for each direction at least
 _PASSES = 4  # of the power iteration
+_APART = 1e-6  # what tells columns apart that are alike, of their length
 _LEAST = 1e-3  # of the mean variance of a feature over all classes, in every direction
 _ROUND = 0.03  # of the mean variance, added to the variance in every direction
 
 
 class Gaussians(NamedTuple):
-    """The Gaussians of one task's C classes among d features.
+    """The Gaussians of one task's C classes among d features; of several tasks alike, with a leading dimension each.
 
     means       [C, d], float32
-    directions  [g, r, d] of unit length, at right angles; g is 1 (earlier versions have C, one set for each class)
-    variances   [g, r] along them
-    rest        [g], the variance in every other direction
+    directions  [r, d] of unit length, at right angles
+    variances   [r] along them
+    rest        [], the variance in every other direction
     """
 
     means: Tensor
@@ -39,25 +40,46 @@ class Gaussians(NamedTuple):
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
         """From features [n, d] of images and their classes [n], with so many directions at most."""
+        images, numbers = features.shape[-2:]
         member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
-        counts = member.sum(0)
-        means = member.T @ features / counts.clamp(min=1)[:, None]
-        least = _LEAST * float((features - features.mean(0)).square().mean()) + torch.finfo(torch.float32).tiny
-        count = max(0, min(directions, (len(features) - classes) // _IMAGES, features.shape[1] - 1))
-        found = _principal(features - means[labels], count, least, int((counts > 0).sum()))
-        along, variances, rest = (value[None] for value in found)
-        return cls(means, along, variances, rest)
+        counts = member.sum(-2)
+        means = member.mT @ features / counts.clamp(min=1)[..., None]
+        variance = (features - features.mean(-2, keepdim=True)).square().mean((-2, -1))
+        least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()
+        count = max(0, min(directions, (images - classes) // _IMAGES, numbers - 1))
+        freedom = (images - (counts > 0).sum(-1)).clamp(min=1)
+        centred = features - means.gather(-2, labels[..., None].expand(features.shape))
+        return cls(means, *_principal(centred, count, least, freedom))
 
     def likelihoods(self, features: Tensor) -> Tensor:
         """log p(features | task) [n] by the task's own covariance, all its classes equally frequent."""
-        means, directions, variances, rest = (value.to(features.device) for value in self)
-        axes, spread = directions[0], variances[0]
+        means, axes, spread, rest = (value.to(features.device) for value in self)
         along = ((features @ axes.T)[:, None] - means @ axes.T).square()  # [n, C, r]
         lengths = features.square().sum(1)[:, None] + means.square().sum(1)
         distance = (lengths - 2 * features @ means.T - along.sum(-1)).clamp(min=0)  # in all other directions
         volume = spread.log().sum() + (features.shape[1] - len(axes)) * rest.log()
         found: Tensor = (-0.5 * ((along / spread).sum(-1) + distance / rest + volume)).logsumexp(-1)
         return found - math.log(len(means))
+
+    def recognised(self, features: Tensor, rivals: Sequence[Tensor]) -> Tensor:
+        """Which rows [n, d] are likelier of this task than of others with these means, all with its covariance."""
+        _, axes, spread, rest = self
+        means = torch.cat([self.means, *rivals]) - self.means.mean(0)
+        centred = features - self.means.mean(0)
+        more = _ROUND * (spread.sum() + (features.shape[1] - len(axes)) * rest) / features.shape[1]
+        weights = means / (rest + more)
+        weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
+        scores = centred @ weights.T - 0.5 * (weights * means).sum(1)
+        return of_tasks(scores, [len(self.means), *map(len, rivals)]).argmax(1) == 0
+
+
+def of_tasks(scores: Tensor, classes: Sequence[int]) -> Tensor:
+    """log p(features | task) [n, tasks] from those of the classes of all, each task's equally frequent."""
+    if len(set(classes)) == 1:
+        each_task: Tensor = scores.unflatten(1, (len(classes), -1)).logsumexp(-1)
+        return each_task - math.log(classes[0])
+    each = [own.logsumexp(1) - math.log(own.shape[1]) for own in scores.split(list(classes), 1)]
+    return torch.stack(each, 1)
 
 
 def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -66,22 +88,45 @@ def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
     return (vectors / scales[..., None]).round().to(kind), scales
 
 
-def _principal(centred: Tensor, count: int, least: float, means: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The directions [r, d] in which rows vary most, the variance along each, and the mean variance in all others."""
-    n, d = centred.shape
-    freedom = max(1, n - means)
-    total = centred.double().square().sum() / freedom
-    directions, variances = centred.new_zeros(0, d), centred.new_zeros(0)
+def _principal(centred: Tensor, count: int, least: Tensor, freedom: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The directions [r, d] in which rows [n, d] vary most, the variance along each, and the mean in all others.
+
+    least    no variance is below
+    freedom  rows that are free to vary, by which sums of squares are divided
+    """
+    n, d = centred.shape[-2:]
+    total = centred.double().square().sum((-2, -1)) / freedom
+    directions, variances = centred[..., :0, :], centred[..., :0, 0]
     if count > 0:
-        start = centred[:: max(1, n // count)][:count].T + 1e-6 * torch.eye(d, count, device=centred.device)
-        basis = torch.linalg.qr(start).Q
+        start = centred[..., :: max(1, n // count), :][..., :count, :].mT
+        basis = _orthonormal(start + 1e-6 * torch.eye(d, count, device=centred.device))
         for _ in range(_PASSES):
-            basis = torch.linalg.qr(centred.T @ (centred @ basis)).Q
+            basis = _orthonormal(centred.mT @ (centred @ basis))
         seen = (centred @ basis).double()
-        values, turn = torch.linalg.eigh(seen.T @ seen / freedom)
-        directions, variances = (basis.double() @ turn).T.float(), values.float().clamp(min=least)
-    rest = (total - variances.double().sum()) / (d - count)
-    return directions, variances, rest.float().clamp(min=least)
+        values, turn = torch.linalg.eigh(seen.mT @ seen / freedom[..., None, None])
+        directions = (basis.double() @ turn).mT.float()
+        variances = values.float().maximum(least[..., None])
+    rest = (total - variances.double().sum(-1)) / (d - count)
+    return directions, variances, rest.float().maximum(least)
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    """Columns [d, r] of unit length, at right angles, with which all these can be made.
+
+    On a GPU reflections take one matrix after the other; factors of many Gram matrices are one call.
+    """
+    return torch.linalg.qr(columns).Q if columns.device.type == "cpu" else orthonormal_by_factors(columns)
+
+
+def orthonormal_by_factors(columns: Tensor) -> Tensor:
+    """The same for any number of matrices at once; where columns depend on each other, with others in their place."""
+    found = columns.double()
+    apart = _APART * torch.eye(*columns.shape[-2:], dtype=found.dtype, device=found.device)
+    found = torch.nn.functional.normalize(torch.nn.functional.normalize(found, dim=-2) + apart, dim=-2)
+    for _ in range(2):  # the second for what rounding has left
+        factor = torch.linalg.cholesky_ex(found.mT @ found).L
+        found = torch.linalg.solve_triangular(factor, found.mT, upper=False).mT
+    return found.float()
 
 
 class Gallery:
@@ -137,16 +182,11 @@ class Gallery:
 
     def task_scores(self, scores: Tensor) -> Tensor:
         """log p(features | task) [n, tasks] from those of classes, all classes of a task equally frequent."""
-        if len(set(self.classes)) == 1:
-            each_task: Tensor = scores.unflatten(1, (len(self), -1)).logsumexp(-1)
-            return each_task - math.log(self.classes[0])
-        each = [scores[:, columns].logsumexp(1) - math.log(count) for columns, count in zip(self.columns, self.classes)]
-        return torch.stack(each, 1)
+        return of_tasks(scores, self.classes)
 
 
 def _add_covariance(total: Tensor, task: Gaussians) -> None:
     """Add a task's covariance matrix to a sum [d, d]."""
-    axes = task.directions[0].to(total)
-    rest = task.rest[0].to(total)
-    total.addmm_(axes.T * (task.variances[0].to(total) - rest), axes)
+    axes, spread, rest = (value.to(total) for value in task[1:])
+    total.addmm_(axes.T * (spread - rest), axes)
     total.diagonal().add_(rest)

@@ -36,12 +36,21 @@ _FORMS: dict[str, tuple[torch.dtype, int]] = {
 class Spread(NamedTuple):
     """Mean and deviation of a score on a task's own images."""
 
-    mean: float
-    deviation: float
+    mean: float | Tensor
+    deviation: float | Tensor
 
     def standard(self, score: Tensor) -> Tensor:
         """A score in deviations from the mean."""
         return (score - self.mean) / self.deviation
+
+
+def familiarity(likelihood: Tensor, energy: Tensor, spreads: Mapping[str, Spread]) -> Tensor:
+    """How familiar images are to a task with these spreads: about the lower of two scores, each in deviations.
+
+    They are the log-likelihood of their features and their energy under the task's mask.
+    """
+    one, other = spreads["likelihood"].standard(likelihood), spreads["energy"].standard(energy)
+    return -torch.logaddexp(-one, -other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,26 +75,36 @@ class Trace:
 
     @classmethod
     def of(cls, gaussians: Gaussians, spreads: Tensor, familiar: Tensor, checked: Tensor) -> Trace:
-        """As it is kept."""
-        means = whole_numbers(gaussians.means, torch.int16)
-        directions = whole_numbers(gaussians.directions, torch.int8)
-        values = (*means, *directions, gaussians.variances, gaussians.rest, spreads, familiar, checked)
-        return cls(*(value.cpu().contiguous() for value in values))
+        """Not yet checked, and where the Gaussians are; `from_tensors` brings it to the CPU."""
+        means, axes, variances, rest = gaussians
+        directions = whole_numbers(axes[None], torch.int8)
+        values = (*whole_numbers(means, torch.int16), *directions, variances[None], rest[None])
+        return cls(*(value.contiguous() for value in (*values, spreads, familiar, checked)))
 
     @property
     def features(self) -> int:
         """How many there are."""
         return self.means.shape[1]
 
+    @property
+    def comparable(self) -> bool:
+        """Whether its Gaussians are of this version; earlier ones had other features, and directions of each class."""
+        return self.means.dtype == torch.int16
+
     def suits(self, features: int) -> bool:
-        """Whether it can be compared with that many features; earlier versions had others, for each class alone."""
-        return self.features == features and self.means.dtype == torch.int16
+        """Whether it can be compared with that many features."""
+        return self.features == features and self.comparable
+
+    @property
+    def class_means(self) -> Tensor:
+        """[C, d], float32."""
+        return self.means.float() * self.mean_scales[:, None]
 
     @property
     def gaussians(self) -> Gaussians:
-        means = self.means.float() * self.mean_scales[:, None]
-        directions = self.directions.float() * self.direction_scales[..., None]
-        return Gaussians(means, directions, self.variances, self.rest)
+        """Of a trace that is comparable."""
+        directions = self.directions[0].float() * self.direction_scales[0, :, None]
+        return Gaussians(self.class_means, directions, self.variances[0], self.rest[0])
 
     @cached_property
     def spread(self) -> dict[str, Spread]:
@@ -93,12 +112,8 @@ class Trace:
         return {name: Spread(*row) for name, row in zip(SCORES, self.spreads.tolist())}
 
     def familiarity(self, likelihood: Tensor, energy: Tensor) -> Tensor:
-        """How familiar images are to the task: about the lower of two scores, each in deviations.
-
-        They are the log-likelihood of their features and their energy under the task's mask.
-        """
-        one, other = self.spread["likelihood"].standard(likelihood), self.spread["energy"].standard(energy)
-        return -torch.logaddexp(-one, -other)
+        """How familiar images are to the task."""
+        return familiarity(likelihood, energy, self.spread)
 
     def least_familiar(self, share: float) -> float:
         """What a share of the task's own images stays below."""

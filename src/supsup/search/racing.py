@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from supsup.kernels import numba_short
-from supsup.kernels.numba_short import Bytes, Floats, Indices
+from supsup.kernels.numba_short import Bytes, Floats, Indices, Ranks
 from supsup.search.candidates import CANDIDATES, Some, group_size
 
 _ROUNDS = 3  # before all bytes are read: each reads as many again as were read before, of half the candidates
@@ -22,34 +22,42 @@ _FAR_AHEAD = 4  # standard deviations
 def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor], alive: Tensor | None) -> Tensor:
     """Whole numbers rank the masks; then more bytes of fewer candidates are read, until one is far ahead.
 
-    It is if the bytes that are left could make up for the difference only by so many deviations, for random masks.
+    It is if the bytes that are left, and what was rounded, could make up for the difference only by so many
+    deviations, for random masks.
     """
     numbers, masks = query.numpy(), [block.numpy() for block in blocks]
-    falling = [numba_short.falling(numbers, start, stop) for start, stop, _ in wanted]
-    read, until = [0] * len(wanted), [count for _, _, count in wanted]
-    candidates, total = np.empty(0, np.int64), np.empty(0, np.float32)
+    ranks, energy = numba_short.ranked(numbers)
+    chosen = _more(ranks, wanted)
+    values = numba_short.rounded(numbers, chosen)
+    scores = np.concatenate([numba_short.scan(values.whole, chosen, block) for block in masks])
+    if alive is not None:
+        scores[~alive.numpy()] = -np.inf
+    candidates, unread = numba_short.shortlist(scores, group_size(len(scores)), CANDIDATES), energy - values.energy
+    candidates = candidates[_near(values.unit * scores[candidates], CANDIDATES, unread + values.blurred)]
+    if len(candidates) == 1:
+        return torch.tensor(candidates[0])
+    total = _products(numbers, chosen, masks, candidates)
     for step in range(_ROUNDS + 1):
-        chosen = np.concatenate([order[a:b] for (order, _), a, b in zip(falling, read, until)])
-        if step == 0:
-            candidates = _shortlist(numbers, chosen, masks, alive)
-            total = np.zeros(len(candidates), np.float32)
-        total += _products(numbers, chosen, masks, candidates)
-        order = np.argsort(-total, kind="stable")[: CANDIDATES >> (step + 1)]
-        unread = sum(float(squares[b:].sum()) for (_, squares), b in zip(falling, until))
-        near = order[total[order] >= total[order[0]] - _FAR_AHEAD * (0.5 * unread) ** 0.5]
+        near = _near(total, CANDIDATES >> (step + 1), unread)
         candidates, total = candidates[near], total[near]
         if len(candidates) == 1:
             break
-        read, until = until, [2 * b if step + 1 < _ROUNDS else len(order) for b, (order, _) in zip(until, falling)]
+        again = [(start, stop, count << step if step + 1 < _ROUNDS else stop - start) for start, stop, count in wanted]
+        chosen = _more(ranks, again)
+        unread -= numba_short.rounded(numbers, chosen).energy
+        total += _products(numbers, chosen, masks, candidates)
     return torch.tensor(candidates[0])
 
 
-def _shortlist(query: Floats, chosen: Indices, masks: Sequence[Bytes], alive: Tensor | None) -> Indices:
-    """The candidates, by the chosen bytes of all masks."""
-    scores = np.concatenate([numba_short.scan(query, chosen, block) for block in masks])
-    if alive is not None:
-        scores[~alive.numpy()] = -np.inf
-    return numba_short.shortlist(scores, group_size(len(scores)), CANDIDATES)
+def _more(ranks: Ranks, wanted: Sequence[Some]) -> Indices:
+    """The largest bytes that have not been read, so many of each layer where there are."""
+    return np.concatenate([numba_short.take(ranks, *some) for some in wanted])
+
+
+def _near(total: Floats, most: int, unread: float) -> Indices:
+    """Those that are not far behind the best, the best first."""
+    order = np.argsort(-total, kind="stable")[:most]
+    return order[total[order] >= total[order[0]] - _FAR_AHEAD * (0.5 * max(0.0, unread)) ** 0.5]
 
 
 def _products(query: Floats, chosen: Indices, masks: Sequence[Bytes], candidates: Indices) -> Floats:

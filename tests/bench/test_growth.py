@@ -12,6 +12,7 @@ from supsup.bench import Machine, bench_growth
 from supsup.bench.growth import first_of
 from supsup.cli import app
 from supsup.data import Stream
+from supsup.inference import infer
 
 FIGURES = ("query ms", "exact ms", "floor, exact ms", "short ms", "floor, short ms", "short as exact %")
 
@@ -45,9 +46,7 @@ def test_answers_are_counted_against_the_exact_search(
     learned: SupSup, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search from few coordinates that is right half the time is seen to be."""
-    from supsup.bench import growth
-
-    infer, asked = growth.infer, [0]
+    asked = [0]
 
     def half_right(*given: object) -> torch.Tensor:
         answer: torch.Tensor = infer(*given)  # type: ignore[arg-type]
@@ -56,7 +55,7 @@ def test_answers_are_counted_against_the_exact_search(
         asked[0] += how.coordinates is not None
         return answer if how.coordinates is None or asked[0] % 2 else (answer + 1) % 4
 
-    monkeypatch.setattr(growth, "infer", half_right)
+    monkeypatch.setattr("supsup.bench.growth.infer", half_right)
     how = Inference(layers="first", coordinates=4096)
     (row,) = bench_growth(learned, stream[:4], [4], 8, Machine(1e9, 1e9), how)
     assert (row.images, row.exact_right, row.agreement) == (8, 100, 50)

@@ -91,8 +91,10 @@ def by_kernel(values: Tensor | Outer, bits: int, precision: torch.dtype = torch.
 def by_loop(values: Tensor | Outer, bits: int) -> Tensor:
     """The same on a CPU, in one compiled loop."""
     if isinstance(values, Outer) and values.delta.shape[1] == 1:
-        factors = (each.contiguous().numpy() for each in (values.weight, values.delta[:, 0], values.inputs[:, 0]))
-        return torch.from_numpy(numba_short.outer(*factors, bits))
+        weight, delta, inputs = (
+            each.contiguous().numpy() for each in (values.weight, values.delta[:, 0], values.inputs[:, 0])
+        )
+        return torch.from_numpy(numba_short.outer(weight, delta, inputs, bits))
     return flattened(values, bits)
 
 

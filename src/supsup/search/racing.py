@@ -33,7 +33,8 @@ def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor
     if alive is not None:
         scores[~alive.numpy()] = -np.inf
     candidates, unread = numba_short.shortlist(scores, group_size(len(scores)), CANDIDATES), energy - values.energy
-    candidates = candidates[_near(values.unit * scores[candidates], CANDIDATES, unread + values.blurred)]
+    about = scores[candidates] * np.float32(values.unit)
+    candidates = candidates[_near(about, CANDIDATES, unread + values.blurred)]
     if len(candidates) == 1:
         return torch.tensor(candidates[0])
     total = _products(numbers, chosen, masks, candidates)
@@ -56,8 +57,9 @@ def _more(ranks: Ranks, wanted: Sequence[Some]) -> Indices:
 
 def _near(total: Floats, most: int, unread: float) -> Indices:
     """Those that are not far behind the best, the best first."""
-    order = np.argsort(-total, kind="stable")[:most]
-    return order[total[order] >= total[order[0]] - _FAR_AHEAD * (0.5 * max(0.0, unread)) ** 0.5]
+    order: Indices = np.argsort(-total, kind="stable")[:most]
+    near: Indices = order[total[order] >= total[order[0]] - _FAR_AHEAD * (0.5 * max(0.0, unread)) ** 0.5]
+    return near
 
 
 def _products(query: Floats, chosen: Indices, masks: Sequence[Bytes], candidates: Indices) -> Floats:

@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supsup.kernels.numba_cache import compiled
-
-_ANY_ORDER = {"reassoc", "contract"}  # in which sums may be taken, so that they are taken in vectors
+from supsup.kernels.numba_cache import ANY_ORDER, compiled
 
 
 def lone_query(
@@ -34,7 +32,7 @@ def lone_query(
     return [torch.from_numpy(delta) for delta in deltas], [torch.from_numpy(each) for each in inputs[lowest:]]
 
 
-@compiled(nogil=True, fastmath=_ANY_ORDER)
+@compiled(nogil=True, fastmath=ANY_ORDER)
 def _forward(x, weight, mean, relu, y):  # type: ignore[no-untyped-def]
     """y = (W ⊙ mean) x, negative numbers to 0 if `relu`."""
     for o in range(len(y)):

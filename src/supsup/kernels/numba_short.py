@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from supsup.kernels.numba_bits import LANES, add_chosen
-from supsup.kernels.numba_cache import compiled
+from supsup.kernels.numba_cache import ANY_ORDER, compiled
 from supsup.kernels.numba_threads import shared_out, thread_count
 
 Floats = NDArray[np.float32]
@@ -70,13 +70,11 @@ def scan(values: NDArray[np.int8], chosen: Indices, block: Bytes) -> Floats:
     return out
 
 
-def shortlist(scores: Floats, group: int, most: int) -> Indices:
-    """The best of those that are the best of a group of neighbours; −inf is none of them."""
-    winners = np.empty(-(-len(scores) // group), np.int64)
-    _winners(scores, group, winners)
-    best = winners[np.argsort(-scores[winners], kind="stable")[:most]]
-    kept: Indices = best[scores[best] > -np.inf]
-    return kept
+def best(scores: Floats, most: int) -> Indices:
+    """The indices of the largest scores, the largest first; −inf is none of them."""
+    indices = np.empty(most, np.int64)
+    found: Indices = indices[: _best(scores, indices)]
+    return found
 
 
 def columns(query: Floats, chosen: Indices, block: Bytes, wanted: Indices) -> Floats:
@@ -101,7 +99,7 @@ def _outer(weight, delta, inputs, rows):  # type: ignore[no-untyped-def]
         rows[row, outputs * width :] = 0
 
 
-@compiled(nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=ANY_ORDER)
 def _ranked(query, ranks):  # type: ignore[no-untyped-def]
     """The leading bits of positive floats have the order of the floats."""
     sizes, energy = np.empty(len(ranks), dtype=np.float32), np.float32(0)
@@ -137,7 +135,7 @@ def _take(ranks, start, stop, chosen):  # type: ignore[no-untyped-def]
     return taken
 
 
-@compiled(nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=ANY_ORDER)
 def _rounded(query, chosen, whole):  # type: ignore[no-untyped-def]
     largest, energy, blurred = np.float32(0), np.float32(0), np.float32(0)
     for byte in chosen:
@@ -145,7 +143,7 @@ def _rounded(query, chosen, whole):  # type: ignore[no-untyped-def]
         for bit in range(8):
             size += abs(query[8 * byte + bit])
         largest = max(largest, size)
-    unit = largest / np.float32(_UNITS) if largest > 0 else np.float32(1)
+    unit = largest / np.float32(_UNITS) if 0 < largest < np.inf else np.float32(1)
     for i in range(len(chosen)):
         for bit in range(8):
             value = query[8 * chosen[i] + bit]
@@ -157,13 +155,19 @@ def _rounded(query, chosen, whole):  # type: ignore[no-untyped-def]
 
 
 @compiled(nogil=True)
-def _winners(scores, group, best):  # type: ignore[no-untyped-def]
-    for number in range(len(best)):
-        index = number * group
-        for i in range(number * group + 1, min(len(scores), (number + 1) * group)):
-            if scores[i] > scores[index]:
-                index = i
-        best[number] = index
+def _best(scores, indices):  # type: ignore[no-untyped-def]
+    """Insertion: few of many scores are among the best so far."""
+    count = 0
+    for i in range(len(scores)):
+        full = count == len(indices)
+        if scores[i] > (scores[indices[count - 1]] if full else -np.inf):
+            place = count - 1 if full else count
+            while place > 0 and scores[i] > scores[indices[place - 1]]:
+                indices[place] = indices[place - 1]
+                place -= 1
+            indices[place] = i
+            count += not full
+    return count
 
 
 @shared_out()

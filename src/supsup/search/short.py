@@ -20,7 +20,7 @@ from supsup.search.exact import add_plain, on_cpu, on_gpu
 from supsup.search.factors import Flatten, Query, by_kernel, by_loop, flattened, whole
 
 if available.NUMBA:
-    from supsup.search.racing import numba_nearest
+    from supsup.search.scanning import numba_nearest
 if available.TRITON:
     from supsup.kernels import triton_short
 

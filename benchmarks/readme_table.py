@@ -152,8 +152,13 @@ def growth(name: str, where: str) -> str:
     for row in record["rows"]:
         figures = [row[key] for key in ("exact ms", "floor, exact ms", "short ms", "floor, short ms", "query ms")]
         same = f"{row['short as exact %']:.4g} % of {row['images']:,}"
-        lines.append(f"| {row['k']:,} tasks | {' | '.join(f'{value:.3g}' for value in figures)} | {same} |")
+        lines.append(f"| {row['k']:,} tasks | {' | '.join(map(short, figures))} | {same} |")
     return "\n".join(lines)
+
+
+def short(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def with_table(page: str, text: str) -> str:

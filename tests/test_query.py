@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from supsup import nets
 from supsup.errors import SupSupError
 from supsup.frozen import FrozenNet
+from supsup.kernels import available
 from supsup.nets import FullyConnected
 from supsup.query import (
     WAYS,
     Goal,
     any_query,
     can_be_captured,
+    compiled_query,
     fully_connected_query,
     linear_query,
     lone_query,
@@ -25,6 +27,7 @@ from supsup.query import (
 from supsup.search import dense
 
 H = Goal("H", 0)
+KERNELS = [("triton", lone_query), ("numba", compiled_query)]  # for one image, and what they need
 
 
 def means(net: FrozenNet) -> dict[str, Tensor]:
@@ -218,12 +221,17 @@ def first_way(module: nn.Module, x: Tensor) -> object:
     return next(way.query for way in WAYS if way.takes(net, x, list(net.weights)))
 
 
-def test_which_way_is_tried_first() -> None:
+def test_which_way_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A way that is no longer taken would be slow and right: no other test would see it."""
     linear, x = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5)), torch.zeros(3, 1, 1, 4, 4)
     biased = FullyConnected((6, 7, 5))
     _bias(biased)
     assert first_way(FullyConnected((6, 7, 5)), x) == fully_connected_query
+    monkeypatch.setattr(available, "NUMBA", True)
+    assert first_way(FullyConnected((6, 7, 5)), x[:1]) == compiled_query
+    assert first_way(FullyConnected((6, 7, 5)), x[:1].expand(1, 2, 1, 4, 4)) == fully_connected_query
+    monkeypatch.setattr(available, "NUMBA", False)
+    assert first_way(FullyConnected((6, 7, 5)), x[:1]) == fully_connected_query
     assert first_way(biased, x) == first_way(linear, x) == linear_query
     assert first_way(convolutional(), x) == vectorised_query
     assert first_way(convolutional(), x[:1]) == first_way(convolutional(), x.expand(3, 100, 1, 4, 4)) == any_query
@@ -246,13 +254,14 @@ def test_what_can_be_captured_in_a_graph() -> None:
 
 @pytest.mark.parametrize("goal", [Goal("H", 3), Goal("G", 3)], ids=lambda goal: goal.objective)
 @pytest.mark.parametrize("first", [0, 1, 2])
-def test_kernels_for_one_image_against_autograd(goal: Goal, first: int) -> None:
+@pytest.mark.parametrize(("library", "way"), KERNELS)
+def test_kernels_for_one_image_against_autograd(library: str, way: Any, goal: Goal, first: int) -> None:
     """Sizes that fill no tile, over all layers and over the later ones alone."""
-    pytest.importorskip("triton", reason="triton is not installed")
+    pytest.importorskip(library)
     torch.manual_seed(first)
     net = FrozenNet(FullyConnected((300, 21, 130, 7)), 0, torch.device("cpu"))
     x, superposed, layers = torch.randn(1, 1, 300), means(net), list(net.weights)[first:]
-    fast, plain = lone_query(net, x, superposed, goal, layers), any_query(net, x, superposed, goal, layers)
+    fast, plain = way(net, x, superposed, goal, layers), any_query(net, x, superposed, goal, layers)
     assert fast is not None
     assert list(fast) == layers
     for name in layers:
@@ -260,11 +269,12 @@ def test_kernels_for_one_image_against_autograd(goal: Goal, first: int) -> None:
         assert torch.allclose(dense(fast[name]), dense(plain[name]), atol=1e-4 * scale)
 
 
-def test_what_kernels_for_one_image_do_not_know() -> None:
+@pytest.mark.parametrize(("library", "way"), KERNELS)
+def test_what_kernels_for_one_image_do_not_know(library: str, way: Any) -> None:
     """M goes another way, and G says what it needs before anything is launched."""
-    pytest.importorskip("triton", reason="triton is not installed")
+    pytest.importorskip(library)
     net = FrozenNet(FullyConnected((4, 3)), 0, torch.device("cpu"))
     x, superposed = torch.randn(1, 1, 4), means(net)
-    assert lone_query(net, x, superposed, Goal("M", 2), list(net.weights)) is None
+    assert way(net, x, superposed, Goal("M", 2), list(net.weights)) is None
     with pytest.raises(SupSupError, match="superfluous"):
-        lone_query(net, x, superposed, Goal("G", 3), list(net.weights))
+        way(net, x, superposed, Goal("G", 3), list(net.weights))

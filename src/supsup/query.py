@@ -27,9 +27,12 @@ from supsup.nets.resnet import BasicBlock, Bottleneck
 from supsup.nets.structure import untouched
 from supsup.search import Outer, Query
 
+if available.NUMBA:
+    from supsup.kernels import numba_query
 if available.TRITON:
     from supsup.kernels import triton_query
 
+_IN_KERNELS = ("H", "G")  # objectives whose gradients kernels compute
 _SIDE_BY_SIDE = 128  # images whose rows are taken together by `vectorised_query`
 # Modules that neither read a number back from the GPU nor let it decide what is done next.
 _CAPTURABLE = (
@@ -203,21 +206,38 @@ def lone_query(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query | None:
     """The same for one image on a GPU, by kernels; None for an objective that they do not know."""
-    names = list(net.weights)
-    if goal.objective not in triton_query.OBJECTIVES:
+    return _by_kernels(triton_query.lone_query, net, x, superposed, goal, layers)
+
+
+def compiled_query(
+    net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
+) -> Query | None:
+    """The same for one image on a CPU, by compiled loops."""
+    return _by_kernels(numba_query.lone_query, net, x, superposed, goal, layers)
+
+
+def _by_kernels(
+    kernels: Callable[..., tuple[list[Tensor], list[Tensor]]],
+    net: FrozenNet,
+    x: Tensor,
+    superposed: Mapping[str, Tensor],
+    goal: Goal,
+    layers: Sequence[str],
+) -> Query | None:
+    if goal.objective not in _IN_KERNELS:
         return None
+    names, weights = list(net.weights), list(net.weights.values())
     if goal.objective == "G":
-        objectives.need_superfluous(len(net.weights[names[-1]]), goal.classes)
+        objectives.need_superfluous(len(weights[-1]), goal.classes)
     lowest = min(names.index(name) for name in layers)
     means = [superposed[name] for name in names]
-    weights = list(net.weights.values())
-    deltas, inputs = triton_query.lone_query(x.flatten(), weights, means, goal.objective, goal.classes, lowest)
+    deltas, inputs = kernels(x.flatten(), weights, means, goal.objective, goal.classes, lowest)
     factors = dict(zip(names[lowest:], zip(weights[lowest:], deltas, inputs)))
     return {name: Outer(factors[name][0], *(each.view(1, 1, -1) for each in factors[name][1:])) for name in layers}
 
 
-def _is_lone(net: FrozenNet, x: Tensor) -> bool:
-    return available.TRITON and x.is_cuda and x.shape[:2] == (1, 1) and net.is_fully_connected
+def _is_lone(net: FrozenNet, x: Tensor, kind: str) -> bool:
+    return x.device.type == kind and x.shape[:2] == (1, 1) and net.is_fully_connected
 
 
 def _layer(module: nn.Module, weight: str) -> nn.Module:
@@ -230,7 +250,8 @@ def _plain_product(layer: nn.Module) -> bool:
 
 
 WAYS: tuple[Way, ...] = (
-    Way(lambda net, x, layers: _is_lone(net, x), lone_query),
+    Way(lambda net, x, layers: available.TRITON and _is_lone(net, x, "cuda"), lone_query),
+    Way(lambda net, x, layers: available.NUMBA and _is_lone(net, x, "cpu"), compiled_query),
     Way(lambda net, x, layers: net.is_fully_connected, fully_connected_query),
     Way(lambda net, x, layers: all(_plain_product(_layer(net.module, name)) for name in layers), linear_query),
     Way(lambda net, x, layers: len(x) > 1 and x.shape[1] <= _SIDE_BY_SIDE // 2, vectorised_query),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_type_hints
 
 import pytest
 
+from supsup.bench.growth import GrowthMeasurement
 from supsup.bench.inferring import InferenceMeasurement
 from supsup.bench.masking import MaskingMeasurement
 from supsup.bench.measurement import as_record
@@ -32,6 +33,8 @@ def test_a_record_has_the_words_in_order_and_no_figure_that_was_not_measured() -
         (InferenceMeasurement, "bench-infer-h200.json"),
         (InferenceMeasurement, "bench-infer-2-cores-trained.json"),
         (InferenceMeasurement, "infer-20000-h200.json"),
+        (GrowthMeasurement, "search-growth-h200.json"),
+        (GrowthMeasurement, "search-growth-2-cores.json"),
         (MaskingMeasurement, "masking-h200.json"),
         (MaskingMeasurement, "masking-2-cores.json"),
         (MemoryMeasurement, "bench-memory.json"),

@@ -14,6 +14,7 @@ from supsup.cli import app, main
 from supsup.paper.entries import ENTRIES
 from supsup.paper.environment import Environment
 from supsup.paper.mnist_experiments import HopfieldExperiment, HopfieldTraining
+from supsup.paper.reproduction import CallResult
 
 
 def run(*arguments: str) -> str:
@@ -61,6 +62,20 @@ def test_an_interruption_is_answered_with_how_to_go_on(
         main()
     assert end.value.code == 130
     assert "interrupted: what is finished is kept; started again, the same command goes on" in capsys.readouterr().err
+
+
+def test_a_cluster_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nothing would be wrong but the time that a run takes."""
+    given: list[Environment] = []
+
+    def watched(*arguments: Any) -> CallResult:
+        given.append(arguments[4])
+        return CallResult(0, 0, 0, 0.0)
+
+    monkeypatch.setattr(sys.modules["supsup.cli.reproduce"], "run_entries", watched)
+    run("gamma", "--device", "cpu", "--out", str(tmp_path), "--cluster", "local:2")
+    run("gamma", "--device", "cpu", "--out", str(tmp_path))
+    assert [environment.cluster for environment in given] == ["local:2", None]
 
 
 def test_quick_prints_ours_beside_the_published_and_keeps_apart(

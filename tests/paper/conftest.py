@@ -38,15 +38,18 @@ class Witness:
 
     trained  models with their recipes at that moment, call after call
     graded   grading after grading
+    clusters who was to train, call after call
     """
 
     def __init__(self, environment: Environment, folder: Path) -> None:
         self.environment, self.folder = environment, folder
         self.trained: list[list[tuple[Any, Any]]] = []
         self.graded: list[Graded] = []
+        self.clusters: list[str | None] = []
         self.calls: int | None = 1
 
-    def learn(self, *models: Any) -> None:
+    def learn(self, *models: Any, cluster: str | None = None) -> None:
+        self.clusters.append(cluster)
         self.trained.append([(model, model.recipe) for model in models])
         if len(self.trained) == self.calls:
             raise Stopped
@@ -71,11 +74,12 @@ class Witness:
 
         calls  of learning, before the run is stopped; None: it goes on to the end
         """
-        self.calls, self.trained, self.graded = calls, [], []
+        self.calls, self.trained, self.graded, self.clusters = calls, [], [], []
         small = [replace(one, training=replace(one.training, tasks=tasks)) for one in experiments]
         wanted = tuple(Wanted("tiny", f"row{i}", "x", "full", one, self.folder) for i, one in enumerate(small))
         with suppress(Stopped):  # seed 1: nothing is timed
-            for _ in RUNS[experiments[0].kind].start(Trial(wanted, (1,)), self.environment):
+            run, trial = RUNS[experiments[0].kind], Trial(wanted, (1,))
+            for _ in run.start(trial, run.within(trial, self.environment)):
                 pass
         return [model for model, _ in self.trained[-1]]
 
@@ -88,7 +92,7 @@ class Witness:
 @pytest.fixture
 def witness(environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
     seen = Witness(environment, tmp_path)
-    monkeypatch.setattr(SupSup, "learn_many", lambda model, stream: seen.learn(model))
+    monkeypatch.setattr(SupSup, "learn_many", lambda model, stream, cluster: seen.learn(model, cluster=cluster))
     monkeypatch.setattr(Rival, "learn_many", lambda model, stream: seen.learn(model))
     monkeypatch.setattr(Rival, "learning", lambda model, stream: seen.learn(model))
     monkeypatch.setattr(resuming.SoFar, "follow", lambda so_far, stream: seen.learn(so_far.model))

@@ -99,6 +99,59 @@ def test_gamma_goes_from_one_shot_to_binary(tmp_path: Path, environment: Environ
     assert curve == {"0.25": first["4"], "0.5": last["4"]}
 
 
+def test_a_cluster_gives_the_same_rows(
+    tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks to the bit, and so every figure, at each stage."""
+    training = MnistTraining("permuted", "784-24", 20, 5, 30)
+    grading = SupSupGrading(protocol="strict", stages=(3, 5))
+    banks: list[dict[str, torch.Tensor]] = []
+    learn_many = SupSup.learn_many
+
+    def watched(model: SupSup, stream: Sequence[data.Task], **how: Any) -> list[str]:
+        learned = learn_many(model, stream, **how)
+        banks.append({name: model.bank.packed(model.state.tasks.index(name)) for name in sorted(model.tasks)})
+        return learned
+
+    monkeypatch.setattr(SupSup, "learn_many", watched)
+    alone, spread = (
+        made(tmp_path / str(cluster), replace(environment, cluster=cluster), SupSupExperiment(training, grading))
+        for cluster in (None, "local:2")
+    )
+    assert [row["figures"] for row in alone] == [row["figures"] for row in spread]
+    assert [row["per task"] for row in alone] == [row["per task"] for row in spread]
+    assert list(banks[0]) == list(banks[1])
+    assert len(banks[0]) == 5
+    assert all(torch.equal(banks[0][name], banks[1][name]) for name in banks[0])
+
+
+@pytest.mark.parametrize(
+    ("entry", "row", "cluster"),
+    [
+        ("permuted-lenet", "given", "somewhere"),
+        ("cifar100-gg", "supsup-s8", "somewhere"),
+        ("cifar100-gg", "transfer-s8", None),
+        ("transfer-speed", "random-100", "somewhere"),
+        ("transfer-speed", "transfer-50", None),
+        ("tiny-imagenet-gg", "supsup-s8", "somewhere"),
+        ("imagenet-gg", "supsup-s8", None),
+        ("cifar100-unnamed", "scratch", "somewhere"),
+        ("permuted-lenet", "psp", None),
+    ],
+)
+def test_who_trains_on_a_cluster(
+    entry: str, row: str, cluster: str | None, witness: Any, built: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs whose tasks neither need each other nor stay in files; the others go on without it."""
+    source = witness.environment.source("cifar100")
+    monkeypatch.setattr(Environment, "imagenet", lambda environment, size: source)
+    monkeypatch.setattr(Environment, "tiny_imagenet", lambda environment: source)
+    witness.environment = replace(witness.environment, cluster="somewhere")
+    (experiment,) = (each.experiment for each in ENTRIES[entry].rows if each.name == row)
+    witness.start(experiment, calls=2 if entry == "transfer-speed" else 1)
+    assert witness.clusters[-1] == cluster
+
+
 def test_unannounced(tmp_path: Path, environment: Environment) -> None:
     training = UnannouncedTraining("permuted", "784-24", 20, 2, 4, stages=(1, 2))
     (row,) = made(tmp_path, environment, UnannouncedExperiment(training))

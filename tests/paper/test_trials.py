@@ -115,6 +115,27 @@ def test_rivals_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkey
     assert now == ["highest"]
 
 
+def test_a_trial_is_given_the_cluster_only_where_it_is_of_use(tmp_path: Path) -> None:
+    """And the line about any other says so: somebody waits for machines that have nothing to do."""
+    given: list[str | None] = []
+    said: list[str] = []
+
+    def work(trial: Trial[Experiment], environment: Environment) -> Work:
+        given.append(environment.cluster)
+        yield 1
+
+    def run_trials(run: Run, cluster: str | None) -> None:
+        environment = Environment(torch.device("cpu"), cluster=cluster)
+        trials.run_trials([trial(tmp_path, "row")], {SomeExperiment.kind: run}, environment, said.append)
+
+    for sequential in (False, True):
+        run_trials(Run(work, sequential=sequential), "local:2")
+        run_trials(Run(work, sequential=sequential, spread=lambda experiment: True), "local:2")
+        run_trials(Run(work, sequential=sequential), None)
+    assert given == [None, "local:2", None] * 2
+    assert [line.endswith(", without the cluster") for line in said] == [True, False, False] * 2
+
+
 def test_a_run_refuses_another_kind_of_experiment(tmp_path: Path) -> None:
     """A run that read another kind's settings would fail after hours, or train something else."""
     other = HopfieldExperiment(HopfieldTraining(), HopfieldGrading("own"))

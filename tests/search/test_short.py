@@ -12,7 +12,7 @@ from supsup.bank import Bank
 from supsup.kernels import available
 from supsup.search import short
 from supsup.search.candidates import CANDIDATES, group_size
-from supsup.search.factors import by_kernel, flattened, whole
+from supsup.search.factors import by_kernel, by_loop, flattened, whole
 
 SHAPES = {"a": torch.Size([16, 40]), "b": torch.Size([8, 16]), "c": torch.Size([5, 7])}
 TRITON = pytest.param("triton", marks=pytest.mark.skipif(not available.TRITON, reason="triton is not installed"))
@@ -81,6 +81,26 @@ def test_the_exact_inner_product_decides_among_the_best(use: None) -> None:
         assert search.nearest(query, bank, 8, only).tolist() == [few[-1]]
 
 
+@pytest.mark.parametrize("way", [NUMBA])
+def test_more_is_read_of_all_masks_where_few_bytes_leave_doubt(use: None) -> None:
+    """The byte read first speaks for more masks than there are candidates, and against the right one."""
+    bank, bits = Bank({"w": torch.Size([80])}), torch.arange(80)
+    for index in range(60):
+        bank.add({"w": bits >= 8 if index == 50 else bits < 8 if index < 40 else bits < 0})
+    query = {"w": torch.where(bits < 8, 0.6, 0.5)[None]}
+    assert search.nearest(query, bank, 8).tolist() == [50]
+
+
+@pytest.mark.parametrize("way", [NUMBA])
+@pytest.mark.parametrize("value", [0.0, torch.nan, torch.inf])
+def test_a_query_that_says_nothing_falls_on_some_candidate(use: None, value: float) -> None:
+    """Images whose numbers are too large for float32 are no reason to fail."""
+    bank = filled([20], torch.Generator().manual_seed(0))
+    alive = torch.arange(20) >= 7
+    (found,) = search.nearest({"a": torch.full((1, *SHAPES["a"]), value)}, bank, 80, alive).tolist()
+    assert 7 <= found < 20
+
+
 @EVERY_WAY
 def test_one_row_has_nothing_to_do_with_another(use: None) -> None:
     """Rows are searched one by one, each with the bytes that are large in it."""
@@ -135,7 +155,8 @@ def test_candidates_are_the_best_of_the_best_of_groups(seed: int, k: int) -> Non
     if available.NUMBA:
         from supsup.kernels import numba_short
 
-        assert numba_short.shortlist(scores.numpy(), group_size(k), CANDIDATES).tolist() == candidates.tolist()
+        count = min(CANDIDATES, int(scores.isfinite().sum()))
+        assert numba_short.best(scores.numpy(), CANDIDATES).tolist() == scores.topk(count).indices.tolist()
 
 
 def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +168,7 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = [next(way for way in short.WAYS if way.takes(each)) for each in (gpu, bank)]
     assert ways == list(short.WAYS[:2])
     assert short.WAYS[0].nearest == short.triton_nearest
-    assert short.WAYS[0].flatten == by_kernel
+    assert (short.WAYS[0].flatten, short.WAYS[1].flatten) == (by_kernel, by_loop)
     monkeypatch.setattr(available, "NUMBA", False)
     monkeypatch.setattr(available, "TRITON", False)
     assert all(
@@ -168,24 +189,53 @@ def test_what_a_search_reads_is_counted_in_bytes() -> None:
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 300), st.integers(1, 60))
 def test_compiled_steps(seed: int, size: int, tasks: int, count: int) -> None:
-    """The order of bytes; sums in whole numbers, up to the last column of the last row; exact sums of some columns."""
+    """Which bytes are taken; sums in whole numbers, up to the last column of the last row; sums of some columns."""
     from supsup.kernels import numba_short
 
     chance = np.random.default_rng(seed)
     query = chance.standard_normal(8 * size).astype(np.float32) ** 3
     block = chance.integers(0, 256, (size, tasks + int(chance.integers(0, 3))), dtype=np.uint8)[:, :tasks]
-    order, squares = numba_short.falling(query, 0, size)
-    sizes = np.abs(query.reshape(-1, 8)).sum(1)[order]
-    assert sorted(order.tolist()) == list(range(size))
-    assert (sizes[1:] <= 1.07 * sizes[:-1]).all()
-    assert np.allclose(squares, np.square(query.reshape(-1, 8)).sum(1)[order], rtol=1e-4)
-    chosen = order[:count]
+    rows, sizes = query.reshape(-1, 8), np.abs(query.reshape(-1, 8)).sum(1)
+    ranks, energy = numba_short.ranked(query)
+    assert np.isclose(energy, np.square(query).sum(), rtol=1e-4)
+    chosen, later = (numba_short.take(ranks, 0, size, each) for each in (count, size))
+    assert sorted([*chosen, *later]) == list(range(size)), "every byte once"
+    assert len(chosen) == min(count, size)
+    assert not len(later) or sizes[later].max() <= 1.07 * sizes[chosen].min()
+    assert not len(numba_short.take(ranks, 0, size, size)), "none is left"
+    values = numba_short.rounded(query, chosen)
+    assert np.isclose(values.energy, np.square(rows[chosen]).sum(), rtol=1e-4)
+    assert np.isclose(values.unit, sizes[chosen].max() / numba_short._UNITS)
+    error = rows[chosen] - values.unit * values.whole
+    assert np.abs(error).max() <= 0.51 * values.unit
+    assert np.isclose(values.blurred, np.square(error).sum(), rtol=1e-2, atol=1e-6 * values.energy)
     bits = (block[chosen][:, None] >> np.arange(8)[:, None]) & 1
-    expected = np.einsum("bi,bit->t", query.reshape(-1, 8)[chosen], bits)
-    unit = sizes[0] / numba_short._UNITS
-    assert np.abs(unit * numba_short.scan(query, chosen, block) - expected).max() <= 0.51 * 8 * len(chosen) * unit
+    assert (
+        numba_short.scan(values.whole, chosen, block) == np.einsum("bi,bit->t", values.whole.astype(int), bits)
+    ).all()
+    expected = np.einsum("bi,bit->t", rows[chosen], bits)
     columns = chance.integers(0, tasks, 5)
     assert np.allclose(numba_short.columns(query, chosen, block, columns), expected[columns], atol=1e-2)
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+def test_bytes_of_zeros_are_never_read() -> None:
+    """Half of a ReLU layer's query is 0; reading it would take as long and tell nothing."""
+    from supsup.kernels import numba_short
+
+    query = np.zeros(80, np.float32)
+    query[[9, 20]] = 1, -2
+    ranks, _ = numba_short.ranked(query)
+    assert numba_short.take(ranks, 0, 10, 10).tolist() == [1, 2]
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_query_from_its_factors(images: int) -> None:
+    """To the bit what torch makes of them, with zeros after the last weight."""
+    chance = torch.Generator().manual_seed(images)
+    factors = (torch.randn(5, 7, generator=chance), *(torch.randn(2, images, n, generator=chance) for n in (5, 7)))
+    assert torch.equal(by_loop(search.Outer(*factors), 40), flattened(search.Outer(*factors), 40))
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
@@ -193,8 +243,8 @@ def test_sums_in_whole_numbers_do_not_run_over() -> None:
     """A thousand bytes as large as can be, all bits set: more than sums of 16 bits hold."""
     from supsup.kernels import numba_short
 
-    query, block = np.ones(8000, np.float32), np.full((1000, 70), 255, np.uint8)
-    scores = numba_short.scan(query, np.arange(1000), block)
+    query, block, chosen = np.ones(8000, np.float32), np.full((1000, 70), 255, np.uint8), np.arange(1000)
+    scores = numba_short.scan(numba_short.rounded(query, chosen).whole, chosen, block)
     assert scores.tolist() == [1000 * 8 * round(numba_short._UNITS / 8)] * 70
 
 

@@ -46,6 +46,13 @@ def reproduce(
         Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets (holding mnist/, cifar100/, imagenet/).")
     ] = None,
     device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    cluster: Annotated[
+        str | None,
+        Option(
+            metavar="local:N|ADDRESS",
+            help="Learn masks in N processes, or on the Ray cluster there, where no task needs another.",
+        ),
+    ] = None,
     count_bytes: Annotated[
         bool, Option("--bytes", help="Train nothing: measure the bytes of the models that lie beside the rows.")
     ] = False,
@@ -74,7 +81,7 @@ def reproduce(
             for path in add_bytes(folder, entry.name):
                 say(shown(path))
         return
-    environment = Environment(resolve(device), data_dir)
+    environment = Environment(resolve(device), data_dir, cluster)
     with interruptible("what is finished is kept; started again, the same command goes on from there"):
         result = run_entries(entries, folder, scale, seeds, environment, lambda line: say(shown(line, 2000)))
     found = summarise({entry.name: entry for entry in whole}, folder)

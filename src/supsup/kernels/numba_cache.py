@@ -10,6 +10,7 @@ from typing import Any
 import numba
 
 Loop = Callable[..., Any]
+ANY_ORDER = {"reassoc", "contract"}  # `fastmath` for sums that may be taken in any order, and so in vectors
 
 
 def compiled(**options: Any) -> Callable[[Loop], Loop]:

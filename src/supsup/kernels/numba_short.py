@@ -2,59 +2,85 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from supsup.kernels.numba_bits import LANES, add_chosen
-from supsup.kernels.numba_cache import compiled
+from supsup.kernels.numba_cache import ANY_ORDER, compiled
 from supsup.kernels.numba_threads import shared_out, thread_count
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Indices = NDArray[np.int64]
+Ranks = NDArray[np.int16]
 
 _TASKS = 4096  # whose sums stay in the first-level cache
 _UNITS = 120  # what the largest byte of a query amounts to in whole numbers: rounded, it fits into 8 bits
 _AHEAD = 1  # bytes whose masks are fetched while those of another are added
 _ADDED = 256  # bytes after which sums of 16 bits could run over, and are moved
+_WORTH = 1 << 24  # bytes of masks for which other threads are woken: for fewer that would take longer
 _LEFT_OUT = 19  # bits of a float that do not count for its rank: it is right to within 6 %
 _RANKS = 1 << 12
 
 
-def falling(query: Floats, start: int, stop: int) -> tuple[Indices, Floats]:
-    """The bytes of a query [bits] from one to another, the largest Σ |q| first, to within 6 %; and Σ q² of each."""
-    order, squares = np.empty(stop - start, np.int64), np.empty(stop - start, np.float32)
-    _falling(query, start, order, squares)
-    return order, squares
+def outer(weight: Floats, delta: Floats, inputs: Floats, bits: int) -> Floats:
+    """W ⊙ delta ⊗ inputs for each row of both, [r, out] and [r, in], as [r, bits] with zeros at the end."""
+    rows = np.empty((len(delta), bits), np.float32)
+    _outer(weight, delta, inputs, rows)
+    return rows
 
 
-def scan(query: Floats, chosen: Indices, block: Bytes) -> Floats:
-    """About, in some unit, the inner products over the chosen bytes of a query [bits] with masks [bytes, tasks]."""
+def ranked(query: Floats) -> tuple[Ranks, float]:
+    """For every byte of a query [bits] a number that grows with Σ |q|, equal for those within 6 %; and Σ q² of all."""
+    ranks = np.empty(len(query) // 8, np.int16)
+    return ranks, _ranked(query, ranks)
+
+
+def take(ranks: Ranks, start: int, stop: int, count: int) -> Indices:
+    """So many bytes from one to another, or all, but no zeros: those that rank highest. They rank as zeros then."""
+    chosen = np.empty(count, np.int64)
+    taken: Indices = chosen[: _take(ranks, start, stop, chosen)]
+    return taken
+
+
+class Rounded(NamedTuple):
+    """The chosen bytes of a query in whole numbers [bytes, 8] of some unit; Σ q² of them, and of what was rounded."""
+
+    whole: NDArray[np.int8]
+    unit: float
+    energy: float
+    blurred: float
+
+
+def rounded(query: Floats, chosen: Indices) -> Rounded:
+    """Units are such that the largest byte has so many that it fits."""
     whole = np.empty((len(chosen), 8), np.int8)
-    _rounded(query, chosen, whole)
-    threads, out = thread_count(), np.empty(block.shape[1], np.float32)
+    return Rounded(whole, *_rounded(query, chosen, whole))
+
+
+def scan(values: NDArray[np.int8], chosen: Indices, block: Bytes) -> Floats:
+    """The inner products of whole numbers [bytes, 8] with the chosen bytes of masks [bytes, tasks]."""
+    threads, out = thread_count() if len(chosen) * block.shape[1] >= _WORTH else 1, np.empty(block.shape[1], np.float32)
     bounds = np.linspace(0, len(out), threads + 1).astype(np.int64)
-    _scan(threads)(whole, chosen, _flat(block), block.strides[0], bounds, out)
+    _scan(threads)(values, chosen, _flat(block), block.strides[0], bounds, out)
     return out
 
 
-def shortlist(scores: Floats, group: int, most: int) -> Indices:
-    """The best of those that are the best of a group of neighbours; −inf is none of them."""
-    winners = np.empty(-(-len(scores) // group), np.int64)
-    _winners(scores, group, winners)
-    best = winners[np.argsort(-scores[winners], kind="stable")[:most]]
-    kept: Indices = best[scores[best] > -np.inf]
-    return kept
+def best(scores: Floats, most: int) -> Indices:
+    """The indices of the largest scores, the largest first; −inf is none of them."""
+    indices = np.empty(most, np.int64)
+    found: Indices = indices[: _best(scores, indices)]
+    return found
 
 
 def columns(query: Floats, chosen: Indices, block: Bytes, wanted: Indices) -> Floats:
     """The inner products over the chosen bytes of a query [bits] with some of the masks [bytes, tasks]: [wanted]."""
-    threads = thread_count()
-    partial = np.zeros((threads, len(wanted)), dtype=np.float32)
-    _add_columns(threads)(query, chosen, _flat(block), block.strides[0], wanted, partial)
-    total: Floats = partial.sum(0)
+    total = np.zeros(len(wanted), np.float32)
+    _add_columns(query, chosen, _flat(block), block.strides[0], wanted, total)
     return total
 
 
@@ -63,53 +89,85 @@ def _flat(block: Bytes) -> Bytes:
     return as_strided(block, ((len(block) - 1) * block.strides[0] + block.shape[1],), (1,))
 
 
-@compiled(nogil=True, fastmath=True)
-def _falling(query, start, order, squares):  # type: ignore[no-untyped-def]
-    """Counting sort by the leading bits of each sum: those of positive floats have the order of the floats."""
-    count = len(order)
-    sizes, energies = np.empty(count, dtype=np.float32), np.empty(count, dtype=np.float32)
-    for i in range(count):
-        size, energy = np.float32(0), np.float32(0)
+@compiled(nogil=True)
+def _outer(weight, delta, inputs, rows):  # type: ignore[no-untyped-def]
+    outputs, width = weight.shape
+    for row in range(len(rows)):
+        for o in range(outputs):
+            for i in range(width):
+                rows[row, o * width + i] = delta[row, o] * inputs[row, i] * weight[o, i]
+        rows[row, outputs * width :] = 0
+
+
+@compiled(nogil=True, fastmath=ANY_ORDER)
+def _ranked(query, ranks):  # type: ignore[no-untyped-def]
+    """The leading bits of positive floats have the order of the floats."""
+    sizes, energy = np.empty(len(ranks), dtype=np.float32), np.float32(0)
+    for i in range(len(ranks)):
+        size = np.float32(0)
         for bit in range(8):
-            value = query[8 * (start + i) + bit]
-            size += abs(value)
-            energy += value * value
-        sizes[i], energies[i] = size, energy
-    ranks = _RANKS - 1 - ((sizes.view(np.int32) >> _LEFT_OUT) & (_RANKS - 1))
-    place = np.zeros(_RANKS + 1, dtype=np.int64)
-    for i in range(count):
-        place[ranks[i] + 1] += 1
-    for rank in range(_RANKS):
-        place[rank + 1] += place[rank]
-    for i in range(count):
-        order[place[ranks[i]]] = start + i
-        squares[place[ranks[i]]] = energies[i]
-        place[ranks[i]] += 1
+            size += abs(query[8 * i + bit])
+        sizes[i] = size
+    for i in range(len(query)):
+        energy += query[i] * query[i]
+    ranks[:] = sizes.view(np.int32) >> _LEFT_OUT
+    return energy
 
 
 @compiled(nogil=True)
+def _take(ranks, start, stop, chosen):  # type: ignore[no-untyped-def]
+    """By how many there are of each rank: all above one of them, and of that one the first."""
+    counts = np.zeros(_RANKS, dtype=np.int32)
+    for i in range(start, stop):
+        if ranks[i] > 0:
+            counts[ranks[i]] += 1
+    least, spare = _RANKS - 1, len(chosen)
+    while least > 1 and counts[least] < spare:
+        spare -= counts[least]
+        least -= 1
+    taken = 0
+    for i in range(start, stop):
+        if ranks[i] > least or (ranks[i] == least and spare > 0):
+            spare -= ranks[i] == least
+            chosen[taken] = i
+            taken += 1
+            ranks[i] = 0
+    return taken
+
+
+@compiled(nogil=True, fastmath=ANY_ORDER)
 def _rounded(query, chosen, whole):  # type: ignore[no-untyped-def]
-    """The numbers of the chosen bytes in units of which the largest byte has so many."""
-    largest = np.float32(0)
+    largest, energy, blurred = np.float32(0), np.float32(0), np.float32(0)
     for byte in chosen:
         size = np.float32(0)
         for bit in range(8):
             size += abs(query[8 * byte + bit])
         largest = max(largest, size)
-    unit = _UNITS / largest if largest > 0 else 0.0
+    unit = largest / np.float32(_UNITS) if 0 < largest < np.inf else np.float32(1)
     for i in range(len(chosen)):
         for bit in range(8):
-            whole[i, bit] = np.int8(np.rint(query[8 * chosen[i] + bit] * unit))
+            value = query[8 * chosen[i] + bit]
+            near = np.rint(value / unit)
+            whole[i, bit] = np.int8(near)
+            energy += value * value
+            blurred += (value - near * unit) ** 2
+    return unit, energy, blurred
 
 
 @compiled(nogil=True)
-def _winners(scores, group, best):  # type: ignore[no-untyped-def]
-    for number in range(len(best)):
-        index = number * group
-        for i in range(number * group + 1, min(len(scores), (number + 1) * group)):
-            if scores[i] > scores[index]:
-                index = i
-        best[number] = index
+def _best(scores, indices):  # type: ignore[no-untyped-def]
+    """Insertion: few of many scores are among the best so far."""
+    count = 0
+    for i in range(len(scores)):
+        full = count == len(indices)
+        if scores[i] > (scores[indices[count - 1]] if full else -np.inf):
+            place = count - 1 if full else count
+            while place > 0 and scores[i] > scores[indices[place - 1]]:
+                indices[place] = indices[place - 1]
+                place -= 1
+            indices[place] = i
+            count += not full
+    return count
 
 
 @shared_out()
@@ -142,21 +200,16 @@ def _scan_some(values, chosen, flat, stride, first, tasks, out):  # type: ignore
     out[first : first + tasks] = total[:tasks]
 
 
-@shared_out(fastmath=True)
-def _add_columns(query, chosen, flat, stride, columns, partial):  # type: ignore[no-untyped-def]
+@compiled(nogil=True)
+def _add_columns(query, chosen, flat, stride, columns, total):  # type: ignore[no-untyped-def]
     """Four weights at a time: the 16 sums they can give are made once and looked up for each column."""
-    threads, count = partial.shape
-    for thread in numba.prange(threads):
-        low, high = np.zeros(16, dtype=np.float32), np.zeros(16, dtype=np.float32)
-        total = np.zeros(count, dtype=np.float32)
-        for place in range(thread * len(chosen) // threads, (thread + 1) * len(chosen) // threads):
-            byte = chosen[place]
-            for bit in range(4):
-                first, second = query[8 * byte + bit], query[8 * byte + 4 + bit]
-                for rest in range(1 << bit):
-                    low[(1 << bit) + rest] = low[rest] + first
-                    high[(1 << bit) + rest] = high[rest] + second
-            for i in range(count):
-                packed = flat[byte * stride + columns[i]]
-                total[i] += low[packed & 15] + high[packed >> 4]
-        partial[thread] = total
+    low, high = np.zeros(16, dtype=np.float32), np.zeros(16, dtype=np.float32)
+    for byte in chosen:
+        for bit in range(4):
+            first, second = query[8 * byte + bit], query[8 * byte + 4 + bit]
+            for rest in range(1 << bit):
+                low[(1 << bit) + rest] = low[rest] + first
+                high[(1 << bit) + rest] = high[rest] + second
+        for i in range(len(columns)):
+            packed = flat[byte * stride + columns[i]]
+            total[i] += low[packed & 15] + high[packed >> 4]

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-OBJECTIVES = ("H", "G")  # whose gradients are computed here
 _OUT, _IN = 4, 256  # the tile of a forward step
 _BACK_OUT, _BACK_IN = 128, 16  # that of a backward step
 

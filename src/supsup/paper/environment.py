@@ -19,10 +19,14 @@ NETS = {LENET: nets.lenet_300_100, FC: nets.fc_1024}
 
 @dataclass
 class Environment:
-    """A device, and data that are read when they are first needed."""
+    """A device, and data that are read when they are first needed.
+
+    cluster  who trains, as in `learn_many`
+    """
 
     device: torch.device
     data_dir: Path | None = None
+    cluster: str | None = None
     _sources: dict[str, Source] = field(default_factory=dict)
 
     def source(self, name: str) -> Source:

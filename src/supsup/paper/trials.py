@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeGuard, TypeVar
 
 import torch
@@ -58,12 +58,18 @@ class Run:
     in_step     several seeds are trained together
     sequential  yields between small pieces of work, and may go side by side with others
     rival       float32 products may be taken in TensorFloat-32 on a GPU
+    spread      whether an experiment's tasks can go to a cluster: none needs another, and their images are in memory
     """
 
     start: Callable[[Trial[Experiment], Environment], Work]
     in_step: bool = False
     sequential: bool = False
     rival: bool = False
+    spread: Callable[[Experiment], bool] = lambda experiment: False
+
+    def within(self, trial: Trial[Experiment], environment: Environment) -> Environment:
+        """The environment for a trial, without the cluster where it is of no use."""
+        return environment if self.spread(trial.experiment) else replace(environment, cluster=None)
 
 
 def run_of(
@@ -73,6 +79,7 @@ def run_of(
     in_step: bool = False,
     sequential: bool = False,
     rival: bool = False,
+    spread: Callable[[Kind], bool] = lambda experiment: False,
 ) -> Run:
     """A run of one kind of experiment."""
 
@@ -81,7 +88,10 @@ def run_of(
             raise TypeError(f"{trial.title} is not of the kind {kind.kind!r}")
         return work(trial, environment)
 
-    return Run(start, in_step, sequential, rival)
+    def spreads(experiment: Experiment) -> bool:
+        return isinstance(experiment, kind) and spread(experiment)
+
+    return Run(start, in_step, sequential, rival, spreads)
 
 
 def _all_are(trial: Trial[Experiment], kind: type[Kind]) -> TypeGuard[Trial[Kind]]:
@@ -108,16 +118,23 @@ def run_trials(trials: Sequence[Trial[Experiment]], runs: dict[str, Run], enviro
     alone = [trial for trial in trials if not runs[trial.experiment.kind].sequential]
     failed = 0
     for number, trial in enumerate(alone, 1):
-        say(f"[{number} of {len(alone)}{f' + {len(sequential)}' if sequential else ''}] {trial.title}")
+        more = f" + {len(sequential)}" if sequential else ""
+        say(f"[{number} of {len(alone)}{more}] {_named(trial, runs, environment)}")
         failed += _side_by_side([trial], runs, environment, say, lambda _: None)
     size = _SIDE_BY_SIDE if environment.device.type == "cuda" else 1
     tasks = sum(trial.experiment.training.tasks for trial in sequential)
     for trial in sequential:
-        say(f"[sequential, {len(sequential)}] {trial.title}")
+        say(f"[sequential, {len(sequential)}] {_named(trial, runs, environment)}")
     with progress.bar("task after task", tasks) as advance:
         for start in range(0, len(sequential), size):
             failed += _side_by_side(sequential[start : start + size], runs, environment, say, advance)
     return failed
+
+
+def _named(trial: Trial[Experiment], runs: dict[str, Run], environment: Environment) -> str:
+    """What a trial makes, and whether it does so without the cluster that there is."""
+    cluster = runs[trial.experiment.kind].within(trial, environment).cluster
+    return trial.title if cluster == environment.cluster else f"{trial.title}, without the cluster"
 
 
 @dataclass(frozen=True)
@@ -153,7 +170,7 @@ def _side_by_side(
     for trial in group:
         stream = torch.cuda.Stream() if environment.device.type == "cuda" and len(group) > 1 else None
         run = runs[trial.experiment.kind]
-        lanes.append(Lane(trial, run, run.start(trial, environment), stream))
+        lanes.append(Lane(trial, run, run.start(trial, run.within(trial, environment)), stream))
     while lanes:
         ready = [lane for lane in lanes if not lane.busy]
         if not ready:

@@ -12,6 +12,8 @@ from torch.nn.functional import pad
 from supsup.bank import Bank
 from supsup.kernels import available
 
+if available.NUMBA:
+    from supsup.kernels import numba_short
 if available.TRITON:
     from supsup.kernels import triton_search
 
@@ -83,6 +85,16 @@ def by_kernel(values: Tensor | Outer, bits: int, precision: torch.dtype = torch.
     """The same in one kernel, in float32."""
     if isinstance(values, Outer) and values.delta.shape[1] == 1:
         return triton_search.outer(values.weight, values.delta[:, 0], values.inputs[:, 0], bits, precision)
+    return flattened(values, bits)
+
+
+def by_loop(values: Tensor | Outer, bits: int) -> Tensor:
+    """The same on a CPU, in one compiled loop."""
+    if isinstance(values, Outer) and values.delta.shape[1] == 1:
+        weight, delta, inputs = (
+            each.contiguous().numpy() for each in (values.weight, values.delta[:, 0], values.inputs[:, 0])
+        )
+        return torch.from_numpy(numba_short.outer(weight, delta, inputs, bits))
     return flattened(values, bits)
 
 

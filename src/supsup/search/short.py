@@ -17,10 +17,10 @@ from supsup.bank import Bank
 from supsup.kernels import available
 from supsup.search.candidates import CANDIDATES, Some, group_size
 from supsup.search.exact import add_plain, on_cpu, on_gpu
-from supsup.search.factors import Flatten, Query, by_kernel, flattened, whole
+from supsup.search.factors import Flatten, Query, by_kernel, by_loop, flattened, whole
 
 if available.NUMBA:
-    from supsup.search.racing import numba_nearest
+    from supsup.search.scanning import numba_nearest
 if available.TRITON:
     from supsup.kernels import triton_short
 
@@ -99,7 +99,7 @@ def triton_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tenso
 
 WAYS: tuple[Way, ...] = (
     Way(on_gpu, by_kernel, triton_nearest),
-    Way(lambda bank: on_cpu(bank) and available.NUMBA, flattened, lambda *given: numba_nearest(*given)),
+    Way(lambda bank: on_cpu(bank) and available.NUMBA, by_loop, lambda *given: numba_nearest(*given)),
     Way(lambda bank: True, flattened, plain_nearest),
 )
 

@@ -14,7 +14,7 @@ from supsup.paper.runs.unnamed import unnamed_pretrained, unnamed_scratch
 from supsup.paper.trials import Run, run_of
 
 RUNS: dict[str, Run] = {
-    mnist.SupSupExperiment.kind: run_of(mnist.SupSupExperiment, supsup),
+    mnist.SupSupExperiment.kind: run_of(mnist.SupSupExperiment, supsup, spread=lambda _: True),
     mnist.UnannouncedExperiment.kind: run_of(mnist.UnannouncedExperiment, unannounced, sequential=True),
     mnist.PSPExperiment.kind: run_of(mnist.PSPExperiment, psp, in_step=True, sequential=True, rival=True),
     mnist.BoundsExperiment.kind: run_of(mnist.BoundsExperiment, bounds, in_step=True, sequential=True, rival=True),
@@ -23,14 +23,26 @@ RUNS: dict[str, Run] = {
     ),
     mnist.BatchEExperiment.kind: run_of(mnist.BatchEExperiment, batche, rival=True),
     mnist.HopfieldExperiment.kind: run_of(mnist.HopfieldExperiment, hopfield, in_step=True),
-    images.SplitCifarExperiment.kind: run_of(images.SplitCifarExperiment, split_cifar100),
+    images.SplitCifarExperiment.kind: run_of(
+        images.SplitCifarExperiment, split_cifar100, spread=lambda experiment: experiment.training.transfer == "none"
+    ),
     images.SplitCifarRivalExperiment.kind: run_of(
         images.SplitCifarRivalExperiment, split_cifar100_rivals, sequential=True, rival=True
     ),
-    images.TransferSpeedExperiment.kind: run_of(images.TransferSpeedExperiment, transfer_speed),
-    images.SplitImagenetExperiment.kind: run_of(images.SplitImagenetExperiment, split_imagenet),
+    images.TransferSpeedExperiment.kind: run_of(
+        images.TransferSpeedExperiment, transfer_speed, spread=lambda experiment: experiment.training.transfer == "none"
+    ),
+    images.SplitImagenetExperiment.kind: run_of(
+        images.SplitImagenetExperiment,
+        split_imagenet,
+        spread=lambda experiment: experiment.training.source is not None,  # others are read while training
+    ),
     images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds),
-    images.ScratchUnnamedExperiment.kind: run_of(images.ScratchUnnamedExperiment, unnamed_scratch),
-    images.PretrainedUnnamedExperiment.kind: run_of(images.PretrainedUnnamedExperiment, unnamed_pretrained),
+    images.ScratchUnnamedExperiment.kind: run_of(
+        images.ScratchUnnamedExperiment, unnamed_scratch, spread=lambda _: True
+    ),
+    images.PretrainedUnnamedExperiment.kind: run_of(
+        images.PretrainedUnnamedExperiment, unnamed_pretrained, spread=lambda _: True
+    ),
     images.OverheadExperiment.kind: run_of(images.OverheadExperiment, mask_overhead),
 }

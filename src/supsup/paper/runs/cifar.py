@@ -37,7 +37,7 @@ def split_cifar100(trial: Trial[SplitCifarExperiment], environment: Environment)
                 for task in stream:
                     learn_together(models, task, advance)
         else:
-            models[0].learn_many(stream)
+            models[0].learn_many(stream, cluster=environment.cluster)
         seconds = {"learning": (environment.clock() - begin) / len(group)} | plain_way(models[0], stream, environment)
         for wanted, model in zip(group, models):
             yield _finished(wanted, seed, model, stream, seconds, len(group), environment)

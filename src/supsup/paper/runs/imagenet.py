@@ -42,7 +42,7 @@ def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environme
         with living_in(file, fresh) as model:
             begin = environment.clock()
             if waiting := not_learned(model, stream):
-                model.learn_many(waiting)
+                model.learn_many(waiting, cluster=environment.cluster)
             learning = environment.clock() - begin
             begin = environment.clock()
             graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")

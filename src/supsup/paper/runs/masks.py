@@ -35,7 +35,7 @@ def supsup(trial: Trial[SupSupExperiment], environment: Environment) -> Work:
         waiting = not_learned(model, stream)
         known = len(stream) - len(waiting)
         if waiting:
-            model.learn_many(waiting)
+            model.learn_many(waiting, cluster=environment.cluster)
         learning, plain = environment.clock() - begin, plain_way(model, stream, environment)
         size = {"masks": sum(-(-shape.numel() // 8) for shape in model.net.shapes.values()) * len(stream)}
         answers = Known()

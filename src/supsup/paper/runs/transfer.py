@@ -38,7 +38,7 @@ def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environme
         learn_together(models, stream[0], advance)
     for model in models:
         model.recipe = replace(later, budget=model.observed_recipe.budget, transfer=training.transfer)
-    _learn_the_others(models, stream[1:])
+    _learn_the_others(models, stream[1:], environment)
     seconds = {"learning": environment.clock() - begin}
     begin = environment.clock()
     graded = {
@@ -51,10 +51,10 @@ def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environme
         yield Finished(wanted, seed, {"accuracy %": {str(s): value for s, value in graded.items()}}, seconds=seconds)
 
 
-def _learn_the_others(models: list[SupSup], stream: Stream) -> None:
+def _learn_the_others(models: list[SupSup], stream: Stream, environment: Environment) -> None:
     if models[0].observed_recipe.transfer == "none":
         for model in models:
-            model.learn_many(stream)
+            model.learn_many(stream, cluster=environment.cluster)
         return
     with progress.bar("learning with transfer", len(stream) * len(models)) as advance:
         for task in stream:

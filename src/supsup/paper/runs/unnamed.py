@@ -62,7 +62,7 @@ def _finished(
     wanted: Wanted[Experiment], seed: int, model: SupSup, stream: Stream, environment: Environment
 ) -> Finished:
     begin = environment.clock()
-    model.learn_many(stream)
+    model.learn_many(stream, cluster=environment.cluster)
     seconds = {"learning": environment.clock() - begin}
     begin = environment.clock()
     stages = [len(stream)]

@@ -5,16 +5,18 @@
 
 A mutant flips a comparison, an operator, `and` and `or`, `min` and `max`, True and False, doubles or shifts a number,
 takes away a `not`, or leaves out a statement. It is written into a temporary copy of src, and the tests run on that
-copy. The file is written after each mutant, and what it holds is not tried again while module and tests are as they
-were, so a campaign can be interrupted. Survivors are printed in the end. benchmarks/mutants.toml has the modules with
-their tests, and explains survivors that change no answer. A mutant takes as long as its tests: 10 to 60 seconds on one
-core.
+copy. The file is written after each mutant, and what it holds is not tried again while the module and the test that
+noticed (of a survivor: all tests) are as they were, so a campaign can be interrupted, and after a new test survivors
+alone are tried again. Survivors are printed in the end. benchmarks/mutants.toml has the modules with their tests, and
+explains survivors that change no answer. First the tests run once as things are; then a mutant takes as long as its
+tests: 10 to 60 seconds on one core.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import copy
 import hashlib
 import json
@@ -28,12 +30,14 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Any
+from xml.etree import ElementTree
 
 import torch
 
@@ -53,7 +57,7 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitXor,
 }  # fmt: skip
 _OTHERS = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "amin": "amax", "amax": "amin"}
-_LONGEST = 3600.0  # seconds that the tests of one module may take
+_LONGEST = 7200.0  # seconds that all tests may take
 _MEANING = {0: "survived", 1: "caught", 2: "caught", 3: "caught"}  # what pytest's exit status says of a mutant
 
 
@@ -186,10 +190,12 @@ class Workshop:
 
     def __init__(self, folder: Path) -> None:
         self.src = folder / "src"
+        self._report = folder / "report.xml"
         shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
+        by_content = PycInvalidationMode.CHECKED_HASH  # size and second, by default, are too little here
+        compileall.compile_dir(self.src, quiet=1, invalidation_mode=by_content)
         self.environment = os.environ | {
             "PYTHONPATH": str(self.src),
-            "PYTHONDONTWRITEBYTECODE": "1",  # bytecode is told from its source by size and second: too little here
             "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
         }
         self.environment.setdefault("OMP_NUM_THREADS", "1")
@@ -205,8 +211,18 @@ class Workshop:
             path.write_bytes(source)
             os.utime(path, ns=times)  # what numba has compiled stays valid
 
-    def tested(self, tests: Sequence[Path], limit: float) -> tuple[str, str]:
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}"]
+    def seconds(self, tests: Sequence[Path]) -> defaultdict[Path, float]:
+        """How long each file of tests takes as things are; an error if one fails."""
+        outcome, by = self.tested(tests, _LONGEST, f"--junitxml={self._report}", "-o", "junit_family=xunit1")
+        if outcome != "survived":
+            raise SystemExit(f"a test fails as things are: {by}")
+        found = defaultdict[Path, float](float)
+        for case in ElementTree.parse(self._report).iter("testcase"):
+            found[ROOT / case.attrib["file"]] += float(case.attrib["time"])
+        return found
+
+    def tested(self, tests: Sequence[Path], limit: float, *more: str) -> tuple[str, str]:
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}", *more]
         command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
         with subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -229,16 +245,34 @@ def tests_of(module: str) -> list[Path]:
     return [ROOT / "tests" / f"{name}.py" for name in MODULES[module]]
 
 
-def digest_of(module: str) -> str:
-    """Of a module and its tests: another one where anything was changed."""
-    paths = [ROOT / "src" / "supsup" / f"{module}.py", *tests_of(module)]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:12]
+def digest_of(module: str, by: str) -> str:
+    """Of a module, and of the test that noticed its mutant or of all its tests: another one where that was changed."""
+    test = _source_of_test(by)
+    tests = [path.read_bytes() for path in tests_of(module)] if test is None else [test.encode()]
+    source = (ROOT / "src" / "supsup" / f"{module}.py").read_bytes()
+    return hashlib.sha256(b"\0".join([source, *tests])).hexdigest()[:12]
 
 
-def record_of(mutant: Mutant, digest: str) -> dict[str, Any]:
-    """A mutant as the file has it, without what became of it."""
+def _source_of_test(by: str) -> str | None:
+    """The function, with what it is given, of a test such as "search/test_exact.py::test_few[3]"."""
+    file, _, name = by.partition("::")
+    path = ROOT / "tests" / file
+    if not name or not path.is_file():
+        return None
+    functions = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.FunctionDef)]
+    return next((ast.unparse(node) for node in functions if node.name == name.partition("[")[0]), None)
+
+
+def record_of(mutant: Mutant, outcome: str, by: str, seconds: float) -> dict[str, Any]:
+    """A mutant as the file has it."""
     source = (ROOT / "src" / "supsup" / f"{mutant.module}.py").read_text(encoding="utf-8")
-    return asdict(mutant) | {"source": source.splitlines()[mutant.line - 1].strip(), "digest": digest}
+    place = {"source": source.splitlines()[mutant.line - 1].strip(), "digest": digest_of(mutant.module, by)}
+    return asdict(mutant) | place | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
+
+
+def is_valid(record: dict[str, Any]) -> bool:
+    """Whether what it says would be said again."""
+    return record["module"] in MODULES and record["digest"] == digest_of(record["module"], record["by"])
 
 
 def main() -> None:
@@ -248,16 +282,15 @@ def main() -> None:
     chosen = everything
     if options.count is not None and options.count < len(everything):
         chosen = random.Random(options.seed).sample(everything, options.count)
-    digests = {name: digest_of(name) for name in options.modules}
     before = json.loads(options.json.read_text(encoding="utf-8"))["mutants"] if options.json.exists() else []
-    known = {_key(record): record for record in before}
-    keys = {mutant: _key(record_of(mutant, digests[mutant.module])) for mutant in chosen}
+    known = {_key(record): record for record in before if is_valid(record)}
+    keys = {mutant: _key(asdict(mutant)) for mutant in chosen}
     done = [known[key] for key in keys.values() if key in known]
     waiting = [mutant for mutant, key in keys.items() if key not in known]
     print(f"{len(everything)} mutants of {len(sources)} modules; {len(chosen)} chosen, {len(done)} known", flush=True)
     asked = {"modules": options.modules, "seed": options.seed, "possible": len(everything)}
     with progress.bar("mutants", len(waiting), "mutants") as advance:
-        for record in tried(waiting, digests, options.jobs):
+        for record in tried(waiting, options.jobs):
             done.append(record)
             write(options.json, asked, done)
             advance(1)
@@ -269,34 +302,25 @@ def main() -> None:
     print(json.dumps(summary(done)))
 
 
-def tried(mutants: Sequence[Mutant], digests: dict[str, str], jobs: int) -> Iterator[dict[str, Any]]:
+def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str, Any]]:
     """The record of each mutant, in order."""
+    if not mutants:
+        return
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         shops = queue.SimpleQueue[Workshop]()
         for number in range(jobs):
-            shops.put(Workshop(Path(folder) / str(number)))
-
-        def run(module: str, mutant: Mutant | None, limit: float) -> tuple[str, str, float]:
-            shop, begin = shops.get(), time.perf_counter()
-            try:
-                found = shop.tested(tests_of(module), limit) if mutant is None else shop.outcome(mutant, limit)
-            finally:
-                shops.put(shop)
-            return *found, time.perf_counter() - begin
-
-        def limit_of(module: str) -> float:
-            outcome, by, seconds = run(module, None, _LONGEST)
-            if outcome != "survived":
-                raise SystemExit(f"the tests of {module} fail as it is: {by}")
-            return 30 + 5 * seconds
-
-        modules = list(dict.fromkeys(mutant.module for mutant in mutants))
-        limits = dict(zip(modules, pool.map(limit_of, modules)))
+            shops.put(shop := Workshop(Path(folder) / str(number)))
+        modules = {mutant.module: tests_of(mutant.module) for mutant in mutants}
+        seconds = shop.seconds(list(dict.fromkeys(test for tests in modules.values() for test in tests)))
+        limits = {module: 60 + 5 * sum(seconds[test] for test in tests) for module, tests in modules.items()}
 
         def trial(mutant: Mutant) -> dict[str, Any]:
-            outcome, by, seconds = run(mutant.module, mutant, limits[mutant.module])
-            record = record_of(mutant, digests[mutant.module])
-            return record | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
+            shop, begin = shops.get(), time.perf_counter()
+            try:
+                outcome, by = shop.outcome(mutant, limits[mutant.module])
+            finally:
+                shops.put(shop)
+            return record_of(mutant, outcome, by, time.perf_counter() - begin)
 
         try:
             yield from pool.map(trial, mutants)
@@ -336,7 +360,7 @@ def write(path: Path, asked: dict[str, Any], records: Sequence[dict[str, Any]]) 
 
 
 def _key(record: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(record[name] for name in ("module", "digest", "start", "stop", "after"))
+    return tuple(record[name] for name in ("module", "start", "stop", "before", "after"))
 
 
 def parse() -> argparse.Namespace:

@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/gpu_tests.py --json results/gpu-tests.json
 
-Runs every test marked `gpu`, with kernels compiled. torch, pytest and src are enough to start; tests that want more than
-is there are named among the failures, and data that are not there (SUPSUP_DATA) among the skipped. A copy without .git
-says its commit in SUPSUP_COMMIT. The file has what the last run gave, and where all that ran last passed.
+Runs every test marked `gpu`, with kernels compiled. torch, pytest and src are enough to start; tests that want more
+than is there are named among the failures, and data that are not there (SUPSUP_DATA) among the skipped. A copy without
+.git says its commit in SUPSUP_COMMIT. The file has what the last run gave, and where all that ran last passed.
 """
 
 from __future__ import annotations

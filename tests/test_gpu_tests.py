@@ -12,7 +12,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 PATH = ROOT / "benchmarks" / "gpu_tests.py"
 SCRIPT = runpy.run_path(str(PATH))
-TESTS = '''
+TESTS = """
 import pytest
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def test_after(broken): ...
 
 def test_after_a_failure(broken):
     assert False
-'''
+"""
 
 
 def run_of(folder: Path, **files: str) -> dict[str, object]:
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
-    options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--junitxml=report.xml", "-c", "none"]
-    (folder / "none").write_text("[pytest]\njunit_family=xunit1")
+    options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--junitxml=report.xml"]
+    (folder / "pytest.ini").write_text("[pytest]\njunit_family=xunit1")
     subprocess.run([sys.executable, "-m", "pytest", *options], cwd=folder, check=False, capture_output=True)
     found: dict[str, object] = SCRIPT["outcomes"]((folder / "report.xml").read_text())
     return found

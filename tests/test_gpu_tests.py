@@ -48,7 +48,7 @@ def test_what_pytest_says_is_counted(tmp_path: Path) -> None:
     found = run_of(tmp_path, some=TESTS, bare="import nothing_of_that_name")
     assert found["passed"] == 2
     names = ["test_numbers[2]", "test_after", "test_after_a_failure"]
-    assert set(found["failures"]) == {"test_bare", *(f"test_some.py::{name}" for name in names)}  # type: ignore[call-overload]
+    assert set(found["failures"]) == {"test_bare.py::test_bare", *(f"test_some.py::{name}" for name in names)}  # type: ignore[call-overload]
     assert found["failed"] == 4
     assert found["skipped"] == {"no data": 1}
     assert not SCRIPT["all_passed"](found)

@@ -84,4 +84,4 @@ def test_every_test_for_a_gpu_is_marked() -> None:
     assert {"tests/test_gpu.py", "tests/training/test_captured.py", "tests/data/test_task.py"} <= set(files)
     by_hand = re.compile(r"skipif\(not torch\.cuda")
     others = [path for path in (ROOT / "tests").rglob("*.py") if path.name != Path(__file__).name]
-    assert [path.name for path in others if by_hand.search(path.read_text())] == [], "mark it: @pytest.mark.gpu"
+    assert [path.name for path in others if by_hand.search(path.read_text())] == [], "give it the mark gpu"

@@ -144,3 +144,13 @@ def test_a_deviation_can_always_be_divided_by() -> None:
     assert mean == 1000
     assert deviation == pytest.approx(1e-3, rel=0.01)
     assert _spread(torch.zeros(5))[1] > 0
+
+
+@pytest.mark.parametrize(("held_back", "asked"), [(256, 256), (257, 129), (None, 200)])
+def test_at_most_256_images_judge(leaving: Leaving, held_back: int | None, asked: int) -> None:
+    rival = leaving.trace(1, images(5), None, CLASSES, [])
+    assert rival is not None
+    judge = None if held_back is None else images(2, held_back)
+    trace = leaving.trace(0, images(1, 800), judge, CLASSES, [rival])
+    assert trace is not None
+    assert trace.checked[0] == asked

@@ -20,13 +20,13 @@ import compileall
 import copy
 import hashlib
 import json
+import multiprocessing
 import os
 import queue
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,11 +35,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Any
 
+import pytest
 import torch
 
 from supsup import progress
@@ -60,6 +60,8 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 _OTHERS = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "amin": "amax", "amax": "amin"}
 _LIMIT, _LONGEST = 240, 7200  # seconds of computing that the tests of a module may take, and any others
 _MEANING = {0: "survived", 1: "caught", 2: "caught", 3: "caught"}  # what pytest's exit status says of a mutant
+_PROCESSES = multiprocessing.get_context("forkserver")  # what takes long to import is there already
+_PROCESSES.set_forkserver_preload(["numba", "pytest", "torch"])
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class Workshop:
     """A copy of src in which one module at a time is another, and tests that run on it."""
 
     def __init__(self, folder: Path) -> None:
-        self.src = folder / "src"
+        self.src, self._said = folder / "src", folder / "said"
         shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
         by_content = PycInvalidationMode.CHECKED_HASH  # size and second, by default, are too little here
         compileall.compile_dir(self.src, quiet=1, invalidation_mode=by_content)
@@ -215,28 +217,38 @@ class Workshop:
     def tested(self, tests: Sequence[Path | str], *more: str, limit: int = _LIMIT) -> tuple[str, list[str]]:
         """What became of tests, files or single ones, and which failed."""
         options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}", *more]
-        command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
-        with subprocess.Popen(
-            command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True, preexec_fn=partial(_limit, limit),
-        ) as child:  # fmt: skip
-            try:
-                said, _ = child.communicate(timeout=_LONGEST)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
-                return "timed out", []
-        if child.returncode == -signal.SIGXCPU:
+        child = _PROCESSES.Process(
+            target=run_tests, args=([*options, *map(str, tests)], self.environment, limit, str(self._said))
+        )
+        child.start()
+        child.join(_LONGEST)
+        if child.exitcode is None:
+            os.killpg(child.pid or 0, signal.SIGKILL)
+            child.join()
+        if child.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
             return "timed out", []
-        if child.returncode > 3:
+        said = self._said.read_text(encoding="utf-8")
+        if child.exitcode is None or child.exitcode > 3:
             raise SystemExit(f"pytest could not run {list(map(str, tests))}:\n{said[-2000:]}")
         failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
         names = [line.partition(" ")[2].partition(" - ")[0].rpartition("tests/")[2] for line in failed]
-        return _MEANING.get(child.returncode, "caught"), names
+        return _MEANING.get(child.exitcode, "caught"), names
 
 
-def _limit(seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 10))
+def run_tests(options: list[str], environment: dict[str, str], limit: int, said: str) -> None:
+    """pytest, in a process of its own that has no module of supsup yet."""
+    os.setsid()
+    os.chdir(ROOT)
+    os.environ.update(environment)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
+    with open(said, "wb") as out:
+        for stream in (1, 2):
+            os.dup2(out.fileno(), stream)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "supsup"]:
+        del sys.modules[name]
+    status = int(pytest.main(options))
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def tests_of(module: str) -> list[Path]:

@@ -189,13 +189,14 @@ def mutants_of(module: str, source: bytes) -> list[Mutant]:
 
 
 class Workshop:
-    """A copy of src in which one module at a time is another, and tests that run on it."""
+    """Tests that run on a copy of src, in which one module at a time is another, or on src itself."""
 
-    def __init__(self, folder: Path) -> None:
-        self.src, self._said = folder / "src", folder / "said"
-        shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
-        by_content = PycInvalidationMode.CHECKED_HASH  # size and second, by default, are too little here
-        compileall.compile_dir(self.src, quiet=1, invalidation_mode=by_content)
+    def __init__(self, folder: Path, *, copied: bool = True) -> None:
+        self.src, self._said = folder / "src" if copied else ROOT / "src", folder / "said"
+        if copied:
+            shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
+            by_content = PycInvalidationMode.CHECKED_HASH  # size and second, by default, are too little here
+            compileall.compile_dir(self.src, quiet=1, invalidation_mode=by_content)
         self.environment = os.environ | {
             "PYTHONPATH": str(self.src),
             "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
@@ -342,7 +343,7 @@ def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str, Any]]:
 def failing(noticed: Sequence[dict[str, Any]]) -> set[str]:
     """Of the tests that noticed mutants those that fail on the source as it is; of modules, where no test is known."""
     with tempfile.TemporaryDirectory() as folder:
-        shop = Workshop(Path(folder) / "as it is")
+        shop = Workshop(Path(folder), copied=False)
         functions = sorted({record["by"].partition("[")[0] for record in noticed if record["by"]})
         tests = [str(ROOT / "tests" / function) for function in functions]
         _, failed = shop.tested(tests, limit=_LONGEST) if tests else ("", [])

@@ -1,6 +1,7 @@
 """The campaign of wrong changes: a kind that is never made, or made somewhere else, would flatter the tests."""
 
 import ast
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,13 @@ def test_what_a_test_noticed_holds_while_that_test_is_as_it_was(
     module.write_text("a = 2")
     assert not is_valid(caught)
     assert not is_valid(survived)
+
+
+def test_the_score_on_the_page_is_that_of_the_results() -> None:
+    found = json.loads((SCRIPT["ROOT"] / "results" / "mutants.json").read_text(encoding="utf-8"))
+    page = " ".join((SCRIPT["ROOT"] / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    tried, survived, explained = (found["summary"].get(name, 0) for name in ("tried", "survived", "explained"))
+    noticed = f"{tried - survived} are noticed ({found['summary']['noticed %']} %) and {explained} explained"
+    assert f"Of {tried} drawn with seed {found['seed']}, {noticed}" in page
+    assert found["summary"] == SCRIPT["summary"](found["mutants"])
+    assert found["summary"]["noticed %"] >= 85

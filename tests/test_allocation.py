@@ -81,4 +81,4 @@ def test_two_masks_are_compared_at_least() -> None:
     assert Allocation(floor=2, deviations=0).floor == 2
     for wrong in ({"floor": 1, "deviations": 0}, {"floor": 2}):
         with pytest.raises(SupSupError, match="floor"):
-            Allocation(**wrong)  # type: ignore[arg-type]
+            Allocation(**wrong)

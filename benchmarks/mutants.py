@@ -5,25 +5,28 @@
 
 A mutant flips a comparison, an operator, `and` and `or`, `min` and `max`, True and False, doubles or shifts a number,
 takes away a `not`, or leaves out a statement. It is written into a temporary copy of src, and the tests run on that
-copy. The file is written after each mutant, and what it holds is not tried again while module and tests are as they
-were, so a campaign can be interrupted. Survivors are printed in the end. benchmarks/mutants.toml has the modules with
-their tests, and explains survivors that change no answer. A mutant takes as long as its tests: 10 to 60 seconds on one
-core.
+copy. The file is written after each mutant, and what it holds is not tried again while the module and the test that
+noticed (of a survivor: all tests) are as they were, so a campaign can be interrupted, and after a new test survivors
+alone are tried again. Survivors are printed in the end. benchmarks/mutants.toml has the modules with their tests, and
+explains survivors that change no answer. A mutant takes as long as its tests, 10 to 60 seconds on one core. In the end
+every test that noticed one has to pass as things are, else what it noticed is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import copy
 import hashlib
 import json
+import multiprocessing
 import os
 import queue
 import random
+import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,8 +36,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Any
 
+import pytest
 import torch
 
 from supsup import progress
@@ -53,8 +58,10 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitXor,
 }  # fmt: skip
 _OTHERS = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "amin": "amax", "amax": "amin"}
-_LONGEST = 3600.0  # seconds that the tests of one module may take
+_LIMIT, _LONGEST = 240, 7200  # seconds of computing that the tests of a module may take, and any others
 _MEANING = {0: "survived", 1: "caught", 2: "caught", 3: "caught"}  # what pytest's exit status says of a mutant
+_PROCESSES = multiprocessing.get_context("forkserver")  # what takes long to import is there already
+_PROCESSES.set_forkserver_preload(["numba", "pytest", "torch"])
 
 
 @dataclass(frozen=True)
@@ -182,63 +189,101 @@ def mutants_of(module: str, source: bytes) -> list[Mutant]:
 
 
 class Workshop:
-    """A copy of src in which one module at a time is another, and tests that run on it."""
+    """Tests that run on a copy of src, in which one module at a time is another, or on src itself."""
 
-    def __init__(self, folder: Path) -> None:
-        self.src = folder / "src"
-        shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
+    def __init__(self, folder: Path, *, copied: bool = True) -> None:
+        self.src, self._said = folder / "src" if copied else ROOT / "src", folder / "said"
+        if copied:
+            shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
+            by_content = PycInvalidationMode.CHECKED_HASH  # size and second, by default, are too little here
+            compileall.compile_dir(self.src, quiet=1, invalidation_mode=by_content)
         self.environment = os.environ | {
             "PYTHONPATH": str(self.src),
-            "PYTHONDONTWRITEBYTECODE": "1",  # bytecode is told from its source by size and second: too little here
             "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
         }
         self.environment.setdefault("OMP_NUM_THREADS", "1")
 
-    def outcome(self, mutant: Mutant, limit: float) -> tuple[str, str]:
+    def outcome(self, mutant: Mutant) -> tuple[str, str]:
         """What became of a mutant, and the first test that failed."""
         path = self.src / "supsup" / f"{mutant.module}.py"
         source, times = path.read_bytes(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
         path.write_bytes(mutant.applied(source))
         try:
-            return self.tested(tests_of(mutant.module), limit)
+            outcome, failed = self.tested(tests_of(mutant.module), "-x")
         finally:
             path.write_bytes(source)
             os.utime(path, ns=times)  # what numba has compiled stays valid
+        return outcome, failed[0] if failed else ""
 
-    def tested(self, tests: Sequence[Path], limit: float) -> tuple[str, str]:
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}"]
-        command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
-        with subprocess.Popen(
-            command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        ) as child:  # fmt: skip
-            try:
-                said, _ = child.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
-                return "timed out", ""
-        if child.returncode > 3:
-            raise SystemExit(f"pytest could not run {[test.name for test in tests]}:\n{said[-2000:]}")
+    def tested(self, tests: Sequence[Path | str], *more: str, limit: int = _LIMIT) -> tuple[str, list[str]]:
+        """What became of tests, files or single ones, and which failed."""
+        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}", *more]
+        child = _PROCESSES.Process(
+            target=run_tests, args=([*options, *map(str, tests)], self.environment, limit, str(self._said))
+        )
+        child.start()
+        child.join(_LONGEST)
+        if child.exitcode is None:
+            os.killpg(child.pid or 0, signal.SIGKILL)
+            child.join()
+        if child.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return "timed out", []
+        said = self._said.read_text(encoding="utf-8")
+        if child.exitcode is None or child.exitcode > 3:
+            raise SystemExit(f"pytest could not run {list(map(str, tests))}:\n{said[-2000:]}")
         failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        by = failed[0].partition(" ")[2].partition(" - ")[0] if failed else ""
-        return _MEANING.get(child.returncode, "caught"), by.rpartition("tests/")[2]
+        names = [line.partition(" ")[2].partition(" - ")[0].rpartition("tests/")[2] for line in failed]
+        return _MEANING.get(child.exitcode, "caught"), names
+
+
+def run_tests(options: list[str], environment: dict[str, str], limit: int, said: str) -> None:
+    """pytest, in a process of its own that has no module of supsup yet."""
+    os.setsid()
+    os.chdir(ROOT)
+    os.environ.update(environment)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
+    with open(said, "wb") as out:
+        for stream in (1, 2):
+            os.dup2(out.fileno(), stream)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "supsup"]:
+        del sys.modules[name]
+    status = int(pytest.main(options))
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def tests_of(module: str) -> list[Path]:
     return [ROOT / "tests" / f"{name}.py" for name in MODULES[module]]
 
 
-def digest_of(module: str) -> str:
-    """Of a module and its tests: another one where anything was changed."""
-    paths = [ROOT / "src" / "supsup" / f"{module}.py", *tests_of(module)]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:12]
+def digest_of(module: str, by: str) -> str:
+    """Of a module, and of the test that noticed its mutant or of all its tests: another one where that was changed."""
+    test = _source_of_test(by)
+    tests = [path.read_bytes() for path in tests_of(module)] if test is None else [test.encode()]
+    source = (ROOT / "src" / "supsup" / f"{module}.py").read_bytes()
+    return hashlib.sha256(b"\0".join([source, *tests])).hexdigest()[:12]
 
 
-def record_of(mutant: Mutant, digest: str) -> dict[str, Any]:
-    """A mutant as the file has it, without what became of it."""
+def _source_of_test(by: str) -> str | None:
+    """The function, with what it is given, of a test such as "search/test_exact.py::test_few[3]"."""
+    file, _, name = by.partition("::")
+    path = ROOT / "tests" / file
+    if not name or not path.is_file():
+        return None
+    functions = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.FunctionDef)]
+    return next((ast.unparse(node) for node in functions if node.name == name.partition("[")[0]), None)
+
+
+def record_of(mutant: Mutant, outcome: str, by: str, seconds: float) -> dict[str, Any]:
+    """A mutant as the file has it."""
     source = (ROOT / "src" / "supsup" / f"{mutant.module}.py").read_text(encoding="utf-8")
-    return asdict(mutant) | {"source": source.splitlines()[mutant.line - 1].strip(), "digest": digest}
+    place = {"source": source.splitlines()[mutant.line - 1].strip(), "digest": digest_of(mutant.module, by)}
+    return asdict(mutant) | place | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
+
+
+def is_valid(record: dict[str, Any]) -> bool:
+    """Whether what it says would be said again."""
+    return record["module"] in MODULES and record["digest"] == digest_of(record["module"], record["by"])
 
 
 def main() -> None:
@@ -248,19 +293,22 @@ def main() -> None:
     chosen = everything
     if options.count is not None and options.count < len(everything):
         chosen = random.Random(options.seed).sample(everything, options.count)
-    digests = {name: digest_of(name) for name in options.modules}
     before = json.loads(options.json.read_text(encoding="utf-8"))["mutants"] if options.json.exists() else []
-    known = {_key(record): record for record in before}
-    keys = {mutant: _key(record_of(mutant, digests[mutant.module])) for mutant in chosen}
+    known = {_key(record): record for record in before if is_valid(record)}
+    keys = {mutant: _key(asdict(mutant)) for mutant in chosen}
     done = [known[key] for key in keys.values() if key in known]
     waiting = [mutant for mutant, key in keys.items() if key not in known]
     print(f"{len(everything)} mutants of {len(sources)} modules; {len(chosen)} chosen, {len(done)} known", flush=True)
     asked = {"modules": options.modules, "seed": options.seed, "possible": len(everything)}
     with progress.bar("mutants", len(waiting), "mutants") as advance:
-        for record in tried(waiting, digests, options.jobs):
+        for record in tried(waiting, options.jobs):
             done.append(record)
             write(options.json, asked, done)
             advance(1)
+    wrong = failing([record for record in done if record["outcome"] != "survived"])
+    if wrong:
+        print(f"left out, since these fail as things are: {', '.join(sorted(wrong))}")
+    done = [record for record in done if not wrong & {record["by"] or record["module"]}]
     write(options.json, asked, done)
     for record in done:
         if record["outcome"] == "survived":
@@ -269,39 +317,39 @@ def main() -> None:
     print(json.dumps(summary(done)))
 
 
-def tried(mutants: Sequence[Mutant], digests: dict[str, str], jobs: int) -> Iterator[dict[str, Any]]:
+def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str, Any]]:
     """The record of each mutant, in order."""
+    if not mutants:
+        return
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         shops = queue.SimpleQueue[Workshop]()
         for number in range(jobs):
             shops.put(Workshop(Path(folder) / str(number)))
 
-        def run(module: str, mutant: Mutant | None, limit: float) -> tuple[str, str, float]:
+        def trial(mutant: Mutant) -> dict[str, Any]:
             shop, begin = shops.get(), time.perf_counter()
             try:
-                found = shop.tested(tests_of(module), limit) if mutant is None else shop.outcome(mutant, limit)
+                outcome, by = shop.outcome(mutant)
             finally:
                 shops.put(shop)
-            return *found, time.perf_counter() - begin
-
-        def limit_of(module: str) -> float:
-            outcome, by, seconds = run(module, None, _LONGEST)
-            if outcome != "survived":
-                raise SystemExit(f"the tests of {module} fail as it is: {by}")
-            return 30 + 5 * seconds
-
-        modules = list(dict.fromkeys(mutant.module for mutant in mutants))
-        limits = dict(zip(modules, pool.map(limit_of, modules)))
-
-        def trial(mutant: Mutant) -> dict[str, Any]:
-            outcome, by, seconds = run(mutant.module, mutant, limits[mutant.module])
-            record = record_of(mutant, digests[mutant.module])
-            return record | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
+            return record_of(mutant, outcome, by, time.perf_counter() - begin)
 
         try:
             yield from pool.map(trial, mutants)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def failing(noticed: Sequence[dict[str, Any]]) -> set[str]:
+    """Of the tests that noticed mutants those that fail on the source as it is; of modules, where no test is known."""
+    with tempfile.TemporaryDirectory() as folder:
+        shop = Workshop(Path(folder), copied=False)
+        functions = sorted({record["by"].partition("[")[0] for record in noticed if record["by"]})
+        tests = [str(ROOT / "tests" / function) for function in functions]
+        _, failed = shop.tested(tests, limit=_LONGEST) if tests else ("", [])
+        found = {record["by"] for record in noticed if any(one in record["by"] for one in failed)}
+        unknown = sorted({record["module"] for record in noticed if not record["by"]})
+        return found | {module for module in unknown if shop.tested(tests_of(module))[0] != "survived"}
 
 
 def why(record: dict[str, Any]) -> str:
@@ -336,7 +384,7 @@ def write(path: Path, asked: dict[str, Any], records: Sequence[dict[str, Any]]) 
 
 
 def _key(record: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(record[name] for name in ("module", "digest", "start", "stop", "after"))
+    return tuple(record[name] for name in ("module", "start", "stop", "before", "after"))
 
 
 def parse() -> argparse.Namespace:

@@ -9,7 +9,6 @@ os.environ["SUPSUP_OFFLINE"] = "1"  # tests fetch nothing, but from servers of t
 
 import pytest
 import torch
-from hypothesis import settings
 from torch import Tensor, nn
 
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
@@ -17,8 +16,20 @@ from supsup.data import Stream, Task
 from supsup.hopfield.learner import learn_together
 from supsup.paper.environment import Environment
 
-settings.register_profile("untimed", deadline=None)  # how long an example takes says nothing about what is right
-settings.load_profile("untimed")
+try:
+    from hypothesis import settings
+except ImportError:  # a machine with a GPU may have little else
+    pass
+else:
+    settings.register_profile("untimed", deadline=None)  # how long an example takes says nothing about what is right
+    settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no GPU here"))
 
 
 @pytest.fixture(scope="session")

@@ -74,3 +74,11 @@ def test_a_gradient_that_is_not_a_number_opens_a_mask() -> None:
 def test_rules_that_make_no_sense(rule: dict[str, Any]) -> None:
     with pytest.raises(SupSupError):
         Allocation(**rule)
+
+
+def test_two_masks_are_compared_at_least() -> None:
+    """And with two nothing is said of deviations."""
+    assert Allocation(floor=2, deviations=0).floor == 2
+    for wrong in ({"floor": 1, "deviations": 0}, {"floor": 2}):
+        with pytest.raises(SupSupError, match="floor"):
+            Allocation(**wrong)

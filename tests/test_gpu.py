@@ -44,7 +44,7 @@ from supsup.training import Job, train_mask, train_masks
 from supsup.training.executor import executor_for
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    pytest.mark.gpu,
     pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "0", reason="compile the kernels: TRITON_INTERPRET=0"),
 ]
 

@@ -1,6 +1,7 @@
 """The campaign of wrong changes: a kind that is never made, or made somewhere else, would flatter the tests."""
 
 import ast
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,42 @@ def test_the_summary_takes_nothing_out() -> None:
     assert SCRIPT["summary"](records) == {
         "tried": 4, "caught": 2, "survived": 1, "timed out": 1, "explained": 0, "noticed %": 75.0,
     }  # fmt: skip
+
+
+def test_what_a_test_noticed_holds_while_that_test_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a new test survivors alone are tried again; after another module, everything of it."""
+    names = SCRIPT["digest_of"].__globals__
+    monkeypatch.setitem(names, "ROOT", tmp_path)
+    monkeypatch.setitem(names, "MODULES", {"m": ["test_m"]})
+    module, tests = tmp_path / "src" / "supsup" / "m.py", tmp_path / "tests" / "test_m.py"
+    for path, text in ((module, "a = 1"), (tests, "def test_a(): ...")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    mutant, is_valid = SCRIPT["Mutant"]("m", 1, 4, 5, "1", "2"), SCRIPT["is_valid"]
+    caught = SCRIPT["record_of"](mutant, "caught", "test_m.py::test_a[3]", 1.0)
+    survived = SCRIPT["record_of"](mutant, "survived", "", 1.0)
+    assert is_valid(caught)
+    assert is_valid(survived)
+    tests.write_text("def test_b(): ...\ndef test_a(): ...")
+    assert is_valid(caught)
+    assert not is_valid(survived)
+    for text in ("@mark\ndef test_a(): ...", "def test_a(): assert a", "def test_b(): ..."):
+        tests.write_text(text)
+        assert not is_valid(caught), text
+    tests.write_text("def test_a(): ...")
+    assert is_valid(survived)
+    module.write_text("a = 2")
+    assert not is_valid(caught)
+    assert not is_valid(survived)
+
+
+def test_the_score_on_the_page_is_that_of_the_results() -> None:
+    found = json.loads((SCRIPT["ROOT"] / "results" / "mutants.json").read_text(encoding="utf-8"))
+    page = " ".join((SCRIPT["ROOT"] / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    tried, survived, explained = (found["summary"].get(name, 0) for name in ("tried", "survived", "explained"))
+    noticed = f"{tried - survived} are noticed ({found['summary']['noticed %']} %) and {explained} explained"
+    assert f"Of {tried} drawn with seed {found['seed']}, {noticed}" in page
+    assert found["summary"] == SCRIPT["summary"](found["mutants"])
+    assert found["summary"]["noticed %"] >= 85

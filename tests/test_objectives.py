@@ -1,5 +1,7 @@
 """The paper's analysis of its objectives, held for random outputs."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from supsup import SupSupError
+from supsup import SupSupError, objectives
 from supsup.objectives import LEVELS, OBJECTIVES
 from supsup.objectives import gradient as closed_form
 
@@ -64,3 +66,13 @@ def test_the_level_of_g_is_the_share_of_the_superfluous_outputs(case: tuple[Tens
 def test_g_needs_superfluous_outputs() -> None:
     with pytest.raises(SupSupError, match="more than 10 outputs"):
         OBJECTIVES["G"](torch.zeros(3, 10), 10)
+
+
+def test_levels_for_finding_a_task_are_of_its_own_classes() -> None:
+    """−log Σ exp, and −(log p of the surest class + 0.3 · energy): by hand, the outputs after the classes left out."""
+    outputs = torch.tensor([[1.0, -2.0, 9.0], [0.5, 0.5, -3.0]])
+    for row, (first, second, _) in enumerate(outputs.tolist()):
+        energy = math.log(math.exp(first) + math.exp(second))
+        surest = max(first, second) - energy
+        assert objectives.CALIBRATED["energy"](outputs, 2)[row].item() == pytest.approx(-energy)
+        assert objectives.CALIBRATED["mixture"](outputs, 2)[row].item() == pytest.approx(-surest - 0.3 * energy)

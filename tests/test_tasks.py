@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import SupSupError
-from supsup.tasks import Extras, LearnedTask, TaskTable, check_among
+from supsup.tasks import Extras, LearnedTask, TaskTable, check_among, check_classes
 
 
 def table(*names: str) -> TaskTable:
@@ -94,3 +94,11 @@ def test_extras_belong_to_a_task_and_wait_to_be_saved() -> None:
         del extras["a"]
     del extras["b"]
     assert not extras
+
+
+def test_a_task_has_no_more_classes_than_whole_numbers_of_32_bits_can_count() -> None:
+    """A file with more is taken for damaged, so they must not get there."""
+    check_classes("task", 2**31 - 1)
+    for classes in (2**31, 0, True, 2.0):
+        with pytest.raises(SupSupError, match="classes"):
+            check_classes("task", classes)

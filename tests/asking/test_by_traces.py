@@ -11,6 +11,9 @@ import supsup
 from supsup import Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
+from supsup.finding.features import features
+from supsup.finding.gaussians import Gallery
+from supsup.objectives import Standing
 
 WAYS = (
     Inference("auto"),
@@ -54,6 +57,29 @@ def test_split_digits_are_found_by_default(model: SupSup) -> None:
     assert model.predict(x[:1], among=names[:1]).way == "the only task"
     for task in digits():
         assert model.infer_task(task.test.tensors()[0][:16], per="batch") == task.name
+
+
+def test_features_and_masks_decide_together_as_by_hand(model: SupSup) -> None:
+    """Only tasks near the best by features are tried; the others count as if their masks knew nothing of an image."""
+    x, _ = mixed(digits(), 20)
+    traces = [task.trace for task in model.state.tasks if task.trace is not None]
+    seen = features(model.net, x)
+    gallery, weight = Gallery([trace.gaussians for trace in traces], model.device), 3.5 / seen.shape[1] ** 0.5
+    classes = gallery.class_scores(seen)
+    by_features = weight * gallery.task_scores(classes)
+    near = by_features >= by_features.amax(1, keepdim=True) - 6
+    doubt, expected = near.sum(1) > 1, by_features - 0.3 * 6
+    assert 5 < doubt.sum() < len(x) - 5
+    for index, trace in enumerate(traces):
+        outputs = model.net.run(x, model.net.masked(model.bank.mask(index)))[:, :2]
+        mean, deviation = trace.spreads[1].tolist()
+        energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 3)
+        both = (weight * classes[:, gallery.columns[index]] + outputs.log_softmax(-1)).logsumexp(-1)
+        expected[:, index] = torch.where(near[:, index] & doubt, both + 0.3 * energy, expected[:, index])
+    found = model.predict(x)
+    assert found.tasks == [model.tasks[index] for index in expected.argmax(1).tolist()]
+    confidence = Standing.of(expected.amax(1), expected).confidence()
+    torch.testing.assert_close(found.task_confidence, confidence, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("how", WAYS)
@@ -147,6 +173,21 @@ def test_tasks_that_are_alike_are_warned_of_once() -> None:
         model.learn((x + 0.01 * torch.randn_like(x), y), task=name)
     with pytest.warns(UserWarning, match="tasks are alike"):
         model.predict(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(x)
+        model.learn((x, y), task="d")
+        model.predict(x)
+
+
+def test_a_few_images_are_no_reason_to_warn() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 12), torch.arange(40) % 2
+    model = SupSup(nn.Linear(12, 4), recipe=Recipe(steps=3), device="cpu")
+    for name in ("a", "b", "c"):
+        model.learn((x, y), task=name)
+    traces = [task.trace for task in model.state.tasks]
+    assert sum(int(trace.checked[1]) for trace in traces if trace is not None) < 20, "they are not told apart"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(x)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from supsup import Recipe, nets
+from supsup import Recipe, SupSupError, nets
 from supsup.baselines import OnlineEWC
 from supsup.baselines.consolidation import importance
 from supsup.data import Part, Stream, Task
@@ -71,3 +71,9 @@ def test_information_by_autograd_is_the_same_mean(stream: Stream, convolutional:
     found = model.importances(task, state)[model.head]
     model.images = None
     assert float(model.importances(task, state)[model.head].sum() / found.sum()) == pytest.approx(1, abs=0.5)
+
+
+def test_fisher_information_is_of_one_image_at_least() -> None:
+    assert OnlineEWC(nets.FullyConnected((4, 3, 2)), images=1, device="cpu").images == 1
+    with pytest.raises(SupSupError, match="images"):
+        OnlineEWC(nets.FullyConnected((4, 3, 2)), images=0, device="cpu")

@@ -10,6 +10,7 @@ from supsup import Recipe, SupSupError, evaluate, nets, objectives
 from supsup.baselines import BatchE, TaskInference
 from supsup.baselines.inferring import abatche, decide, one_shot, plain_abatche, plain_one_shot
 from supsup.data import Stream
+from supsup.protocol import Outputs
 
 RECIPE = Recipe("adam", 1e-2, steps=100, weight_decay=1e-4)
 
@@ -33,6 +34,16 @@ def test_one_shot_is_the_gradient_by_alpha(model: BatchE, stream: Stream, object
     found = one_shot(model, x, vectors(model), 10, objective)
     expected = torch.stack([plain_one_shot(model, batch, model.tasks, 10, objective) for batch in x])
     assert torch.allclose(found, expected, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("outputs", ["classes", "all"])
+def test_answers_are_those_with_the_task_that_was_found(model: BatchE, stream: Stream, outputs: Outputs) -> None:
+    x = torch.cat([task.test.batch(torch.arange(10))[0] for task in stream[:4]])
+    found = model.predict(x, outputs=outputs)
+    assert len(set(found.tasks)) > 1
+    for row, name in enumerate(found.tasks):
+        known = model.predict(x[row : row + 1], task=name, outputs=outputs).probabilities
+        torch.testing.assert_close(found.probabilities[row : row + 1], known, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("objective", ["H", "M"])

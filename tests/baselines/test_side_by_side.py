@@ -93,7 +93,7 @@ def test_other_networks_are_refused(convolutional: torch.nn.Module, split: Strea
         learn_side_by_side([LowerBound(convolutional, device="cpu")], [split[0]])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", METHODS.keys())
 def test_captured_steps_are_the_plain_ones(kind: str, stream: Stream, brief: Recipe) -> None:
     gpu, slow = METHODS[kind](0, brief, "cuda"), METHODS[kind](0, brief)

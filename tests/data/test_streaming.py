@@ -178,7 +178,7 @@ def test_on_the_same_device_is_the_same_part(part: StreamedPart) -> None:
     assert part.on("cpu") is part
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_gpu_gets_the_same_images(part: StreamedPart) -> None:
     here, there = (list(p.training_batches(POSITIONS, 0, "a")) for p in (part, part.on("cuda")))
     for (images, labels), (moved, numbers) in zip(here, there, strict=True):

@@ -104,7 +104,7 @@ def test_on_the_same_device_is_the_same_part() -> None:
     assert part.in_memory
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_gpu_gives_the_same_bits() -> None:
     pixels = torch.tensor([3, -1, 0, 2])
     images = torch.arange(8, dtype=torch.uint8).reshape(2, 4)
@@ -180,7 +180,7 @@ def test_rows_of_numbers_cannot_be_cropped() -> None:
         Part(torch.zeros(2, 4), torch.arange(2), augmentation=Augmentation(1))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_gpu_augments_to_the_same_bits() -> None:
     part = pictures(Augmentation(2, True))
     here, there = (list(p.training_batches(POSITIONS, 1, "task")) for p in (part, part.on("cuda")))

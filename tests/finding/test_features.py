@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from supsup import Recipe, SupSup, SupSupError
-from supsup.finding.features import features
+from supsup import Recipe, SupSup, SupSupError, nets
+from supsup.finding.features import directions_for, features, images_for
 from supsup.finding.filters import PLACES, _filters, is_picture, seen_by_filters
 from supsup.finding.gaussians import Gallery, Gaussians
 from supsup.frozen import FrozenNet
@@ -96,3 +96,20 @@ def test_compiled_loops_see_what_torch_does(side: int, filters: int, monkeypatch
 
 def test_what_is_no_picture_is_not_looked_at() -> None:
     assert not any(map(is_picture, [(784,), (12, 30), (5, 28, 28), (1, 28, 5)]))
+
+
+def test_a_larger_network_has_more_features_directions_and_images_within_limits() -> None:
+    """The size of what a task leaves goes by that of its mask: by hand, for 784, 98,000 and 1,568,000 bytes."""
+    found = []
+    for width in (8, 1000, 16000):
+        net = FrozenNet(nn.Sequential(nn.Flatten(), nn.Linear(784, width, bias=False)), 0, CPU)
+        numbers = features(net, torch.rand(2, 1, 28, 28)).shape[1]
+        found.append((numbers // PLACES, directions_for(net, numbers), directions_for(net, 1000), images_for(net)))
+    assert found == [(48, 32, 32, 2000), (152, 80, 98, 4900), (400, 128, 128, 5000)]
+
+
+def test_layers_that_are_too_wide_are_averaged() -> None:
+    x = torch.randn(3, 700)
+    wide = features(FrozenNet(nets.FullyConnected((700, 1200, 600, 4)), 0, CPU), x)
+    narrow = features(FrozenNet(nets.FullyConnected((700, 300, 200, 4)), 0, CPU), x)
+    assert (wide.shape, narrow.shape) == ((3, 512 + 512), (3, 300 + 200))

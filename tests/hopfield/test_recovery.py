@@ -83,6 +83,20 @@ def test_layers_that_ended_in_different_tasks_are_put_together(hop: Hop) -> None
     assert torch.equal(best[1], a2)
 
 
+def test_combinations_are_judged_on_every_image_where_there_are_few() -> None:
+    for seed in range(12):
+        chance = torch.Generator().manual_seed(seed)
+        weights = [torch.randn(1, b, a, generator=chance) for a, b in ((20, 30), (30, 24), (24, 6))]
+        ends = [signs(torch.randn(1, 3, width, generator=chance)) for width in (30, 24)]
+        x = torch.randn(4, 20, generator=chance)
+        choices = [(i, j) for i in range(3) for j in range(3)]
+        levels = [mean_entropy(weights, x, [ends[0][:, [i]], ends[1][:, [j]]], 64).item() for i, j in choices]
+        i, j = choices[levels.index(min(levels))]
+        first, second = recombined(weights, x, ends, 64)
+        assert torch.equal(first, ends[0][:, i])
+        assert torch.equal(second, ends[1][:, j])
+
+
 def test_starts_are_the_mean_and_strings_around_it() -> None:
     mean = [torch.tensor([[-1.0, -0.5, 0.5, 1.0]])]
     (starts,) = start_strings(mean, 50)

@@ -52,3 +52,10 @@ def test_steps_and_mistakes() -> None:
         UnitRecipe(batch_size=1)
     with pytest.raises(SupSupError, match="learning_rate"):
         UnitRecipe(learning_rate=0)
+
+
+def test_a_batch_has_two_images_at_least() -> None:
+    """One alone has no variance to be normalised by."""
+    assert UnitRecipe(batch_size=2, weight_decay=0.0).batch_size == 2
+    with pytest.raises(SupSupError, match="batch_size"):
+        UnitRecipe(batch_size=1)

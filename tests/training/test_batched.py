@@ -9,7 +9,7 @@ from supsup.data import Stream
 from supsup.frozen import FrozenNet
 from supsup.scores import initial_scores
 from supsup.training import Job, train_mask, train_masks
-from supsup.training.batched import BatchedTrainer, start_jobs
+from supsup.training.batched import BatchedTrainer, bytes_per_task, start_jobs
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,15 @@ def test_products_are_taken_in_the_precision_asked_for(stream: Stream, precision
     ((_, usual, _, _),) = train_masks(net, [Job(stream[0], Recipe(steps=50))])
     bits = sum(weight.numel() for weight in net.weights.values())
     assert count(packed ^ usual) < 0.02 * bits
+
+
+@pytest.mark.parametrize(
+    ("recipe", "moments"), [(Recipe(steps=7), 1), (Recipe("adam", steps=7), 2), (Recipe("sgd", steps=7), 0)]
+)
+def test_what_a_task_takes_is_counted_in_bytes(stream: Stream, recipe: Recipe, moments: int) -> None:
+    """Groups that are too large run out of memory on a GPU; counted by hand for 784 × 20 and 20 × 10 weights."""
+    net = FrozenNet(nets.FullyConnected((784, 20, 10)), 0, torch.device("cpu"))
+    scores, steps, masked, gradient = 4, 4 * moments, 4, 2
+    of_weights = (784 * 20 + 20 * 10) * (scores + steps + masked + gradient)
+    of_a_batch, order = 8 * (784 + 20 + 10) * 128, 8 * 7 * 128
+    assert bytes_per_task(net, Job(stream[0], recipe)) == of_weights + of_a_batch + order

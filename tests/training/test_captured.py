@@ -27,7 +27,6 @@ RIVALS: dict[str, Make] = {
     "batche": lambda net, recipe, device="cpu": BatchE(net, base="random", last="head", recipe=recipe, device=device),
 }
 CPU = torch.device("cpu")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 
 def lane_of(net: FrozenNet, task: Task, recipe: Recipe) -> Lane:
@@ -134,7 +133,7 @@ def test_a_rehearsal_leaves_no_trace(convolutional: nn.Module, split: Stream) ->
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["upper", "batche"])
 def test_captured_steps_learn_what_plain_ones_learn(kind: str, convolutional: nn.Module, split: Stream) -> None:
     """In bfloat16, so answers are compared, not weights; tasks of BatchE go on streams of their own."""
@@ -148,7 +147,7 @@ def test_captured_steps_learn_what_plain_ones_learn(kind: str, convolutional: nn
     assert found[0] == pytest.approx(found[1], abs=0.05)
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("selection", [{}, {"selection": "edge-popup", "density": 0.5}])
 def test_captured_masks_are_those_of_the_plain_path(
     convolutional: nn.Module, split: Stream, selection: dict[str, object]
@@ -164,7 +163,7 @@ def test_captured_masks_are_those_of_the_plain_path(
             assert near > 0.98, name
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_random_layers_draw_from_seed_and_name_alone(split: Stream) -> None:
     """Alone and beside others, today and tomorrow: the same mask."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Dropout(0.3), nn.ReLU(), nn.Linear(64, 10))
@@ -175,7 +174,7 @@ def test_random_layers_draw_from_seed_and_name_alone(split: Stream) -> None:
     assert torch.equal(together[1], alone)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_network_that_waits_for_the_device_is_trained_plainly(split: Stream) -> None:
     net = FrozenNet(Own(lambda module: float(module.linear.weight.detach().sum())), 0, torch.device("cuda"))  # type: ignore[union-attr, operator]
     with pytest.warns(UserWarning, match="waits for the device"):
@@ -183,7 +182,7 @@ def test_a_network_that_waits_for_the_device_is_trained_plainly(split: Stream) -
     assert [task.name for task in tasks] == [split[0].name]
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_images_read_from_files_are_captured_too(convolutional: nn.Module, split: Stream) -> None:
     """Batches come from the host, one for each step."""
     task = split[0]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from supsup import Recipe, SupSupError
+from supsup import Recipe, SupSupError, training
 from supsup.training import SPLIT_CIFAR100
 
 
@@ -82,3 +82,12 @@ def test_the_optimiser_has_what_the_recipe_says(
     built = recipe.build([torch.zeros(1, requires_grad=True)])
     assert type(built) is kind
     assert {name: built.param_groups[0][name] for name in settings} == settings
+
+
+def test_recipes_by_name_are_those_of_the_paper() -> None:
+    """Experiments set a budget of their own, so a wrong one would reach users alone."""
+    common = {"optimiser": "adam", "learning_rate": 1e-3, "schedule": "cosine", "selection": "edge-popup", "budget": 8}
+    cifar, imagenet = {"epochs": 250, "weight_decay": 1e-4}, {"epochs": 100, "batch_size": 256, "warm_up": 0.05}
+    assert Recipe(**common, **cifar) == training.SPLIT_CIFAR100  # type: ignore[arg-type]
+    assert Recipe(**common, **imagenet) == training.SPLIT_IMAGENET  # type: ignore[arg-type]
+    assert Recipe(optimiser="rmsprop", learning_rate=1e-4, batch_size=128, steps=1000) == training.MNIST

@@ -35,8 +35,8 @@ def left_then(model: SupSup, task: Task, trace: Trace, every: int) -> Trace:
     numbers = features(model.net, x)[:, ::every]
     found = [numbers[labels == label] for label in range(CLASSES)]
     each = [Gaussians.of(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
-    means, directions, variances, rest = (torch.cat(parts) for parts in zip(*each))
-    numbers_of_means, mean_scales = whole_numbers(means, torch.int8)
+    means, directions, variances, rest = (torch.stack(parts) for parts in zip(*each))
+    numbers_of_means, mean_scales = whole_numbers(means[:, 0], torch.int8)
     numbers_of_directions, direction_scales = whole_numbers(directions, torch.int8)
     vectors = {
         "means": numbers_of_means,

@@ -2,6 +2,7 @@
 
     python -m benchmarks.zoo                rows that results/zoo.json does not have yet, and the table in the docs
     python -m benchmarks.zoo lenet-mnist    this row, again
+    python -m benchmarks.zoo --masks ROW    SupSup's figures of this row again; those of ordinary training stay
     python -m benchmarks.zoo --table        only the table
     python -m benchmarks.zoo --held-back --out FILE    graded on images held back from training, never on test images:
                                                        what defaults of the library are chosen by
@@ -31,7 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import zoo_data as own
 from benchmarks import zoo_networks as networks
-from supsup import Inference, Recipe, SupSup, data, nets
+from supsup import Recipe, SupSup, data, nets
 from supsup.data import Part, Task
 from supsup.devices import resolve
 from supsup.file.modelfile import ModelFile
@@ -175,9 +176,17 @@ ROWS: dict[str, Row] = {
 
 
 def measured(
-    row: Row, device: torch.device, folder: Folder, advance: Callable[[float], None], held_back: bool = False
+    row: Row,
+    device: torch.device,
+    folder: Folder,
+    advance: Callable[[float], None],
+    held_back: bool = False,
+    rates: Sequence[float] = RATES,
 ) -> dict[str, Any]:
-    """All figures of a row; means over tasks, and over seeds where there are several."""
+    """All figures of a row; means over tasks, and over seeds where there are several.
+
+    rates  of ordinary training; without any its figures are left out
+    """
     figures: list[dict[str, Any]] = []
     for seed in range(row.seeds):
         tasks = row.tasks(seed, folder)
@@ -185,10 +194,10 @@ def measured(
             tasks = [own.without_tests(task) for task in tasks]
         torch.manual_seed(seed)
         module = row.net(tasks)
-        share = 1 / row.seeds / len(tasks) / (1 + len(RATES))
+        share = 1 / row.seeds / len(tasks) / (1 + len(rates))
         found, recipes = masks(module, tasks, seed, device, partial(advance, share))
-        ways = [ordinary(module, tasks, recipes, seed, rate, device, partial(advance, share)) for rate in RATES]
-        best = max(ways, key=lambda way: way["ordinary %"])
+        ways = [ordinary(module, tasks, recipes, seed, rate, device, partial(advance, share)) for rate in rates]
+        best = max(ways, key=lambda way: way["ordinary %"], default={})
         weights = sum(value.numel() for value in module.parameters())
         figures.append({"tasks": len(tasks), "parameters": weights} | best | found)
     whole = {"tasks", "parameters", "bytes per task", "rate"}
@@ -206,7 +215,7 @@ def masks(
     module: nn.Module, tasks: Sequence[Task], seed: int, device: torch.device, done: Callable[[], None]
 ) -> tuple[dict[str, Any], list[Recipe]]:
     """What SupSup makes of the tasks by default, and the recipes that it chose."""
-    model = SupSup(module, seed, inference=Inference(), device=device)
+    model = SupSup(module, seed, device=device)
     begin = clock(device)
     for task in tasks:
         model.learn(task)
@@ -286,12 +295,20 @@ def with_table(page: str, rows: dict[str, dict[str, Any]]) -> str:
     return re.sub(marks, lambda found: found[1] + table(rows) + found[2], page, flags=re.DOTALL)
 
 
+def _beside_ordinary(before: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A row with SupSup's figures anew; ordinary training is comparable only for as many steps."""
+    if row["steps"] != before["steps"]:
+        raise SystemExit(f"masks were trained for {row['steps']} steps, not {before['steps']}: measure the whole row")
+    return before | row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", choices=[[], *ROWS], metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data-dir", default=os.environ.get("SUPSUP_DATA"))
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--masks", action="store_true", help="only SupSup's figures, of rows that are there")
     parser.add_argument("--table", action="store_true", help="only put the table into the page")
     parser.add_argument("--held-back", action="store_true", help="grade on training images held back, into --out")
     asked = parser.parse_args()
@@ -302,8 +319,11 @@ def main() -> None:
     waiting = [] if asked.table else asked.rows or [name for name in ROWS if name not in record["rows"]]
     for number, name in enumerate(waiting, 1):
         with bar(f"{name} ({number} of {len(waiting)})", 1, "rows") as advance:
-            row = measured(ROWS[name], device, asked.data_dir, advance, asked.held_back)
-        record["rows"][name] = row | {"made by": provenance(device)}
+            row = measured(ROWS[name], device, asked.data_dir, advance, asked.held_back, () if asked.masks else RATES)
+        made_by = {"made by": provenance(device)}
+        if asked.masks:
+            row, made_by = _beside_ordinary(record["rows"][name], row), {"masks made by": made_by["made by"]}
+        record["rows"][name] = row | made_by
         record["rows"] = {each: record["rows"][each] for each in ROWS if each in record["rows"]}
         asked.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{name}: ordinary {row['ordinary %']:.1f} %, SupSup {row['SupSup %']:.1f} %", flush=True)

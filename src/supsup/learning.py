@@ -87,7 +87,8 @@ class Learning:
         """How many steps a task is trained for at most."""
         recipe = self.state.settings.recipe
         if isinstance(recipe, Fitting):
-            one = round_for(len(task.train), self.state.net.pretrained, recipe.self_labels)
+            varied = task.train.augmentation is not None
+            one = round_for(len(task.train), self.state.net.pretrained, recipe.self_labels, varied)
             return recipe.rounds * one.steps
         return recipe.steps_for(len(task.train) * (1 if recipe.self_labels is None else TURNS))
 

@@ -33,6 +33,7 @@ _GENTLE_RATE, _KEPT = 3e-4, 0.005  # on pretrained networks: Piggyback's scores,
 _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
 _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
+_VARIED_BATCHES = 50  # where images are varied: no two epochs are alike, and more and smaller steps learn more
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
 _DECAY = 3e-4  # of scores, where nothing held back tells when images are learned by heart
@@ -63,11 +64,16 @@ class Fitting:
         check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1), self_labels=labels)
 
 
-def round_for(images: int, pretrained: bool = False, self_labels: SelfLabels | None = None) -> Recipe:
-    """One round for a task of so many images; sizes are steps apart, so that tasks about as large go together."""
+def round_for(
+    images: int, pretrained: bool = False, self_labels: SelfLabels | None = None, varied: bool = False
+) -> Recipe:
+    """One round for a task of so many images; sizes are steps apart, so that tasks about as large go together.
+
+    varied  whether images are cropped, flipped or the like while they are trained on
+    """
     images *= 1 if self_labels is None else TURNS
-    batch_size = _SMALLEST
-    while 2 * batch_size <= min(_LARGEST, images / _BATCHES):
+    batch_size, batches = _SMALLEST, _VARIED_BATCHES if varied and not pretrained else _BATCHES
+    while 2 * batch_size <= min(_LARGEST, images / batches):
         batch_size *= 2
     wanted = _EPOCHS * images / batch_size
     steps = max(_SHORTEST, min(_LONGEST, _STEPS * round(wanted / _STEPS)))
@@ -167,7 +173,7 @@ class _Fit:
 
 
 def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, fitting: Fitting) -> _Fit:
-    recipe = round_for(len(learned), net.pretrained, fitting.self_labels)
+    recipe = round_for(len(learned), net.pretrained, fitting.self_labels, learned.augmentation is not None)
     if learned is not task.train or net.pretrained:
         return _Fit(task, learned, judge, recipe, fitting.rounds)
     return _Fit(task, learned, judge, replace(recipe, weight_decay=_DECAY), fitting.rounds, length=fitting.rounds)

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks.cluster [--tasks 200] [--steps 60] [--turns 2] [--ray]
 
 LeNet 300-100 on permutations of 5,000 real digits, found by One-Shot: what the default way finds tasks by is made while
-the next group is trained, so that one process alone keeps two cores busy. `--ray` adds a Ray cluster on this machine.
+the next tasks are trained, so that one process alone keeps two cores busy. `--ray` adds a Ray cluster on this machine.
 Each figure is the fastest of its turns. Writes results/bench/cluster-2-cores.json.
 """
 

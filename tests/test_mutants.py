@@ -121,4 +121,3 @@ def test_the_score_on_the_page_is_that_of_the_results() -> None:
     noticed = f"{tried - survived} are noticed ({found['summary']['noticed %']} %) and {explained} explained"
     assert f"Of {tried} drawn with seed {found['seed']}, {noticed}" in page
     assert found["summary"] == SCRIPT["summary"](found["mutants"])
-    assert found["summary"]["noticed %"] >= 85

@@ -111,13 +111,18 @@ def left_out(model: SupSup, tasks: list[Task], images: int) -> dict[str, dict[st
         others = [task for task in tasks if task is not out]
         known = torch.cat([task.test.batch(torch.arange(images // len(others)))[0] for task in others])
         strange = out.test.batch(torch.arange(min(images, len(out.test))))[0]
-        among = [task.name for task in others]
-        pairs = [[refusals(model, x, among, share) for x in (known, strange)] for share in SHARES]
-        points = torch.tensor([[0.0, 0.0], *pairs, [1.0, 1.0]])
-        area = torch.trapezoid(points[:, 1], points[:, 0])
-        at_five = torch.tensor(pairs[0])
-        rows[out.name] = {"AUROC": round(100 * float(area), 1), "refused at 5 %": round(100 * float(at_five[1]), 1)}
+        area, _, refused = refused_of(model, known, strange, [task.name for task in others])
+        rows[out.name] = {"AUROC": area, "refused at 5 %": refused}
     return rows
+
+
+def refused_of(model: SupSup, known: Tensor, strange: Tensor, among: list[str]) -> tuple[float, float, float]:
+    """In %: the area under the curve, and how many known and strange images are refused at 5 %."""
+    pairs = [[refusals(model, x, among, share) for x in (known, strange)] for share in SHARES]
+    points = torch.tensor([[0.0, 0.0], *pairs, [1.0, 1.0]])
+    area = float(torch.trapezoid(points[:, 1], points[:, 0]))
+    of_known, of_strange = pairs[0]
+    return round(100 * area, 1), round(100 * of_known, 1), round(100 * of_strange, 1)
 
 
 def refusals(model: SupSup, x: Tensor, among: list[str], share: float) -> float:

@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.finding import SHARES, WAYS, from_few, percent, refusals
+from benchmarks.finding import WAYS, from_few, percent, refused_of
 from supsup import Inference, Recipe, SupSup, nets
 from supsup.data import Part, Task
 from supsup.provenance import provenance
@@ -97,13 +97,11 @@ def nearest(tasks: list[Task], parts: list[tuple[Tensor, Tensor]]) -> dict[str, 
 def left_out(model: SupSup, tasks: list[Task], parts: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
     among = [task.name for task in tasks[:-LEFT_OUT]]
     known, strange = (torch.cat([x for x, _ in some])[::4] for some in (parts[:-LEFT_OUT], parts[-LEFT_OUT:]))
-    pairs = [[refusals(model, x, among, share) for x in (known, strange)] for share in SHARES]
-    points = torch.tensor([[0.0, 0.0], *pairs, [1.0, 1.0]])
-    area = float(torch.trapezoid(points[:, 1], points[:, 0]))
+    area, of_known, of_strange = refused_of(model, known, strange, among)
     return {
-        "AUROC": round(100 * area, 1),
-        "refused at 5 %, of known tasks": round(100 * pairs[0][0], 1),
-        "refused at 5 %, of unknown ones": round(100 * pairs[0][1], 1),
+        "AUROC": area,
+        "refused at 5 %, of known tasks": of_known,
+        "refused at 5 %, of unknown ones": of_strange,
     }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import supsup
-from benchmarks.finding import SHARES, refusals
+from benchmarks.finding import refused_of
 from supsup import SupSup
 from supsup.data import Stream
 from supsup.nets import ImageNetwork
@@ -55,14 +55,13 @@ def left_out(model: SupSup, stream: Stream) -> dict[str, float]:
         torch.cat([task.test.tensors(model.device)[0] for task in part]) for part in (stream[:half], stream[half:])
     )
     among = [task.name for task in stream[:half]]
-    pairs = [[refusals(model, x, among, share) for x in (known, strange)] for share in SHARES]
-    points = torch.tensor([[0.0, 0.0], *pairs, [1.0, 1.0]])
+    area, of_known, of_strange = refused_of(model, known, strange, among)
     return {
         "tasks known": half,
         "tasks left out": len(stream) - half,
-        "AUROC %": round(100 * float(torch.trapezoid(points[:, 1], points[:, 0])), 1),
-        "refused at 5 %, of known tasks %": round(100 * pairs[0][0], 1),
-        "refused at 5 %, of tasks left out %": round(100 * pairs[0][1], 1),
+        "AUROC %": area,
+        "refused at 5 %, of known tasks %": of_known,
+        "refused at 5 %, of tasks left out %": of_strange,
     }
 
 

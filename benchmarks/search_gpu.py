@@ -1,6 +1,7 @@
 """The search on a GPU: kernels against the plain way, where the time of a lone image goes, and how it grows.
 
     python -m benchmarks.search_gpu --out FOLDER [--tasks 250,…,300000] [--trained 2500,20000] [--disk 100000]
+    python -m benchmarks.search_gpu --out FOLDER --disk 100000 --only disk
 
 LeNet 300-100 with 500 outputs on permutations of MNIST, `--steps` batches for each task. A part that fails is told, and
 the next goes on. The files and plots of growth belong into results/bench: then `python benchmarks/readme_table.py`.
@@ -158,7 +159,8 @@ def main() -> None:
     parser.add_argument("--coordinates", type=int, nargs="+", default=[16384, 32768])
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--trained", help="so many tasks with 1,000 batches each")
-    parser.add_argument("--disk", type=int)
+    parser.add_argument("--disk", type=int, help="a file of so many tasks")
+    parser.add_argument("--only", help="one of the parts: growth, trained, disk, …")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Callable[[], dict[str, object]]] = {"kernels against plain": kernels_against_plain}
@@ -173,6 +175,8 @@ def main() -> None:
         parts["disk"] = lambda: from_disk(asked.disk)
     told: dict[str, object] = {"made by": provenance(GPU)}
     for name, part in parts.items():
+        if asked.only not in (None, name):
+            continue
         begin = time.perf_counter()
         try:
             told[name] = part()

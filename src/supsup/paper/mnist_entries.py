@@ -326,7 +326,7 @@ ENTRIES = (
                 33.88,
                 remarks.EWC,
             ),
-            _consolidation("ewc", "Online EWC, λ = 50, chosen here", 50.0, 33.88, remarks.EWC_OWN, own=True),
+            _consolidation("ewc", "Online EWC, λ = 20, chosen here", 20.0, 33.88, remarks.EWC_OWN, own=True),
             _consolidation("si", "SI (class-incremental, cited)", 0.1, 29.31),
         ),
         "tasks learned",

@@ -1,13 +1,16 @@
 """Learning announced tasks: where scores start, and several models that learn one task together."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
-from supsup import Recipe, SupSup, SupSupError, nets
+from supsup import Recipe, SupSup, SupSupError, learning, nets
 from supsup.data import Part, Stream, Task
 from supsup.learner import learn_together
 from supsup.learning import Learning
 from supsup.scores import initial_scores, transferred
+from supsup.training import Trained, train_masks
 
 
 def model(density: float, transfer: str = "none") -> SupSup:
@@ -63,3 +66,31 @@ def test_with_transfer_scores_start_from_the_mean_of_all_masks(stream: Stream) -
         assert all(
             torch.equal(learning.first_scores("next", recipe)[name], scores) for name, scores in expected.items()
         )
+
+
+def test_what_many_tasks_are_found_by_is_made_a_few_at_a_time(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, recipe = nets.FullyConnected((784, 20, 10)), Recipe("adam", 1e-2, 4, 16)
+    together, apart = (SupSup(net, recipe=recipe, device="cpu") for _ in range(2))
+    together.learn_many(stream[:5])
+    add, sizes = Learning.add, []
+
+    def in_one_group(*arguments: object) -> Iterator[Trained]:
+        groups = list(train_masks(*arguments))  # type: ignore[arg-type]
+        yield Trained([task for group in groups for task in group.tasks], torch.cat([g.packed for g in groups], 1), {})
+
+    def counted(self: Learning, trained: Trained, recipes: list[Recipe] | None = None) -> None:
+        sizes.append(len(trained.tasks))
+        add(self, trained, recipes)
+
+    monkeypatch.setattr(learning, "train_masks", in_one_group)
+    monkeypatch.setattr(learning, "_TRACED", 2)
+    monkeypatch.setattr(Learning, "add", counted)
+    apart.learn_many(stream[:5])
+    assert sizes == [2, 2, 1]
+    assert together.tasks == apart.tasks
+    for index in range(5):
+        one, other = (model.state.tasks.at(index).trace for model in (together, apart))
+        assert one is not None
+        assert other is not None
+        assert all(torch.equal(value, other.tensors()[name]) for name, value in one.tensors().items())
+        assert torch.equal(together.bank.packed(index), apart.bank.packed(index))

@@ -24,6 +24,10 @@ from supsup.training import Fitting, Job, Recipe, Trained, fit_masks, train_mask
 from supsup.training.fitting import Halves, round_for
 from supsup.training.job import as_learned, first_scores
 
+_TRACED = (
+    64  # tasks that are added together where what they are found by is made: on a GPU hundreds are trained together
+)
+
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
@@ -61,7 +65,10 @@ class Learning:
             closing(self._trained(tasks, precision, advance)) as groups,
         ):
             for trained, recipes in groups:
-                self.add(trained, recipes)
+                size = _TRACED if self.state.settings.inference.needs_traces else len(trained.tasks)
+                for start, some in zip(range(0, len(trained.tasks), size), trained.split(size)):
+                    self.add(some, None if recipes is None else recipes[start : start + size])
+                    advance(0)
 
     def expectations(self) -> checks.Expectations:
         """What has to be known to make tasks of raw data for this model."""

@@ -59,12 +59,13 @@ class Trained(NamedTuple):
     statistics: dict[str, Tensor]
     scores: dict[str, Tensor] | None = None
 
-    def split(self) -> Iterator[Trained]:
-        """Each task on its own."""
-        for i, task in enumerate(self.tasks):
-            statistics = {name: value[i : i + 1] for name, value in self.statistics.items()}
-            scores = None if self.scores is None else {name: value[i : i + 1] for name, value in self.scores.items()}
-            yield Trained([task], self.packed[:, i : i + 1], statistics, scores)
+    def split(self, size: int = 1) -> Iterator[Trained]:
+        """So many tasks at a time."""
+        for start in range(0, len(self.tasks), size):
+            some = slice(start, start + size)
+            statistics = {name: value[some] for name, value in self.statistics.items()}
+            scores = None if self.scores is None else {name: value[some] for name, value in self.scores.items()}
+            yield Trained(self.tasks[some], self.packed[:, some], statistics, scores)
 
 
 def same_but_for_budget(one: Recipe, other: Recipe) -> bool:

@@ -43,7 +43,6 @@ def make(path: Path, net: nn.Module, tasks: int) -> None:
 
 def opened(path: Path, warm: Path, masks: str) -> None:
     """A process that opens a model and answers, then says what it took and waits."""
-    torch.set_num_threads(1)
     image = torch.rand(1, 784, generator=torch.Generator().manual_seed(1))
     load(warm, masks="disk", device="cpu").predict(image)
     begin = time.perf_counter()

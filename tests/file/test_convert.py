@@ -104,7 +104,7 @@ def test_what_is_written_now_is_what_was_written_before(name: str, tmp_path: Pat
         check_headers(old.header, new.header)
         first, second = (list(file.records()) for file in (old, new))
     for one, other in zip(first, second, strict=True):
-        same = replace(other, position=one.position, checksum=one.checksum, extras=one.extras)
+        same = other._replace(position=one.position, checksum=one.checksum, extras=one.extras)
         assert one == same, "all but their positions: one task was forgotten"
         mine, theirs = ({} if not each.extras else tensors_of(each.extras) for each in (one, other))
         assert mine.keys() == theirs.keys()

@@ -256,10 +256,17 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
     tasks: list[LearnedTask] = []
     statistics: list[dict[str, Tensor]] = []
     with explained(file.path):
+        plain: dict[tuple[bytes, int], Facts] = {}  # of tasks without tensors, of which many are alike
         for task in packed:
+            if (task.extras, task.classes) in plain:
+                own = plain[task.extras, task.classes]
+                tasks.append(LearnedTask(task.name, task.classes, task.created, {}, own))
+                continue
             tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
             own, trace = facts_of(task, file.header), _trace(task, tensors)
+            if not tensors:
+                plain[task.extras, task.classes] = own
             extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, TRACE))}
             tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own, trace))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)

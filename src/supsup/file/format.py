@@ -13,7 +13,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -144,8 +144,7 @@ class PackedTask:
     extras: bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True)
-class TaskRecord:
+class TaskRecord(NamedTuple):
     """A task as it lies in the file; nothing in it has been checked but the types.
 
     kept  how many weights the mask keeps
@@ -192,9 +191,6 @@ class TaskRecord:
         if _sum(header, task, self.kept) != self.checksum:
             raise Damaged(f"task {printable(repr(self.name))} is damaged (its checksum differs)")
         return task
-
-    def values(self) -> tuple[Any, ...]:
-        return tuple(vars(self).values())
 
 
 def create(connection: sqlite3.Connection, version: int = 1) -> None:
@@ -284,7 +280,7 @@ def read_index(connection: sqlite3.Connection, header: Header, digest: bytes) ->
     index: dict[str, tuple[int, bytes]] = {}
     last, memory = -1, limits.MaskBytes(sum(header.sizes))
     for values in connection.execute("SELECT position, name, checksum, length(mask) FROM tasks ORDER BY position"):
-        if [type(value) for value in values] != [int, str, bytes, int] or values[1] in index:
+        if tuple(map(type, values)) != (int, str, bytes, int) or values[1] in index:
             raise Damaged(
                 f"task {printable(repr(values[1]))} is damaged (a value has the wrong type or is there twice)"
             )

@@ -12,6 +12,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,6 +115,7 @@ def _about(records: Sequence[TaskRecord], length: int) -> dict[str, str | int]:
     """Which tasks a block is of: all that the model file has of them, their masks by the checksums."""
     digest = hashlib.blake2b(digest_size=16)
     for record in records:
-        words = [record.name, record.created, record.classes, record.kept, len(record.extras)]
-        digest.update(json.dumps(words).encode() + record.checksum + record.extras)
+        name, created = encode_basestring_ascii(record.name), encode_basestring_ascii(record.created)
+        words = f"[{name}, {created}, {record.classes}, {record.kept}, {len(record.extras)}]"  # JSON, but faster
+        digest.update(words.encode() + record.checksum + record.extras)
     return {"format": 1, "bytes": length, "tasks": len(records), "digest": digest.hexdigest()}

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -161,7 +160,7 @@ class ModelFile:
                 next_position += task.name not in index
                 record = TaskRecord.encoded(header, position, task)
                 index[task.name] = (position, record.checksum)
-                self._connection.execute(_INSERT, record.values())
+                self._connection.execute(_INSERT, record)
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
@@ -219,7 +218,7 @@ class ModelFile:
         reference = Reference.of(masks, sizes)
         coded = [reference.encode(packed) for packed in masks]
         better = [
-            replace(record, codec=name, mask=blob) if len(blob) < len(record.mask) else record
+            record._replace(codec=name, mask=blob) if len(blob) < len(record.mask) else record
             for record, (name, blob) in zip(alone, coded)
         ]
         saved = sum(len(record.mask) for record in alone) - sum(len(record.mask) for record in better)
@@ -337,7 +336,7 @@ def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes
             for position, task in enumerate(tasks):
                 record = TaskRecord.encoded(header, position, task)
                 checksums.append(record.checksum)
-                connection.execute(_INSERT, record.values())
+                connection.execute(_INSERT, record)
             write_header(connection, header, checksums)
     finally:
         connection.close()

@@ -22,6 +22,7 @@ from supsup.frozen import FrozenNet
 from supsup.progress import Advance, report
 from supsup.training.draws import DRAWING, seeded
 from supsup.training.flat import FlatTraining
+from supsup.training.heap import keep_freed_memory
 from supsup.training.job import Job, Trained
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
@@ -55,6 +56,7 @@ class SideBySide:
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
+        keep_freed_memory()
         telling = new_lock()
 
         def train(job: Job, stop: threading.Event) -> Trained:

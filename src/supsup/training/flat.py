@@ -69,7 +69,7 @@ class FlatTraining:
         outputs = self.outputs(x)
         with torch.enable_grad():
             loss = cross_entropy(outputs, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         step_scores(self._layer, self._gradient, self.recipe, self.done, self._rates)
         self._gradient.zero_()
         self.done += 1

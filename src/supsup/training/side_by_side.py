@@ -32,6 +32,10 @@ _SMALL = 64 << 20  # bytes that a step keeps for its way back; for more, torch's
 _TRIALS = 3  # of whether a network draws random numbers: another thread may have drawn them
 
 
+class _Large(Exception):
+    """A step that keeps more than a small network's does."""
+
+
 class Trial(NamedTuple):
     """What one step showed: whether such steps can be taken side by side, and how tensors should lie in memory."""
 
@@ -93,21 +97,24 @@ def _trial(net: FrozenNet, recipe: Recipe, x: Tensor) -> Trial:
     """A module may ask for one layout (`view`), change its weights, or leave some out: then it is not for us."""
     for channels_last in (True, False):
         try:
-            kept = _kept_by_step(net, recipe, x, channels_last)
+            return Trial(_is_plain(net, recipe, x, channels_last), channels_last)
+        except _Large:
+            return Trial(False)
         except RuntimeError:
             continue
-        return Trial(kept is not None and kept <= _SMALL, channels_last)
     return Trial(False)
 
 
-def _kept_by_step(net: FrozenNet, recipe: Recipe, x: Tensor, channels_last: bool) -> int | None:
-    """The bytes that a step keeps for its way back; None where it draws random numbers or leaves a weight out."""
+def _is_plain(net: FrozenNet, recipe: Recipe, x: Tensor, channels_last: bool) -> bool:
+    """Whether a step neither draws random numbers nor leaves a weight out; an error where it cannot be taken."""
     training = FlatTraining(net, recipe, 1, channels_last)
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
+        if sum(kept.values()) > _SMALL:
+            raise _Large
         return tensor
 
     for _ in range(_TRIALS):
@@ -119,5 +126,5 @@ def _kept_by_step(net: FrozenNet, recipe: Recipe, x: Tensor, channels_last: bool
             with torch.enable_grad():
                 gradients = torch.autograd.grad(outputs.sum(), list(training.masked.values()), allow_unused=True)
             if torch.equal(before, torch.get_rng_state()):
-                return None if any(gradient is None for gradient in gradients) else sum(kept.values())
-    return None
+                return all(gradient is not None for gradient in gradients)
+    return False

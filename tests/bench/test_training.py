@@ -20,7 +20,7 @@ def test_the_networks_of_the_zoo_are_measured_beside_the_plain_way(monkeypatch: 
     monkeypatch.setattr(training, "plain_step", partial(training.plain_step, steps=1))
     for name in speed.INPUTS:
         row = speed.measured(name, 2, 2, Machine(1e9, 1e9), torch.device("cpu"), None)
-        assert row["executor"] == ("batched on a CPU" if name == "lenet-mnist" else "plain")
+        assert row["executor"] == ("batched on a CPU" if name == "lenet-mnist" else "side by side on a CPU")
         assert (row["tasks"], row["steps"], row["batch"]) == (2, 2, 16)
         assert row["µs per task-step"] == pytest.approx(1e6 * row["seconds"] / 4)
         assert row["faster than plain"] == pytest.approx(row["plain µs per task-step"] / row["µs per task-step"])

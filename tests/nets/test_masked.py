@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 import supsup
 from supsup import Recipe, SupSup, SupSupError
 from supsup.frozen import FrozenNet
-from supsup.nets.masked import masked_weights
+from supsup.nets.masked import masked_weights, run_with
 from supsup.state import ModelState
 
 CPU = torch.device("cpu")
@@ -158,6 +158,15 @@ def test_a_layer_is_masked_learns_and_is_found_again(kind: str, tmp_path: Path) 
     for other in (supsup.load(tmp_path / "m", module, device="cpu"), copy.deepcopy(model)):
         for task in ("a", "b"):
             assert torch.equal(other.predict(x, task=task).confidence, model.predict(x, task=task).confidence)
+
+
+def test_a_recurrent_layer_given_the_same_tensors_again_uses_them() -> None:
+    """It used to answer with its own weights from the second time on."""
+    net = FrozenNet(nn.GRU(5, 4, batch_first=True), 0, torch.device("cpu"))
+    x, masked = torch.randn(3, 6, 5), {name: torch.zeros_like(weight) for name, weight in net.weights.items()}
+    first, again, own = (run_with(net.module, given, x)[0] for given in (masked, masked, net.weights))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, own)
 
 
 def test_a_row_for_padding_stays_zero() -> None:

@@ -30,7 +30,8 @@ def test_the_plain_executor_is_the_last_resort(stream: Stream, split: Stream, co
     assert name_of(lenet, stream, Recipe()) == "batched on a CPU"
     assert name_of(lenet, stream, Recipe(schedule="cosine", warm_up=0.1)) == "batched on a CPU"
     assert name_of(lenet, stream, Recipe(selection="edge-popup", density=0.5)) == "plain"
-    assert name_of(convolutional, split, Recipe()) == "plain"
+    assert name_of(convolutional, split, Recipe()) == "side by side on a CPU"
+    assert name_of(convolutional, split, Recipe(selection="edge-popup", density=0.5)) == "plain"
 
 
 def test_a_bias_is_not_left_out(stream: Stream) -> None:

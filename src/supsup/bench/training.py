@@ -68,8 +68,8 @@ def bench_training(
 
     cluster  who trains our way, as in `learn_many`; starting them counts too
     """
+    plain = plain_step(SupSup(net, recipe=recipe, device=device).net, stream, recipe)  # before ours changes anything
     warm = warmed_up(net, stream, recipe, device)
-    plain = plain_step(warm.net, stream, recipe)
     products = product_step(warm.net, recipe.batch_size) if warm.net.is_fully_connected else None
     floor = machine.floor(*work_per_step(warm.net, stream, recipe))
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -53,14 +54,16 @@ def masked_weights(module: nn.Module) -> dict[str, Masked]:
 def run_with(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Any:
     """What a module returns with these weights in place of its own.
 
-    Recurrent layers would keep the weights they were given last, and with them all that these were computed from.
+    Recurrent layers would keep the weights they were given last, and with them all that these were computed from; and
+    given the same ones again they would not notice that they had others meanwhile.
     """
     try:
         return functional_call(module, dict(weights), (x,))
     finally:
         for layer in module.modules():
             if isinstance(layer, nn.RNNBase):
-                layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]
+                own: list[nn.Parameter] = [getattr(layer, name) for name in layer._flat_weights_names]
+                layer._flat_weights, layer._flat_weight_refs = [*own], [weakref.ref(weight) for weight in own]
 
 
 def _of_layer(layer: nn.Module, path: str) -> Iterator[Masked]:

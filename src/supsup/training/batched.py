@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 
 import torch
@@ -25,7 +26,7 @@ from supsup.training.job import Job, Trained
 from supsup.training.operations import LayerState, Rates, backward, forward, gather, loss_gradient, update
 from supsup.training.order import batch_positions
 from supsup.training.recipe import Recipe
-from supsup.training.threads import ThreadsOfOne
+from supsup.training.threads import in_threads_of_one
 
 _TOGETHER = 2500  # tasks at once at most: more do not go faster, and an interruption loses those under way
 _REPORTED = 50  # steps between two looks at the clock
@@ -214,11 +215,9 @@ class BatchedOnCPU:
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
-        threads = min(torch.get_num_threads(), len(jobs))
         of_thread = threading.local()
-        stop = threading.Event()
 
-        def train(job: Job) -> Trained:
+        def train(job: Job, stop: threading.Event) -> Trained:
             task, recipe = job.task, job.recipe
             if not hasattr(of_thread, "trainer"):
                 of_thread.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
@@ -234,14 +233,10 @@ class BatchedOnCPU:
                 report(advance, task.name, count, job.steps, trainer.figures)
             return Trained([task], pack_columns(trainer.masks()), {}, _asked(trainer, job))
 
-        with ThreadsOfOne(threads) as pool:
-            try:
-                for trained in pool.map(train, jobs):
-                    yield trained
-                    advance(1)
-            finally:
-                stop.set()
-                pool.shutdown(cancel_futures=True)
+        with closing(in_threads_of_one(train, jobs)) as finished:
+            for trained in finished:
+                yield trained
+                advance(1)
 
 
 def bytes_per_task(net: FrozenNet, job: Job) -> int:

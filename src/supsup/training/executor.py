@@ -19,6 +19,7 @@ from supsup.training.batched import BatchedOnCPU, BatchedOnGPU
 from supsup.training.captured import Captured
 from supsup.training.job import Job, Trained
 from supsup.training.plain import Plain
+from supsup.training.side_by_side import SideBySide
 
 if available.TRITON:
     from supsup.training.residual import Residual
@@ -42,6 +43,7 @@ EXECUTORS: tuple[Executor, ...] = (
     *((Residual(),) if available.TRITON else ()),
     BatchedOnGPU(),
     BatchedOnCPU(),
+    SideBySide(),
     Captured(),
     Plain(),
 )

@@ -112,7 +112,11 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
         triton_training.update(*layer.tensors, delta, inputs, step, rates.on_device, rule_of(recipe))
         return
     g = torch.bmm(delta.transpose(1, 2), inputs).float()
-    done = int(step)
+    step_scores(layer, g, recipe, int(step), rates)
+
+
+def step_scores(layer: LayerState, g: Tensor, recipe: Recipe, done: int, rates: Rates) -> None:
+    """The same from the gradient of the masked weights [t, out, in], which may be overwritten; `done` steps before."""
     alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
         numba_training.update(*layer.tensors, g, done + 1, rates.at(done), rule_of(recipe))

@@ -20,6 +20,11 @@ from supsup.training.recipe import Recipe
 from supsup.training.trainee import MaskTrainee, State, Trainee
 
 
+def figures_of(outputs: Tensor, y: Tensor) -> tuple[float, float]:
+    """Loss and accuracy of a batch."""
+    return float(cross_entropy(outputs, y)), float((outputs.argmax(1) == y).float().mean())
+
+
 class PlainTraining:
     """A state of a trainee and its optimiser.
 
@@ -63,8 +68,7 @@ class PlainTraining:
 
     def figures(self) -> tuple[float, float]:
         """Loss and accuracy of the last batch, before its step."""
-        outputs, y = self._last
-        return float(cross_entropy(outputs, y)), float((outputs.argmax(1) == y).float().mean())
+        return figures_of(*self._last)
 
     def run(
         self, task: str, part: Part, offset: int = 0, after_step: Callable[[PlainTraining], None] | None = None

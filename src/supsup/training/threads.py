@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.concurrency.locks import new_lock
+from supsup.training.job import Job, Trained
 
 _STARTING = new_lock()
 
@@ -44,3 +46,16 @@ class ThreadsOfOne(ThreadPoolExecutor):
         super().__init__(threads, initializer=begin)
         with _STARTING, uninterrupted(), ThreadPoolExecutor(1) as other:
             other.submit(start).result()
+
+
+def in_threads_of_one(
+    train: Callable[[Job, threading.Event], Trained], jobs: Sequence[Job]
+) -> Generator[Trained, None, None]:
+    """Jobs, as many at a time as torch has threads, in order; `train` gives up when its event is set."""
+    stop = threading.Event()
+    with ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
+        try:
+            yield from pool.map(lambda job: train(job, stop), jobs)
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)

@@ -121,6 +121,25 @@ def test_what_python_decides_is_not_captured(besides: Callable[[nn.Module], obje
         assert not captures(lane)
 
 
+class Viewing(nn.Module):
+    """What a layer that uses `view` is given where images lie channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4 * 26 * 26, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.convolution(x).contiguous(memory_format=torch.channels_last)
+        answer: Tensor = self.head(found.view(len(x), -1))
+        return answer
+
+
+def test_a_network_that_wants_another_layout_is_not_captured_and_told(split: Stream) -> None:
+    net = FrozenNet(Viewing(), 0, CPU)
+    with pytest.warns(UserWarning, match="use `reshape` or `nn.Flatten`"):
+        assert not captures(lane_of(net, split[0], Recipe(steps=2, batch_size=8)))
+
+
 def test_a_rehearsal_leaves_no_trace(convolutional: nn.Module, split: Stream) -> None:
     net, recipe = FrozenNet(convolutional, 0, CPU), Recipe(steps=2)
     before, lane = torch.get_rng_state(), lane_of(net, split[0], recipe)

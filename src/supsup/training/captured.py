@@ -151,13 +151,25 @@ class Lane:
             raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
         return drew
 
+    def _try_step(self, module: nn.Module) -> None:
+        """A step; `CannotCapture` where the network does not take images channels last. Other errors are its own."""
+        try:
+            self._step(module)
+        except RuntimeError as error:
+            if "view" in str(error) and "reshape" in str(error):  # torch's words
+                raise CannotCapture(
+                    "images lie channels last here, and `view` cannot take what comes of them: use `reshape` or "
+                    "`nn.Flatten`"
+                ) from error
+            raise
+
     def _rehearsed(self) -> tuple[bool, bool]:
         """Whether Python decided something during one step, and whether random numbers were drawn on the device."""
         device = self.trainee.device
         with DRAWING, seeded(self.trainee.seed, "rehearsal", device), self.trainee.training() as module:
             before, drawn = _decisions(module), _generator_state(device)
             with WAITING.writing() if device.type == "cuda" else nullcontext(), _no_waiting(device):
-                self._step(module)
+                self._try_step(module)
             after, drawn_after = _decisions(module), _generator_state(device)
         self.pace.restart()
         if self.feed is not None:

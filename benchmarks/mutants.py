@@ -41,6 +41,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 
 from supsup import progress
 from supsup.provenance import provenance
@@ -59,6 +60,7 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 _OTHERS = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "amin": "amax", "amax": "amin"}
 _LIMIT, _LONGEST = 240, 7200  # seconds of computing that the tests of a module may take, and any others
+_PROFILE = "mutants"  # of hypothesis
 _MEANING = {0: "survived", 1: "caught", 2: "caught", 3: "caught"}  # what pytest's exit status says of a mutant
 _PROCESSES = multiprocessing.get_context("forkserver")  # what takes long to import is there already
 _PROCESSES.set_forkserver_preload(["numba", "pytest", "torch"])
@@ -152,10 +154,10 @@ class Finder(ast.NodeVisitor):
         if isinstance(node.value, bool):
             self.add(node, str(not node.value))
         elif isinstance(node.value, int | float):
-            more = node.value + 1 if isinstance(node.value, int) else 2 * node.value or 1.0
-            self.add(node, repr(more))
+            if isinstance(node.value, int) or not node.value:
+                self.add(node, repr(node.value + 1))
             if node.value:
-                self.add(node, "0" if abs(node.value) == 1 else f"({node.value!r} * 2)")
+                self.add(node, "0" if node.value == 1 else f"({node.value!r} * 2)")
 
     def visit_Name(self, node: ast.Name) -> None:
         if node.id in _OTHERS:
@@ -217,7 +219,8 @@ class Workshop:
 
     def tested(self, tests: Sequence[Path | str], *more: str, limit: int = _LIMIT) -> tuple[str, list[str]]:
         """What became of tests, files or single ones, and which failed."""
-        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}", *more]
+        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--hypothesis-profile={_PROFILE}"]
+        options += ["-o", f"pythonpath={self.src}", *more]
         child = _PROCESSES.Process(
             target=run_tests, args=([*options, *map(str, tests)], self.environment, limit, str(self._said))
         )
@@ -247,6 +250,8 @@ def run_tests(options: list[str], environment: dict[str, str], limit: int, said:
             os.dup2(out.fileno(), stream)
     for name in [name for name in sys.modules if name.partition(".")[0] == "supsup"]:
         del sys.modules[name]
+    phases = (Phase.explicit, Phase.reuse, Phase.generate)  # a failure is enough, it need not be the smallest
+    settings.register_profile(_PROFILE, deadline=None, phases=phases)
     status = int(pytest.main(options))
     sys.stdout.flush()
     os._exit(status)

@@ -220,6 +220,7 @@ class Workshop:
     def tested(self, tests: Sequence[Path | str], *more: str, limit: int = _LIMIT) -> tuple[str, list[str]]:
         """What became of tests, files or single ones, and which failed."""
         options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--hypothesis-profile={_PROFILE}"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is there before pytest
         options += ["-o", f"pythonpath={self.src}", *more]
         child = _PROCESSES.Process(
             target=run_tests, args=([*options, *map(str, tests)], self.environment, limit, str(self._said))

@@ -19,6 +19,7 @@ from supsup.hopfield.memory import (
     settle,
     signs,
     storkey,
+    storkey_capacity,
     unstable,
 )
 
@@ -181,3 +182,21 @@ def test_the_energy_is_half_the_sum_over_all_pairs(seed: int, count: int, units:
         -0.5 * sum(z[u] * psi[u, v].item() * z[v] for u in range(units) for v in range(units)) for z in stored.tolist()
     ]
     assert energy(psi, stored).tolist() == pytest.approx(expected)
+
+
+def test_the_capacity_falls_with_how_alike_patterns_are() -> None:
+    """0.155 d for patterns that have nothing in common; about 10 from an overlap of a quarter on."""
+    found = [storkey_capacity(1000, alike) for alike in (0.0, 0.1, 0.15, 0.25, 0.9)]
+    assert found == [155, 93, 62, 10, 10]
+    assert storkey_capacity(20, 0.5) == 3
+
+
+def test_what_is_lost_is_the_share_of_units_that_do_not_come_back() -> None:
+    """An empty memory pulls all units to +1."""
+    z = patterns(0, 1, 64)[0]
+    assert lost(torch.zeros(64, 64, dtype=torch.float64), z) == pytest.approx(float((z < 0).double().mean()))
+    assert lost(memory("hebb", z[None]), z, flipped=0.3) == 0
+    assert lost(memory("hebb", z[None]), z, flipped=0.9) > 0.9, "flipped beyond half, the opposite comes back"
+    assert overfull("hebb", torch.zeros(64, 64, dtype=torch.float64), z, z, 1)
+    assert not overfull("hebb", memory("hebb", z[None]), z, z, 10**6), "there only what is lost tells"
+    assert overfull("storkey", memory("storkey", z[None]), z * 0, z, 100)

@@ -249,3 +249,43 @@ def test_what_needs_a_recipe_says_so(stream: Stream) -> None:
     models = [SupSup(nets.FullyConnected((784, 20, 10)), device="cpu") for _ in range(2)]
     with pytest.raises(SupSupError, match="need a recipe each"):
         learn_together(models, stream[0])
+
+
+def test_on_a_gpu_as_many_tasks_go_together_as_their_scores_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,500 and 4 GiB at most, and an eighth of what is free; one at least."""
+
+    class Net:
+        device = torch.device("cuda")
+        shapes = {"a": torch.Size([1000, 1000]), "b": torch.Size([24, 1000])}  # 4,096,000 bytes of scores
+
+    for free, size, expected in (
+        (10**12, 1, 1048),
+        (8 * 4_096_000 * 10, 1, 10),
+        (8 * 4_096_000 * 10 - 1, 1, 9),
+        (0, 1, 1),
+        (10**12, 1000, 2500),
+    ):
+        monkeypatch.setattr(fitting, "free_memory", lambda device, free=free: free)
+        net = Net()
+        net.shapes = {name: torch.Size([shape[0] // size or 1, shape[1]]) for name, shape in Net.shapes.items()}
+        assert fitting._tasks_at_once(net) == expected  # type: ignore[arg-type]
+
+
+def test_rounds_have_a_limit() -> None:
+    assert Fitting() == Fitting(rounds=4, held_back=0.1, self_labels=None)
+    assert (Fitting(rounds=10**6).rounds, Fitting(rounds=1, held_back=0).held_back) == (10**6, 0)
+    with pytest.raises(SupSupError, match="rounds"):
+        Fitting(rounds=10**6 + 1)
+
+
+def test_a_round_is_adam_from_its_rate_down_to_nothing() -> None:
+    """0.1 beside scores within ±1; 3e-4 beside scores of 0.005 where weights are trained, and kept at first."""
+    assert fitting.round_for(60000) == Recipe("adam", 0.1, 500, 128, schedule="cosine", score_bound=1.0)
+    assert fitting.round_for(60000, pretrained=True) == Recipe(
+        "adam", 3e-4, 500, 128, schedule="cosine", score_bound=0.005, start="kept"
+    )
+    turned = fitting.round_for(300, self_labels="rotations")
+    assert turned == replace(fitting.round_for(1200), self_labels="rotations")
+    assert fitting._DECAY == 3e-4
+    sizes = {n: (fitting.round_for(n).batch_size, fitting.round_for(n).steps) for n in (511, 512, 1023, 1024, 2048)}
+    assert sizes == {511: (16, 300), 512: (32, 150), 1023: (32, 300), 1024: (64, 150), 2048: (128, 150)}

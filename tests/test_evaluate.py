@@ -129,9 +129,7 @@ def test_bars_end_where_the_work_does(small: SupSup, stream: Stream, bars: list[
     evaluate(small, stream, "GNu")
     evaluate(small, stream, "GNu", stages=[1, 2])
     follow(small_bound(), stream[:2], "GNs")
-    model = SupSup(
-        nets.FullyConnected((784, 10)), recipe=Recipe(steps=4), allocation=Allocation(every=2), device="cpu"
-    )
+    model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=4), allocation=Allocation(every=2), device="cpu")
     follow(model, stream[:2], "NNs", description="observing")
     assert [(name, total) for name, total, _ in bars] == [
         ("grading", 3),

@@ -113,8 +113,16 @@ GAMMA = SupSupGrading(stages=(36,), gammas=("1/k", 0.1, 0.9), protocol="paper-fu
     ("experiment", "training", "own"),
     [
         (SUPSUP, {"tasks": 10, "steps": 200}, {"stages": (10,), "gammas": None}),
-        (SupSupExperiment(MnistTraining("permuted", FC, 500, 250), STRICT), {"tasks": 10, "steps": 40}, {"stages": (2,)}),
-        (SupSupExperiment(MnistTraining("permuted", LENET, 9, 3, 7), STRICT), {"tasks": 3, "steps": 7}, {"stages": (2,)}),
+        (
+            SupSupExperiment(MnistTraining("permuted", FC, 500, 250), STRICT),
+            {"tasks": 10, "steps": 40},
+            {"stages": (2,)},
+        ),
+        (
+            SupSupExperiment(MnistTraining("permuted", LENET, 9, 3, 7), STRICT),
+            {"tasks": 3, "steps": 7},
+            {"stages": (2,)},
+        ),
         (
             SupSupExperiment(MnistTraining("rotated", FC, 200, 36), GAMMA),
             {"tasks": 3, "steps": 100},
@@ -201,7 +209,13 @@ def test_trainings_are_as_published_where_rows_do_not_say() -> None:
     assert (images.tasks, images.epochs, images.steps, images.batch_size) == (100, 100, None, 256)
     assert (images.classes_per_task, images.size) == (10, 224)
     cifar = TransferSpeedTraining(transfer="masks", budgets=(8,))
-    assert (cifar.tasks, cifar.epochs, cifar.batch_size, cifar.first_epochs, cifar.first_steps) == (20, 250, 128, 250, None)
+    assert (cifar.tasks, cifar.epochs, cifar.batch_size, cifar.first_epochs, cifar.first_steps) == (
+        20,
+        250,
+        128,
+        250,
+        None,
+    )
     scratch = ScratchTraining(source="cifar100", classes_per_task=5, widths=(64,))
     assert (scratch.tasks, scratch.epochs, scratch.batch_size, scratch.budget) == (20, 50, 128, 24)
     pretrained = PretrainedTraining(source="cifar100", classes_per_task=5)

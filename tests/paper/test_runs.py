@@ -418,3 +418,28 @@ def test_the_partition_of_classes_follows_the_seed(environment: Environment) -> 
     assert names[0] != names[1]
     assert environment.source("mnist") is environment.source("mnist")
     assert isinstance(environment.source("cifar100"), data.Source)
+
+
+def test_kernels_are_made_on_another_model_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: of the same widths, with the same settings, on two tasks; elsewhere nothing is made."""
+    from types import SimpleNamespace
+
+    from supsup.paper.runs import masks
+
+    made: list[tuple[Any, ...]] = []
+
+    class Watched:
+        def __init__(self, net: nets.FullyConnected, **settings: Any) -> None:
+            made.append((net.widths, settings))
+
+        def learn_many(self, stream: data.Stream, show_progress: bool) -> None:
+            made.append(([task.name for task in stream], show_progress))
+
+    model = SupSup(nets.lenet_300_100(outputs=20), device="cpu")
+    stream = data.permuted(data.digits(), 5)
+    masks._compile(model, stream)
+    monkeypatch.setattr(masks, "SupSup", Watched)
+    cuda = torch.device("cuda")
+    masks._compile(SimpleNamespace(device=cuda, net=model.net, recipe="r", inference="i"), stream)  # type: ignore[arg-type]
+    settings = {"recipe": "r", "inference": "i", "device": cuda}
+    assert made == [((784, 300, 100, 20), settings), (["permutation-0", "permutation-1"], False)]

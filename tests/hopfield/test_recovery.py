@@ -8,8 +8,8 @@ from torch import Tensor
 
 from supsup import HopSupSup, Recovery, SupSupError, nets
 from supsup.data import Task
-from supsup.hopfield.memory import energy, settle, signs, unstable
 from supsup.hopfield import recovery
+from supsup.hopfield.memory import energy, settle, signs, unstable
 from supsup.hopfield.recovery import Memory, mean_entropy, recombined, recover, start_strings
 from supsup.nets.hop_mlp import many_outputs
 from supsup.objectives import entropy

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -254,10 +255,6 @@ def test_what_needs_a_recipe_says_so(stream: Stream) -> None:
 def test_on_a_gpu_as_many_tasks_go_together_as_their_scores_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """2,500 and 4 GiB at most, and an eighth of what is free; one at least."""
 
-    class Net:
-        device = torch.device("cuda")
-        shapes = {"a": torch.Size([1000, 1000]), "b": torch.Size([24, 1000])}  # 4,096,000 bytes of scores
-
     for free, size, expected in (
         (10**12, 1, 1048),
         (8 * 4_096_000 * 10, 1, 10),
@@ -266,8 +263,8 @@ def test_on_a_gpu_as_many_tasks_go_together_as_their_scores_have_room(monkeypatc
         (10**12, 1000, 2500),
     ):
         monkeypatch.setattr(fitting, "free_memory", lambda device, free=free: free)
-        net = Net()
-        net.shapes = {name: torch.Size([shape[0] // size or 1, shape[1]]) for name, shape in Net.shapes.items()}
+        shapes = {"a": torch.Size([1000 // size, 1000]), "b": torch.Size([24, 1000 // size])}  # 4,096,000 bytes for 1
+        net = SimpleNamespace(device=torch.device("cuda"), shapes=shapes)
         assert fitting._tasks_at_once(net) == expected  # type: ignore[arg-type]
 
 

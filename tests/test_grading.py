@@ -176,3 +176,18 @@ def test_strict_batches_mix_sixteen_tasks(monkeypatch: pytest.MonkeyPatch) -> No
     graded = evaluate(oracle, stream, "GNu", protocol="strict", stages=[20])
     assert (graded.average_accuracy, graded.task_accuracy) == (1, 1)
     assert sizes == [4096, 16 * 300 - 4096, 4 * 300]
+
+
+class OneTaskPerCall(Oracle):
+    one_task_per_call = True
+
+
+def test_who_needs_images_of_one_task_at_a_time_is_not_given_a_mixture(stream: Stream) -> None:
+    """Where the task is given, or one image of a batch decides, there is none."""
+    model = OneTaskPerCall(stream[:2])
+    for scenario, protocol in (("GNu", "paper"), ("GNu", "paper-full-batch"), ("GG", "strict"), ("GG", "paper")):
+        assert evaluate(model, stream[:2], scenario, protocol=protocol).average_accuracy == 1  # type: ignore[arg-type]
+    with pytest.raises(SupSupError, match="needs images of one task at a time"):
+        evaluate(model, stream[:2], "GNu", protocol="strict")
+    model.one_task_per_call = False
+    assert evaluate(model, stream[:2], "GNu", protocol="strict").average_accuracy == 1

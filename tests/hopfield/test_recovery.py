@@ -189,7 +189,7 @@ def test_combinations_are_judged_on_four_batches_from_the_first_image_to_the_las
 
 def test_starts_and_steps_have_limits() -> None:
     """A file may ask for any number."""
-    assert (Recovery().procedure, Recovery().starts) == ("best-of", 8)
+    assert Recovery() == Recovery("best-of", 8, 500.0, 0.9, 1e-4, 1.5e-3, 64, 30)
     assert Recovery(starts=256, least_steps=100_000).starts == 256
     assert Recovery(starts=1, least_steps=1, weight_decay=0, momentum=0, energy_weight=-1).starts == 1
     for wrong in (

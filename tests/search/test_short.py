@@ -260,3 +260,30 @@ def test_the_kernel_that_chooses_bytes(size: int, count: int) -> None:
     assert chosen[:5].tolist() == list(range(5))
     expected = [max(range(group, size, count), key=lambda byte: float(sizes[byte])) + 5 for group in range(count)]
     assert chosen[5:].tolist() == expected
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@pytest.mark.parametrize(("rest", "scans"), [(0.0, 1), (0.02, 1), (0.5, 3)])
+def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of a query counts for what it could still change; one that is read is not read again."""
+    from supsup.kernels import numba_short
+    from supsup.search.scanning import numba_nearest
+
+    read: list[list[int]] = []
+    scan = numba_short.scan
+
+    def watched(values: object, chosen: np.ndarray, block: object) -> object:
+        read.append(chosen.tolist())
+        return scan(values, chosen, block)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(numba_short, "scan", watched)
+    generator = torch.Generator().manual_seed(0)
+    query = torch.cat([torch.ones(32), rest * torch.randn(480, generator=generator)])
+    block = torch.randint(256, (64, 40), generator=generator, dtype=torch.uint8)
+    block[:4, 7] = 255
+    block[4:, 7] = ((query[32:].view(-1, 8) > 0) << torch.arange(8)).sum(1).to(torch.uint8)
+    assert int(numba_nearest(query, [(0, 64, 4)], [block], None)) == 7
+    assert len(read) == scans
+    assert sorted(read[0]) == [0, 1, 2, 3]
+    assert [len(bytes_) for bytes_ in read] == [4, 4, 8][:scans] if rest else True
+    assert len({byte for bytes_ in read for byte in bytes_}) == sum(map(len, read))

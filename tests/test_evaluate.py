@@ -99,6 +99,8 @@ def test_wrong_questions(learned: SupSup, stream: Stream) -> None:
         (lambda: evaluate(learned, stream, protocol="lenient"), "paper-full-batch"),  # type: ignore[arg-type]
         (lambda: evaluate(learned, stream[4:]), "knows no task"),
         (lambda: evaluate(learned, stream, stages=[5]), "stages"),
+        (lambda: evaluate(learned, stream, stages=[0, 1]), "stages"),
+        (lambda: evaluate(learned, stream, stages=[]), "stages"),
         (lambda: follow(learned, []), "no tasks"),
         (lambda: follow(learned, stream, "GNu", ahead=True), "tasks share"),
     ]

@@ -89,7 +89,7 @@ def test_defaults_and_limits_of_the_rule() -> None:
     assert Allocation(every=1, epsilon=1e-9, floor=10_000, budget=1, deviations=0).floor == 10_000
     for wrong in ({"every": 0}, {"epsilon": 0}, {"floor": 10_001}, {"budget": 0}, {"deviations": -1e-9}):
         with pytest.raises(SupSupError, match=next(iter(wrong))):
-            Allocation(**wrong)  # type: ignore[arg-type]
+            Allocation(**wrong)
 
 
 def test_stand_ins_are_numbered_and_only_as_many_as_are_missing() -> None:

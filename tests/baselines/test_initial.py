@@ -48,8 +48,9 @@ def test_numbers_are_fixed_for_good() -> None:
 
 
 def test_layers_are_filled_biases_are_zero_and_the_rest_is_left() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 4), nn.Linear(4, 2))
-    nn.init.constant_(net[1].weight, 7.0)
+    norm = nn.BatchNorm2d(8)
+    nn.init.constant_(norm.weight, 7.0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Flatten(), nn.Linear(8, 4), nn.Linear(4, 2))
     found = initial.weights(net, 5, "kaiming_normal", torch.device("cpu"), head="kaiming_uniform")
     assert list(found) == [name for name, _ in net.named_parameters()]
     normal = initial.normal(5, ["initial/0.weight"], 216).view(8, 3, 3, 3)

@@ -183,7 +183,7 @@ def test_combinations_are_judged_on_four_batches_from_the_first_image_to_the_las
     assert len(shown) == 3
     for images in shown:
         assert len(images) == 64
-        assert (images[0], images[-1]) == (0, 999)
+        assert images[[0, -1]].tolist() == [0, 999]
         assert 14 <= images.diff().min() <= images.diff().max() <= 17
 
 
@@ -202,5 +202,5 @@ def test_starts_and_steps_have_limits() -> None:
         {"weight_decay": -1e-9},
     ):
         with pytest.raises(SupSupError, match=next(iter(wrong))):
-            Recovery(**wrong)  # type: ignore[arg-type]
+            Recovery(**wrong)
     assert Recovery(batch_size=2).batch_size == 2

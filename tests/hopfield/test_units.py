@@ -66,6 +66,6 @@ def test_epochs_and_batches_have_limits() -> None:
     assert UnitRecipe(epochs=10**9, batch_size=10**9, momentum=0, weight_decay=0).epochs == 10**9
     for wrong in ({"epochs": 10**9 + 1}, {"epochs": 0}, {"batch_size": 10**9 + 1}, {"momentum": 1}, {"momentum": -0.1}):
         with pytest.raises(SupSupError, match=next(iter(wrong))):
-            UnitRecipe(**wrong)  # type: ignore[arg-type]
+            UnitRecipe(**wrong)
     with pytest.raises(SupSupError, match="weight_decay"):
         UnitRecipe(weight_decay=-1e-9)

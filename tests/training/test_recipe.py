@@ -122,7 +122,7 @@ def test_momentum_and_density_have_limits() -> None:
     for wrong in ({"momentum": 1.0}, {"momentum": -0.1}):
         with pytest.raises(SupSupError, match="momentum"):
             Recipe("sgd", **wrong)  # type: ignore[arg-type]
-    for wrong in ({"density": 0}, {"density": 1.01}, {"budget": 0}):
+    for wrong in ({"density": 0.0}, {"density": 1.01}, {"budget": 0.0}):
         with pytest.raises(SupSupError, match=next(iter(wrong))):
             Recipe(selection="edge-popup", **wrong)  # type: ignore[arg-type]
 

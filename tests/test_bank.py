@@ -316,3 +316,12 @@ def test_a_sum_over_masks_is_taken_piece_by_piece(monkeypatch: pytest.MonkeyPatc
     whole = bank.weighted(alpha)
     monkeypatch.setattr(bank_module, "_UNPACKED", 200)
     assert all(torch.allclose(bank.weighted(alpha)[name], whole[name], atol=1e-6) for name in SHAPES)
+
+
+def test_a_block_goes_with_its_last_mask() -> None:
+    bank = Bank({"w": torch.Size([8])})
+    for _ in range(9):
+        bank.add({"w": torch.ones(8)})
+    for expected in (1, 1):
+        bank.remove(0)
+        assert (len(bank._blocks), bank.memory) == (expected, 8 + 4 * 8)

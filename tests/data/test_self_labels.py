@@ -54,7 +54,11 @@ def test_a_turned_task_shows_every_rotation(pairs: Stream) -> None:
 
 def test_pixels_are_rearranged_before_images_are_turned() -> None:
     """`predict` turns what it is shown, so training must turn what the task shows."""
-    for task in (data.permuted(data.digits(), tasks=2)[1], data.rotated(data.digits(), tasks=3)[1]):
+    pixels = torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8)
+    colours = data.arrays(pixels, torch.arange(20) % 2, pixels, torch.arange(20) % 2)
+    assert colours.offset.unique().numel() == 3
+    tasks = [data.permuted(data.digits(), tasks=2)[1], data.rotated(data.digits(), tasks=3)[1]]
+    for task in (*tasks, data.rotated(colours, 2, 45)[1], data.rotated(colours, 2, 45, "grey")[1]):
         part = turned(task).train
         x, _ = task.train.batch(torch.tensor([3]))
         image, _ = part.batch(torch.tensor([3 + len(task.train)]))

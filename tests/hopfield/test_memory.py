@@ -200,3 +200,17 @@ def test_what_is_lost_is_the_share_of_units_that_do_not_come_back() -> None:
     assert overfull("hebb", torch.zeros(64, 64, dtype=torch.float64), z, z, 1)
     assert not overfull("hebb", memory("hebb", z[None]), z, z, 10**6), "there only what is lost tells"
     assert overfull("storkey", memory("storkey", z[None]), z * 0, z, 100)
+
+
+def test_a_share_of_the_units_is_flipped_and_none_more() -> None:
+    """Units in pairs that take each other's sign: after twenty updates each has its own again, right or flipped."""
+    z = patterns(1, 1, 500)[0]
+    psi = torch.zeros(500, 500, dtype=torch.float64)
+    for unit in range(500):
+        psi[unit, unit ^ 1] = 1.0
+    labels = [f"lost/{draw}" for draw in range(8)]
+    for share in (0.2, 0.1):
+        flips = philox.uniform(0, labels, 500, 1.0) < 2 * share - 1
+        assert float(flips.float().mean()) == pytest.approx(share, abs=0.02)
+        assert lost(psi, z, share) == pytest.approx(float(flips.float().mean()))
+    assert lost(psi, z) == lost(psi, z, 0.2, 8)

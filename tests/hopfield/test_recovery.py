@@ -204,3 +204,14 @@ def test_starts_and_steps_have_limits() -> None:
         with pytest.raises(SupSupError, match=next(iter(wrong))):
             Recovery(**wrong)
     assert Recovery(batch_size=2).batch_size == 2
+
+
+def test_a_string_at_zero_counts_as_on_everywhere() -> None:
+    """On the way, in the end and in the answer."""
+    weights = [torch.zeros(1, 3, 4), torch.zeros(1, 2, 3)]
+    found = recover(
+        weights, Memory([torch.zeros(1, 3, 3)], [torch.zeros(1, 3)]), torch.ones(5, 4), Recovery("paper"), trace=True
+    )
+    assert found.trace is not None
+    assert found.trace.all()
+    assert found.units[0].all()

@@ -287,3 +287,17 @@ def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch
     assert sorted(read[0]) == [0, 1, 2, 3]
     assert [len(bytes_) for bytes_ in read] == [4, 4, 8][:scans] if rest else True
     assert len({byte for bytes_ in read for byte in bytes_}) == sum(map(len, read))
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@given(st.lists(st.sampled_from([-np.inf, *map(float, range(9))]), max_size=30), st.integers(1, 6))
+def test_the_best_are_in_order_and_nothing_is_written_beyond_them(scores: list[float], most: int) -> None:
+    from supsup.kernels import numba_short
+
+    indices = np.full(most + 2, -7, np.int64)
+    values = np.array(scores, np.float32)
+    count = numba_short._best(values, indices[1:-1])
+    expected = sorted((score for score in scores if score > -np.inf), reverse=True)[:most]
+    assert values[indices[1 : 1 + count]].tolist() == expected
+    assert (indices[0], indices[-1]) == (-7, -7)
+    assert numba_short.best(values, most).tolist() == indices[1 : 1 + count].tolist()

@@ -176,3 +176,13 @@ def test_scores_are_drawn_piece_by_piece(stream: Stream, monkeypatch: pytest.Mon
             assert torch.equal(one, found[1][name])
             assert one.abs().max() <= 0.5
             assert bool((one == 0.5).all()) == (recipe.start == "kept")
+
+
+def test_weights_whose_score_is_zero_are_kept_from_the_start() -> None:
+    net = FrozenNet(nets.FullyConnected((16, 8)), 0, torch.device("cpu"))
+    trainer = BatchedTrainer(net, 2, Recipe(), 4)
+    trainer.start(lambda name: [torch.zeros(1, 8, 16), torch.full((1, 8, 16), -1.0)])
+    (layer,), (weight,) = trainer.layers, net.weights.values()
+    assert torch.equal(layer.masked[0], weight)
+    assert not layer.masked[1].any()
+    assert [bool(bits.all()) for bits in trainer.masks()["layers.0.weight"]] == [True, False]

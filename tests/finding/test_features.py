@@ -1,6 +1,7 @@
 """Features are rows of images for any number of images, whatever the network does with their dimensions."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -151,3 +152,21 @@ def test_large_pictures_are_looked_at_with_32_pixels_along_a_side(
         False,
         False,
     ]
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="needs numba")
+def test_compiled_loops_look_at_grey_pictures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that is no longer taken would be slow and right: no other test would see it."""
+    from supsup.finding import filters
+
+    asked: list[int] = []
+    compiled = filters.numba_filters.seen_by_filters
+
+    def watched(grey: Tensor, *rest: Any) -> Tensor:
+        asked.append(len(grey))
+        return compiled(grey, *rest)
+
+    monkeypatch.setattr(filters.numba_filters, "seen_by_filters", watched)
+    seen_by_filters(torch.rand(3, 1, 12, 12), 4)
+    seen_by_filters(torch.rand(4, 3, 12, 12), 4)
+    assert asked == [3]

@@ -301,3 +301,13 @@ def test_the_best_are_in_order_and_nothing_is_written_beyond_them(scores: list[f
     assert values[indices[1 : 1 + count]].tolist() == expected
     assert (indices[0], indices[-1]) == (-7, -7)
     assert numba_short.best(values, most).tolist() == indices[1 : 1 + count].tolist()
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+def test_a_query_from_its_factors_ends_in_zeros() -> None:
+    from supsup.kernels import numba_short
+
+    rows = np.full((2, 16), np.nan, np.float32)
+    weight, delta, inputs = np.full((3, 4), 2, np.float32), np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
+    numba_short._outer(weight, delta, inputs, rows)
+    assert rows.tolist() == [[2.0] * 12 + [0.0] * 4] * 2

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from supsup import Recipe, nets
@@ -74,3 +75,22 @@ def test_labels_may_be_shifted(stream: Stream) -> None:
     assert torch.equal(torch.stack(shown[:2]), torch.stack(shown[2:]) + 2)
     assert training.steps == 2
     assert MaskTraining(net, start, Recipe(steps=2), 7).steps == 7
+
+
+def test_layers_that_draw_are_trained_with_and_without_numbers_of_their_own(stream: Stream) -> None:
+    """Observed batches have no task to draw for: they draw from torch's generator as it is."""
+    net = FrozenNet(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 12)), 0, CPU)
+    x, y = stream[0].train.batch(torch.arange(16))
+    start, ended = initial_scores(0, "t", net.shapes), list[torch.Tensor]()
+    for seed in (0, 0, 1):
+        training = MaskTraining(net, start, Recipe(learning_rate=0.1))
+        torch.manual_seed(seed)
+        training.step(x, y)
+        ended.append(training.scores["2.weight"].clone())
+    assert torch.equal(ended[0], ended[1])
+    assert not torch.equal(ended[0], ended[2])
+    assert not torch.equal(ended[0], start["2.weight"])
+    before = torch.get_rng_state()
+    one, other = (train_mask(net, "a", stream[0].train, Recipe(steps=3, batch_size=8)).scores for _ in range(2))
+    assert torch.equal(one["2.weight"], other["2.weight"])
+    assert torch.equal(torch.get_rng_state(), before)

@@ -157,16 +157,17 @@ def test_large_pictures_are_looked_at_with_32_pixels_along_a_side(
 @pytest.mark.skipif(not available.NUMBA, reason="needs numba")
 def test_compiled_loops_look_at_grey_pictures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A way that is no longer taken would be slow and right: no other test would see it."""
-    from supsup.finding import filters
+    from supsup.kernels import numba_filters
 
     asked: list[int] = []
-    compiled = filters.numba_filters.seen_by_filters
+    compiled = numba_filters.seen_by_filters
 
     def watched(grey: Tensor, *rest: Any) -> Tensor:
         asked.append(len(grey))
-        return compiled(grey, *rest)
+        found: Tensor = compiled(grey, *rest)
+        return found
 
-    monkeypatch.setattr(filters.numba_filters, "seen_by_filters", watched)
+    monkeypatch.setattr(numba_filters, "seen_by_filters", watched)
     seen_by_filters(torch.rand(3, 1, 12, 12), 4)
     seen_by_filters(torch.rand(4, 3, 12, 12), 4)
     assert asked == [3]

@@ -1,6 +1,7 @@
 """The recipe that a task is given where nobody gives one."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 import supsup
 from supsup import Fitting, Recipe, SupSup, SupSupError, nets
 from supsup.data import Augmentation, Part, Stream, Task
+from supsup.data.self_labels import averaged
 from supsup.frozen import FrozenNet
 from supsup.learner import learn_together
+from supsup.scores import initial_scores
 from supsup.tasks import Facts
 from supsup.training import MNIST, Job, fitting, train_masks
+from supsup.training.recipe import SelfLabels
 
 CPU = torch.device("cpu")
 
@@ -286,3 +290,21 @@ def test_a_round_is_adam_from_its_rate_down_to_nothing() -> None:
     assert fitting._DECAY == 3e-4
     sizes = {n: (fitting.round_for(n).batch_size, fitting.round_for(n).steps) for n in (511, 512, 1023, 1024, 2048)}
     assert sizes == {511: (16, 300), 512: (32, 150), 1023: (32, 300), 1024: (64, 150), 2048: (128, 150)}
+
+
+def test_images_that_judge_are_answered_as_they_will_be() -> None:
+    """In one view, or in four where the task is learned in rotations: else the wrong round would be kept."""
+    net, task = FrozenNet(nets.FullyConnected((64, 20, 12)), 0, CPU), _small(0, 3, 400)
+    scores = initial_scores(0, "t", net.shapes)
+    weights, counts = net.masked({name: values >= 0 for name, values in scores.items()}), []
+    labels: tuple[SelfLabels | None, ...] = (None, "rotations")
+    for self_labels in labels:
+        learned, judge = fitting.Halves(0, 0.5).of(task.train)
+        fit = fitting._fit(net, task, learned, judge, Fitting(self_labels=self_labels))
+        fit.scores = scores
+        x, y = judge.tensors()
+        run = partial(net.run, weights=weights)
+        outputs = run(x) if self_labels is None else averaged(run, x, 3)
+        counts.append(int((outputs[:, :3].argmax(1) == y).sum()))
+        assert fit._right(net, {}) == counts[-1]
+    assert counts[0] != counts[1]

@@ -7,9 +7,10 @@ A mutant flips a comparison, an operator, `and` and `or`, `min` and `max`, True 
 takes away a `not`, or leaves out a statement. It is written into a temporary copy of src, and the tests run on that
 copy. The file is written after each mutant, and what it holds is not tried again while the module and the test that
 noticed (of a survivor: all tests) are as they were, so a campaign can be interrupted, and after a new test survivors
-alone are tried again. Survivors are printed in the end. benchmarks/mutants.toml has the modules with their tests, and
-explains survivors that change no answer. A mutant takes as long as its tests, 10 to 60 seconds on one core. In the end
-every test that noticed one has to pass as things are, else what it noticed is left out.
+alone are tried again; what became of them at first stays in the file. Survivors are printed in the end.
+benchmarks/mutants.toml has the modules with their tests, and explains survivors that change no answer. A mutant takes
+as long as its tests, 10 to 60 seconds on one core. In the end every test that noticed one has to pass as things are,
+else what it noticed is left out.
 """
 
 from __future__ import annotations
@@ -301,6 +302,7 @@ def main() -> None:
         chosen = random.Random(options.seed).sample(everything, options.count)
     before = json.loads(options.json.read_text(encoding="utf-8"))["mutants"] if options.json.exists() else []
     known = {_key(record): record for record in before if is_valid(record)}
+    at_first = {_key(record): record.get("at first", record["outcome"]) for record in before}
     keys = {mutant: _key(asdict(mutant)) for mutant in chosen}
     done = [known[key] for key in keys.values() if key in known]
     waiting = [mutant for mutant, key in keys.items() if key not in known]
@@ -308,7 +310,8 @@ def main() -> None:
     asked = {"modules": options.modules, "seed": options.seed, "possible": len(everything)}
     with progress.bar("mutants", len(waiting), "mutants") as advance:
         for record in tried(waiting, options.jobs):
-            done.append(record)
+            earlier = at_first.get(_key(record), record["outcome"])
+            done.append(record | ({"at first": earlier} if earlier != record["outcome"] else {}))
             write(options.json, asked, done)
             advance(1)
     wrong = failing([record for record in done if record["outcome"] != "survived"])
@@ -364,12 +367,18 @@ def why(record: dict[str, Any]) -> str:
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many were tried and noticed; one that never ends is noticed too. Explained survivors are not taken out."""
+    """How many were tried and noticed; one that never ends is noticed too. Explained survivors are not taken out.
+
+    At first: by the tests that were there when the mutants were drawn.
+    """
     outcomes = Counter(record["outcome"] for record in records)
     survived = [record for record in records if record["outcome"] == "survived"]
-    noticed = len(records) - len(survived)
-    share = {"noticed %": round(100 * noticed / len(records), 1)} if records else {}
-    return {"tried": len(records), **outcomes, "explained": sum(bool(why(record)) for record in survived)} | share
+    unnoticed = {
+        "noticed %": len(survived),
+        "noticed at first %": sum(record.get("at first", record["outcome"]) == "survived" for record in records),
+    }
+    shares = {name: round(100 - 100 * count / len(records), 1) for name, count in unnoticed.items() if records}
+    return {"tried": len(records), **outcomes, "explained": sum(bool(why(record)) for record in survived)} | shares
 
 
 def write(path: Path, asked: dict[str, Any], records: Sequence[dict[str, Any]]) -> None:

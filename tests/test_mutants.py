@@ -79,12 +79,14 @@ def test_every_module_of_the_table_has_its_tests() -> None:
 
 
 def test_the_summary_takes_nothing_out() -> None:
-    """A score without the survivors that were explained would rise with every explanation."""
+    """A score without the survivors that were explained would rise with every explanation; the blind one stays."""
     records: list[dict[str, Any]] = [
         {"module": "m", "source": "a", "outcome": outcome} for outcome in ("caught", "caught", "survived", "timed out")
     ]
+    records[0]["at first"] = "survived"
     assert SCRIPT["summary"](records) == {
         "tried": 4, "caught": 2, "survived": 1, "timed out": 1, "explained": 0, "noticed %": 75.0,
+        "noticed at first %": 50.0,
     }  # fmt: skip
 
 
@@ -123,4 +125,5 @@ def test_the_score_on_the_page_is_that_of_the_results() -> None:
     tried, survived, explained = (found["summary"].get(name, 0) for name in ("tried", "survived", "explained"))
     noticed = f"{tried - survived} are noticed ({found['summary']['noticed %']} %) and {explained} explained"
     assert f"Of {tried} drawn with seed {found['seed']}, {noticed}" in page
+    assert f"by the tests that were there before, {found['summary']['noticed at first %']} % were" in page
     assert found["summary"] == SCRIPT["summary"](found["mutants"])

@@ -446,6 +446,14 @@ def test_kernels_are_made_on_another_model_before_the_clock_starts(monkeypatch: 
     assert made == [((784, 300, 100, 20), settings), (["permutation-0", "permutation-1"], False)]
 
 
+def silent(grade: Any) -> Any:
+    def call(*given: Any, show_progress: bool | None = None, **how: Any) -> Any:
+        assert show_progress is False, "a bar for each row would run into the one of the learning"
+        return grade(*given, show_progress=show_progress, **how)
+
+    return call
+
+
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which learning takes ten seconds a call and grading one; nothing else takes any."""
@@ -474,6 +482,8 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, taking(10, getattr(owner, name)))
     for run in (masks, rivals, cifar, cifar_rivals, transfer):
         monkeypatch.setattr(run, "evaluate", taking(1, run.evaluate))
+    for run in (cifar, cifar_rivals, transfer):
+        monkeypatch.setattr(run, "evaluate", silent(run.evaluate))
 
 
 @pytest.mark.usefixtures("timed")

@@ -150,6 +150,9 @@ def test_the_overlap_of_all_pairs_is_known_from_the_mean() -> None:
     stored = torch.cat([patterns(0, 6, 50), torch.ones(6, 30, dtype=torch.float64)], dim=1)
     pairs = (stored @ stored.T / 80).fill_diagonal_(0).sum().item() / 30
     assert overlap(stored.mean(0), 6) == pytest.approx(pairs)
+    for count in (2, 3, 4):
+        pairs = (stored[:count] @ stored[:count].T / 80).fill_diagonal_(0).sum().item() / (count * (count - 1))
+        assert overlap(stored[:count].mean(0), count) == pytest.approx(pairs)
     assert overlap(stored[0], 1) == 0
 
 

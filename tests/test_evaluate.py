@@ -194,3 +194,12 @@ def test_figures_by_hand() -> None:
     alone = Evaluation("GNu", "paper", [1], [early], fresh, 1)
     assert (alone.backward_transfer, alone.forgetting) == (0, 0)
     assert str(alone.forgetting) == "0.0"
+
+
+def test_what_was_known_before_a_task_was_learned_is_asked_again(stream: Stream) -> None:
+    """With the task given too: a trunk that went on has other answers."""
+    recipe = Recipe(learning_rate=1e-2, steps=30)
+    model = LowerBound(nets.FullyConnected((784, 30, 10)), recipe=recipe, device="cpu")
+    graded = follow(model, stream[:2], "GG")
+    assert graded.grades[-1] == evaluate(model, stream[:2], "GG").grades[-1]
+    assert graded.grades[0]["permutation-0"].accuracy > graded.grades[1]["permutation-0"].accuracy + 0.1

@@ -63,3 +63,10 @@ def test_with_transfer_scores_start_from_the_mean_of_all_masks(stream: Stream) -
         assert all(
             torch.equal(learning.first_scores("next", recipe)[name], scores) for name, scores in expected.items()
         )
+
+
+def test_one_model_may_learn_together_with_nobody(stream: Stream) -> None:
+    together, alone = model(0.1), model(0.1)
+    learn_together([together], stream[0], lambda share: None)
+    alone.learn(stream[0])
+    assert torch.equal(together.bank.packed(0), alone.bank.packed(0))

@@ -11,7 +11,7 @@ import supsup
 from supsup import Fitting, Recipe, SupSup, SupSupError, data, nets
 from supsup.baselines import LowerBound
 from supsup.data import Augmentation, Stream, Task
-from supsup.data.self_labels import averaged, turned
+from supsup.data.self_labels import averaged, check_turnable, turned
 from supsup.frozen import FrozenNet
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.captured import Lane, run_lanes
@@ -183,3 +183,14 @@ def test_what_cannot_be_turned_is_refused(pairs: Stream) -> None:
         LowerBound(nets.lenet_300_100(8), recipe=RECIPE)
     with pytest.raises(SupSupError, match="self_labels"):
         Recipe(self_labels="colours")  # type: ignore[arg-type]
+
+
+def test_images_that_are_cropped_can_be_turned_unless_their_pixels_are_rearranged(pairs: Stream) -> None:
+    varied = Augmentation(padding=2)
+    permuted = data.permuted(data.digits(), 1)[0]
+    check_turnable(replace(pairs[0], train=replace(pairs[0].train, augmentation=varied)), 8)
+    check_turnable(permuted, 40)
+    with pytest.raises(SupSupError, match="cropped before their pixels are rearranged"):
+        check_turnable(replace(permuted, train=replace(permuted.train, augmentation=varied)), 40)
+    with pytest.raises(SupSupError, match="build it with outputs=8 or more"):
+        check_turnable(pairs[0], 7)

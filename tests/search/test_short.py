@@ -311,3 +311,17 @@ def test_a_query_from_its_factors_ends_in_zeros() -> None:
     weight, delta, inputs = np.full((3, 4), 2, np.float32), np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
     numba_short._outer(weight, delta, inputs, rows)
     assert rows.tolist() == [[2.0] * 12 + [0.0] * 4] * 2
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@pytest.mark.parametrize("bounds", [[0, 300], [0, 100, 300], [0, 7, 64, 65, 300]])
+def test_every_thread_scans_its_share_of_the_tasks(bounds: list[int]) -> None:
+    from supsup.kernels import numba_short
+
+    chance = np.random.default_rng(0)
+    values = chance.integers(-15, 16, (5, 8)).astype(np.int8)
+    block = chance.integers(0, 256, (9, 300), dtype=np.uint8)
+    chosen, out = np.array([0, 3, 4, 7, 8]), np.full(300, np.nan, np.float32)
+    numba_short._scan(1)(values, chosen, numba_short._flat(block), block.strides[0], np.array(bounds), out)
+    bits = (block[chosen][:, None] >> np.arange(8)[:, None]) & 1
+    assert (out == np.einsum("bi,bit->t", values.astype(int), bits)).all()

@@ -202,4 +202,4 @@ def test_what_was_known_before_a_task_was_learned_is_asked_again(stream: Stream)
     model = LowerBound(nets.FullyConnected((784, 30, 10)), recipe=recipe, device="cpu")
     graded = follow(model, stream[:2], "GG")
     assert graded.grades[-1] == evaluate(model, stream[:2], "GG").grades[-1]
-    assert graded.grades[0]["permutation-0"].accuracy > graded.grades[1]["permutation-0"].accuracy + 0.1
+    assert graded.grades[0]["permutation-0"].accuracy > graded.grades[1]["permutation-0"].accuracy

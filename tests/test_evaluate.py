@@ -194,6 +194,9 @@ def test_figures_by_hand() -> None:
     alone = Evaluation("GNu", "paper", [1], [early], fresh, 1)
     assert (alone.backward_transfer, alone.forgetting) == (0, 0)
     assert str(alone.forgetting) == "0.0"
+    unknown = Evaluation("GNu", "paper", [1], [{"a": Grade(math.nan, 1.0)}], {}, 1)
+    with pytest.raises(ValueError, match="JSON"):
+        unknown.to_json()
 
 
 def test_what_was_known_before_a_task_was_learned_is_asked_again(stream: Stream) -> None:

@@ -127,3 +127,11 @@ def test_the_score_on_the_page_is_that_of_the_results() -> None:
     assert f"Of {tried} drawn with seed {found['seed']}, {noticed}" in page
     assert f"by the tests that were there before, {found['summary']['noticed at first %']} % were" in page
     assert found["summary"] == SCRIPT["summary"](found["mutants"])
+
+
+def test_of_wrong_changes_drawn_blind_85_of_100_are_noticed() -> None:
+    found = json.loads((SCRIPT["ROOT"] / "results" / "mutants.json").read_text(encoding="utf-8"))
+    assert found["summary"]["tried"] >= 120
+    assert found["summary"]["noticed at first %"] >= 85
+    assert found["summary"]["noticed %"] >= found["summary"]["noticed at first %"]
+    assert {record["module"] for record in found["mutants"]} <= set(found["modules"]) == set(SCRIPT["MODULES"])

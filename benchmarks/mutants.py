@@ -7,9 +7,10 @@ A mutant flips a comparison, an operator, `and` and `or`, `min` and `max`, True 
 takes away a `not`, or leaves out a statement. It is written into a temporary copy of src, and the tests run on that
 copy. The file is written after each mutant, and what it holds is not tried again while the module and the test that
 noticed (of a survivor: all tests) are as they were, so a campaign can be interrupted, and after a new test survivors
-alone are tried again. Survivors are printed in the end. benchmarks/mutants.toml has the modules with their tests, and
-explains survivors that change no answer. A mutant takes as long as its tests, 10 to 60 seconds on one core. In the end
-every test that noticed one has to pass as things are, else what it noticed is left out.
+alone are tried again; what became of them at first stays in the file. Survivors are printed in the end.
+benchmarks/mutants.toml has the modules with their tests, and explains survivors that change no answer. A mutant takes
+as long as its tests, 10 to 60 seconds on one core. In the end every test that noticed one has to pass as things are,
+else what it noticed is left out.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 
 from supsup import progress
 from supsup.provenance import provenance
@@ -59,7 +61,9 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 _OTHERS = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "amin": "amax", "amax": "amin"}
 _LIMIT, _LONGEST = 240, 7200  # seconds of computing that the tests of a module may take, and any others
-_MEANING = {0: "survived", 1: "caught", 2: "caught", 3: "caught"}  # what pytest's exit status says of a mutant
+_PROFILE = "mutants"  # of hypothesis
+# What pytest's exit status says of a mutant; 4: the package cannot be imported with it.
+_MEANING = {0: "survived", 1: "caught", 2: "caught", 3: "caught", 4: "caught"}
 _PROCESSES = multiprocessing.get_context("forkserver")  # what takes long to import is there already
 _PROCESSES.set_forkserver_preload(["numba", "pytest", "torch"])
 
@@ -152,10 +156,10 @@ class Finder(ast.NodeVisitor):
         if isinstance(node.value, bool):
             self.add(node, str(not node.value))
         elif isinstance(node.value, int | float):
-            more = node.value + 1 if isinstance(node.value, int) else 2 * node.value or 1.0
-            self.add(node, repr(more))
+            if isinstance(node.value, int) or not node.value:
+                self.add(node, repr(node.value + 1))
             if node.value:
-                self.add(node, "0" if abs(node.value) == 1 else f"({node.value!r} * 2)")
+                self.add(node, "0" if node.value == 1 else f"({node.value!r} * 2)")
 
     def visit_Name(self, node: ast.Name) -> None:
         if node.id in _OTHERS:
@@ -192,7 +196,7 @@ class Workshop:
     """Tests that run on a copy of src, in which one module at a time is another, or on src itself."""
 
     def __init__(self, folder: Path, *, copied: bool = True) -> None:
-        self.src, self._said = folder / "src" if copied else ROOT / "src", folder / "said"
+        self.src, self._said, self._copied = folder / "src" if copied else ROOT / "src", folder / "said", copied
         if copied:
             shutil.copytree(ROOT / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
             by_content = PycInvalidationMode.CHECKED_HASH  # size and second, by default, are too little here
@@ -217,7 +221,9 @@ class Workshop:
 
     def tested(self, tests: Sequence[Path | str], *more: str, limit: int = _LIMIT) -> tuple[str, list[str]]:
         """What became of tests, files or single ones, and which failed."""
-        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", f"pythonpath={self.src}", *more]
+        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--hypothesis-profile={_PROFILE}"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is there before pytest
+        options += ["-o", f"pythonpath={self.src}", *more]
         child = _PROCESSES.Process(
             target=run_tests, args=([*options, *map(str, tests)], self.environment, limit, str(self._said))
         )
@@ -229,7 +235,7 @@ class Workshop:
         if child.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
             return "timed out", []
         said = self._said.read_text(encoding="utf-8")
-        if child.exitcode is None or child.exitcode > 3:
+        if child.exitcode is None or child.exitcode > (4 if self._copied else 3):
             raise SystemExit(f"pytest could not run {list(map(str, tests))}:\n{said[-2000:]}")
         failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
         names = [line.partition(" ")[2].partition(" - ")[0].rpartition("tests/")[2] for line in failed]
@@ -247,6 +253,8 @@ def run_tests(options: list[str], environment: dict[str, str], limit: int, said:
             os.dup2(out.fileno(), stream)
     for name in [name for name in sys.modules if name.partition(".")[0] == "supsup"]:
         del sys.modules[name]
+    phases = (Phase.explicit, Phase.reuse, Phase.generate)  # a failure is enough, it need not be the smallest
+    settings.register_profile(_PROFILE, deadline=None, phases=phases)
     status = int(pytest.main(options))
     sys.stdout.flush()
     os._exit(status)
@@ -295,6 +303,7 @@ def main() -> None:
         chosen = random.Random(options.seed).sample(everything, options.count)
     before = json.loads(options.json.read_text(encoding="utf-8"))["mutants"] if options.json.exists() else []
     known = {_key(record): record for record in before if is_valid(record)}
+    at_first = {_key(record): record.get("at first", record["outcome"]) for record in before}
     keys = {mutant: _key(asdict(mutant)) for mutant in chosen}
     done = [known[key] for key in keys.values() if key in known]
     waiting = [mutant for mutant, key in keys.items() if key not in known]
@@ -302,7 +311,8 @@ def main() -> None:
     asked = {"modules": options.modules, "seed": options.seed, "possible": len(everything)}
     with progress.bar("mutants", len(waiting), "mutants") as advance:
         for record in tried(waiting, options.jobs):
-            done.append(record)
+            earlier = at_first.get(_key(record), record["outcome"])
+            done.append(record | ({"at first": earlier} if earlier != record["outcome"] else {}))
             write(options.json, asked, done)
             advance(1)
     wrong = failing([record for record in done if record["outcome"] != "survived"])
@@ -358,12 +368,18 @@ def why(record: dict[str, Any]) -> str:
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many were tried and noticed; one that never ends is noticed too. Explained survivors are not taken out."""
+    """How many were tried and noticed; one that never ends is noticed too. Explained survivors are not taken out.
+
+    At first: by the tests that were there when the mutants were drawn.
+    """
     outcomes = Counter(record["outcome"] for record in records)
     survived = [record for record in records if record["outcome"] == "survived"]
-    noticed = len(records) - len(survived)
-    share = {"noticed %": round(100 * noticed / len(records), 1)} if records else {}
-    return {"tried": len(records), **outcomes, "explained": sum(bool(why(record)) for record in survived)} | share
+    unnoticed = {
+        "noticed %": len(survived),
+        "noticed at first %": sum(record.get("at first", record["outcome"]) == "survived" for record in records),
+    }
+    shares = {name: round(100 - 100 * count / len(records), 1) for name, count in unnoticed.items() if records}
+    return {"tried": len(records), **outcomes, "explained": sum(bool(why(record)) for record in survived)} | shares
 
 
 def write(path: Path, asked: dict[str, Any], records: Sequence[dict[str, Any]]) -> None:

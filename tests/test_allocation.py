@@ -82,3 +82,25 @@ def test_two_masks_are_compared_at_least() -> None:
     for wrong in ({"floor": 1, "deviations": 0}, {"floor": 2}):
         with pytest.raises(SupSupError, match="floor"):
             Allocation(**wrong)
+
+
+def test_defaults_and_limits_of_the_rule() -> None:
+    assert Allocation() == Allocation(every=100, epsilon=0.125, floor=5, budget=2500, deviations=7.0)
+    assert Allocation(every=1, epsilon=1e-9, floor=10_000, budget=1, deviations=0).floor == 10_000
+    for wrong in ({"every": 0}, {"epsilon": 0}, {"floor": 10_001}, {"budget": 0}, {"deviations": -1e-9}):
+        with pytest.raises(SupSupError, match=next(iter(wrong))):
+            Allocation(**wrong)
+
+
+def test_stand_ins_are_numbered_and_only_as_many_as_are_missing() -> None:
+    asked: list[int] = []
+
+    def numbered(number: int) -> dict[str, Tensor]:
+        asked.append(number)
+        return stand_in(number)
+
+    for known, expected in ((1, [0, 1, 2, 3]), (4, [0]), (5, []), (6, [])):
+        bank = bank_of(known)
+        choose_mask(bank, lambda given: torch.zeros(len(given)), numbered, Allocation())
+        assert (asked, len(bank)) == (expected, known)
+        asked.clear()

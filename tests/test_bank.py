@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from supsup import SupSupError
 from supsup import bank as bank_module
-from supsup.bank import Bank
+from supsup.bank import Bank, tally
 
 SHAPES = {"a": torch.Size([3, 5]), "b": torch.Size([4, 2, 3]), "c": torch.Size([1, 1])}
 
@@ -198,3 +199,129 @@ def test_masks_go_into_room_that_was_reserved(seed: int, before: int, reserved: 
     if added:
         bank.remove(0)
         assert len(bank) == before + added - 1
+
+
+def test_blocks_are_few_and_grow_with_the_bank() -> None:
+    """Every search pays for each block, and memory for each column that is not used."""
+    bank, grown = Bank({"w": torch.Size([8])}), list[tuple[int, int]]()
+    for _ in range(1300):
+        bank.add({"w": torch.ones(8)})
+        state = (sum(block.shape[1] for block in bank._blocks), len(bank._blocks))
+        if state not in grown:
+            grown.append(state)
+    columns = [8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536]
+    assert grown == list(zip(columns, [1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 2]))
+    bank.add_packed(torch.zeros(1, 0, dtype=torch.uint8))
+    bank.reserve(0)
+    assert len(bank._blocks) == 2
+    assert (len(bank), sum(block.shape[1] for block in bank._blocks)) == (1300, 1536)
+    assert bank.memory == 1536 + 4 * 8
+
+
+def with_statistics() -> Bank:
+    return Bank(SHAPES, statistics={"mean": torch.zeros(3), "variance": torch.ones(2, 2)})
+
+
+def test_statistics_stay_with_their_masks() -> None:
+    """Those of another task would normalise images wrongly, without a sign."""
+    bank, generator, plain = with_statistics(), torch.Generator().manual_seed(0), list[dict[str, Tensor]]()
+    for _ in range(5):
+        own = {"mean": torch.rand(3, generator=generator), "variance": torch.rand(2, 2, generator=generator)}
+        plain.append(random_mask(generator) | own)
+        bank.add(plain[-1])
+    plain.append(random_mask(generator) | {"mean": torch.zeros(3), "variance": torch.ones(2, 2)})
+    bank.add({name: plain[-1][name] for name in SHAPES})
+    other = random_mask(generator)
+    bank.replace(1, other)
+    plain[1] |= other
+    more = other | {"variance": torch.full((2, 2), 7.0)}
+    bank.replace(2, more)
+    plain[2] |= more
+    bank.remove(0)
+    del plain[0]
+    alpha = torch.tensor([0.5, 0.0, 0.25, 0.25, 0.0])
+    for copied in (bank, bank.to(torch.device("cpu")), bank.subset(range(5))):
+        for index, expected in enumerate(plain):
+            found = copied.subnetwork(index)
+            assert found.keys() == expected.keys()
+            assert all(torch.equal(found[name], expected[name]) for name in expected)
+        for name in plain[0]:
+            stacked = torch.stack([each[name].float() for each in plain])
+            assert torch.allclose(copied.mean()[name], stacked.mean(0))
+            assert torch.allclose(copied.weighted(alpha)[name], torch.einsum("k,k...->...", alpha, stacked))
+    assert [task["mean"].tolist() for task in map(bank.subset([3, 1]).statistics, (0, 1))] == [
+        plain[3]["mean"].tolist(),
+        plain[1]["mean"].tolist(),
+    ]
+    assert bank.memory == 8 * 6 + 4 * (48 + 5 * 7)
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_masks_on_the_disk_lie_before_the_others_and_never_change(statistics: bool) -> None:
+    """They are counted, added up and found like the others; whoever would write to them is told what to do."""
+    mapped, plain = (with_statistics() if statistics else Bank(SHAPES) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    for count in (7, 9):
+        columns = plain.pack(random_mask(generator))[:, None] ^ (torch.arange(count, dtype=torch.uint8) & 1)
+        columns &= plain.pack({name: torch.ones(shape) for name, shape in SHAPES.items()})[:, None]
+        own = {"mean": torch.rand(count, 3), "variance": torch.rand(count, 2, 2)} if statistics else {}
+        kept = torch.zeros(48, dtype=torch.int32)
+        tally(kept, columns, sign=1)
+        version = mapped.version
+        mapped.map_block(columns, kept, own)
+        plain.add_packed(columns, own)
+        assert mapped.version is not version
+    assert mapped.memory == 4 * (48 + (16 * 7 if statistics else 0)), "nothing of the masks is held"
+    blocks = list(mapped._blocks)
+    for _ in range(1040):
+        mask = random_mask(generator)
+        mapped.add(mask)
+        plain.add(mask)
+    assert [one is other for one, other in zip(mapped._blocks, blocks)] == [True, True]
+    with pytest.raises(SupSupError, match="masks on the disk do not change"):
+        mapped.replace(15, mask)
+    with pytest.raises(SupSupError, match="masks on the disk do not change"):
+        mapped.remove(0)
+    for bank in (mapped, plain):
+        bank.replace(16, mask)
+        bank.remove(17)
+    assert torch.equal(torch.cat(list(mapped.blocks()), 1), torch.cat(list(plain.blocks()), 1))
+    alpha = torch.rand(len(plain), generator=generator)
+    for index in (0, 7, 15, 16, 1054):
+        found, expected = mapped.subnetwork(index), plain.subnetwork(index)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    for name, value in plain.mean().items():
+        assert torch.equal(mapped.mean()[name], value)
+        assert torch.allclose(mapped.weighted(alpha)[name], plain.weighted(alpha)[name], rtol=1e-4)
+
+
+@given(st.integers(0, 2**31), st.integers(0, 40), st.sampled_from([1, -1]))
+def test_masks_are_added_up_piece_by_piece(seed: int, tasks: int, sign: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    columns = torch.randint(256, (11, tasks), generator=generator, dtype=torch.uint8)
+    bits = torch.stack([columns >> shift & 1 for shift in range(8)], 1).flatten(0, 1)
+    for at_once in (1, 37, 1 << 22):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bank_module, "_TALLIED", at_once)
+            total = torch.full((88,), 5, dtype=torch.int32)
+            tally(total, columns, sign)
+        assert torch.equal(total, 5 + sign * bits.sum(1, dtype=torch.int32))
+
+
+def test_a_sum_over_masks_is_taken_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, generator = Bank(SHAPES), torch.Generator().manual_seed(0)
+    for _ in range(11):
+        bank.add(random_mask(generator))
+    alpha = torch.rand(11, generator=generator)
+    whole = bank.weighted(alpha)
+    monkeypatch.setattr(bank_module, "_UNPACKED", 200)
+    assert all(torch.allclose(bank.weighted(alpha)[name], whole[name], atol=1e-6) for name in SHAPES)
+
+
+def test_a_block_goes_with_its_last_mask() -> None:
+    bank = Bank({"w": torch.Size([8])})
+    for _ in range(9):
+        bank.add({"w": torch.ones(8)})
+    for expected in (1, 1):
+        bank.remove(0)
+        assert (len(bank._blocks), bank.memory) == (expected, 8 + 4 * 8)

@@ -2,13 +2,16 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from supsup import Allocation, Recipe, SupSup, SupSupError, evaluate, follow, nets
+from supsup import Allocation, Evaluation, Recipe, SupSup, SupSupError, evaluate, follow, nets, progress
 from supsup.baselines import LowerBound
 from supsup.data import Stream
+from supsup.evaluate import following
 
 
 def test_a_learner_is_graded_on_what_it_knows(learned: SupSup, stream: Stream) -> None:
@@ -96,9 +99,110 @@ def test_wrong_questions(learned: SupSup, stream: Stream) -> None:
         (lambda: evaluate(learned, stream, protocol="lenient"), "paper-full-batch"),  # type: ignore[arg-type]
         (lambda: evaluate(learned, stream[4:]), "knows no task"),
         (lambda: evaluate(learned, stream, stages=[5]), "stages"),
+        (lambda: evaluate(learned, stream, stages=[0, 1]), "stages"),
+        (lambda: evaluate(learned, stream, stages=[]), "stages"),
         (lambda: follow(learned, []), "no tasks"),
         (lambda: follow(learned, stream, "GNu", ahead=True), "tasks share"),
     ]
     for call, message in cases:
         with pytest.raises(SupSupError, match=message):
             call()
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[float]]]:
+    """What every bar was to count to, and what it was told."""
+    seen: list[tuple[str, int, list[float]]] = []
+
+    @contextmanager
+    def bar(description: str, total: int, *rest: Any, **how: Any) -> Iterator[Callable[[float], None]]:
+        seen.append((description, total, []))
+        yield seen[-1][2].append
+
+    monkeypatch.setattr(progress, "bar", bar)
+    return seen
+
+
+def small_bound(steps: int = 1) -> LowerBound:
+    return LowerBound(nets.FullyConnected((784, 10)), heads="single", recipe=Recipe(steps=steps), device="cpu")
+
+
+def test_bars_end_where_the_work_does(small: SupSup, stream: Stream, bars: list[tuple[str, int, list[float]]]) -> None:
+    evaluate(small, stream, "GNu")
+    evaluate(small, stream, "GNu", stages=[1, 2])
+    follow(small_bound(), stream[:2], "GNs")
+    model = SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=4), allocation=Allocation(every=2), device="cpu")
+    follow(model, stream[:2], "NNs", description="observing")
+    assert [(name, total) for name, total, _ in bars] == [
+        ("grading", 3),
+        ("grading", 2),
+        ("learning", 2),
+        ("observing", 2),
+    ]
+    assert [sum(told) for _, _, told in bars] == [total for _, total, _ in bars]
+
+
+def test_tasks_are_graded_before_they_are_learned_only_if_asked_for(stream: Stream) -> None:
+    """It would cost as much again, and what is not asked for is not known."""
+    model = small_bound()
+    assert math.isnan(follow(model, stream[:2], "GNs").forward_transfer)
+    way = following(small_bound(), stream[:2], "GNs")
+    told = []
+    while True:
+        try:
+            told.append(next(way))
+        except StopIteration as end:
+            graded: Evaluation = end.value
+            break
+    assert told == [1, 1]
+    assert graded.ahead == {}
+    assert graded.stages == [1, 2]
+
+
+def test_who_has_seen_some_tasks_learns_the_others(stream: Stream) -> None:
+    """A training that was interrupted goes on, and is graded as if it had not been."""
+    whole = follow(small_bound(3), stream[:3], "GNs", stages=[2, 3], ahead=True)
+    model = small_bound(3)
+    for task in stream[:2]:
+        model.learn(task)
+    way, told = following(model, stream[:3], "GNs", stages=[2, 3], seen=2, ahead=True), []
+    while True:
+        try:
+            told.append(next(way))
+        except StopIteration as end:
+            graded: Evaluation = end.value
+            break
+    assert told == [1]
+    assert (graded.grades, graded.stages, graded.masks) == (whole.grades, [2, 3], whole.masks)
+    assert list(graded.ahead) == ["permutation-2"]
+    assert graded.ahead["permutation-2"] == whole.ahead["permutation-2"]
+
+
+def test_figures_by_hand() -> None:
+    """Two tasks: the first fell from 0.9 to 0.6 after the second was learned."""
+    from supsup.grading import Grade
+
+    early, late = {"a": Grade(0.9, 1.0)}, {"a": Grade(0.6, 0.8), "b": Grade(0.8, 0.4)}
+    fresh = {"a": Grade(0.9, 1.0), "b": Grade(0.8, 0.4)}
+    graded = Evaluation("GNu", "paper", [1, 2], [early, late], fresh, 2, {"b": Grade(0.1, 0.0), "c": Grade(0.3, 0.0)})
+    assert graded.curve == pytest.approx([0.9, 0.7])
+    assert graded.average_accuracy == pytest.approx(0.7)
+    assert graded.task_accuracy == pytest.approx(0.6)
+    assert graded.backward_transfer == pytest.approx(-0.3)
+    assert graded.forgetting == pytest.approx(0.3)
+    assert graded.forward_transfer == pytest.approx(0.2)
+    alone = Evaluation("GNu", "paper", [1], [early], fresh, 1)
+    assert (alone.backward_transfer, alone.forgetting) == (0, 0)
+    assert str(alone.forgetting) == "0.0"
+    unknown = Evaluation("GNu", "paper", [1], [{"a": Grade(math.nan, 1.0)}], {}, 1)
+    with pytest.raises(ValueError, match="JSON"):
+        unknown.to_json()
+
+
+def test_what_was_known_before_a_task_was_learned_is_asked_again(stream: Stream) -> None:
+    """With the task given too: a trunk that went on has other answers."""
+    recipe = Recipe(learning_rate=1e-2, steps=30)
+    model = LowerBound(nets.FullyConnected((784, 30, 10)), recipe=recipe, device="cpu")
+    graded = follow(model, stream[:2], "GG")
+    assert graded.grades[-1] == evaluate(model, stream[:2], "GG").grades[-1]
+    assert graded.grades[0]["permutation-0"].accuracy > graded.grades[1]["permutation-0"].accuracy

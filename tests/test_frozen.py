@@ -139,3 +139,18 @@ def test_recurrent_layers_do_not_keep_the_weights_they_ran_with() -> None:
         assert isinstance(layer, nn.GRU)
         assert all(weight is not None and weight.grad_fn is None for weight in layer._flat_weights)
         assert layer._flat_weights[0] is layer.weight_ih_l0
+
+
+def test_cudnn_is_switched_off_for_recurrent_layers_on_a_gpu_alone() -> None:
+    """It moves their weights, and is a setting of the whole process: nobody else is to lose it."""
+    recurrent, plain = FrozenNet(nn.GRU(4, 5), 0, CPU), FrozenNet(nn.MultiheadAttention(8, 2), 0, CPU)
+    for net, device, enabled in (
+        (recurrent, "cpu", True),
+        (recurrent, "cuda", False),
+        (plain, "cuda", True),
+        (FrozenNet(nn.Linear(3, 2), 0, CPU), "cuda", True),
+    ):
+        net.device = torch.device(device)
+        with net.attending():
+            assert torch.backends.cudnn.enabled == enabled
+        assert torch.backends.cudnn.enabled

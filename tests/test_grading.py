@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from supsup import Prediction, evaluate
+from supsup import Prediction, data, evaluate
 from supsup.data import Stream, Task
 from supsup.errors import SupSupError
 from supsup.grading import Grading, Known, order_of_test
@@ -141,3 +141,53 @@ def test_a_mask_nobody_announced_belongs_to_the_task_it_is_used_for_most(stream:
     assert grades["permutation-0"].inferred == 1
     assert grades["permutation-1"].inferred == pytest.approx(1 - 0.128 * mistaken)
     assert [grade.accuracy for grade in grades.values()] == [1, 1], "with shared labels the label counts"
+
+
+@pytest.mark.parametrize(("tasks", "asked"), [(40, [32, 8]), (32, [32])])
+def test_deciding_images_of_many_tasks_are_handed_in_together(
+    tasks: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one they would take as many passes as there are tasks; all at once may not fit."""
+    images, labels = torch.rand(5, 1, 4, 4), torch.arange(5)
+    stream = data.permuted(data.arrays(images, labels, images, labels, normalise=False), tasks)
+    oracle, sizes = Oracle(stream), list[int]()
+    infer = oracle.infer_task
+
+    def watched(x: Tensor, **how: object) -> list[str] | str:
+        sizes.append(len(x))
+        return infer(x, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(oracle, "infer_task", watched)
+    assert evaluate(oracle, stream, "GNu", stages=[tasks]).average_accuracy == 1
+    assert sizes == asked, "one image of each task decides"
+
+
+def test_strict_batches_mix_sixteen_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = torch.rand(300, 1, 4, 4), torch.arange(300) % 5
+    stream = data.permuted(data.arrays(images, labels, images, labels, normalise=False), 20)
+    oracle, sizes = Oracle(stream), list[int]()
+    predict = oracle.predict
+
+    def watched(x: Tensor, task: str | None = None, *, among: Sequence[str] | None = None) -> Prediction:
+        sizes.append(len(x))
+        return predict(x, task, among=among)
+
+    monkeypatch.setattr(oracle, "predict", watched)
+    graded = evaluate(oracle, stream, "GNu", protocol="strict", stages=[20])
+    assert (graded.average_accuracy, graded.task_accuracy) == (1, 1)
+    assert sizes == [4096, 16 * 300 - 4096, 4 * 300]
+
+
+class OneTaskPerCall(Oracle):
+    one_task_per_call = True
+
+
+def test_who_needs_images_of_one_task_at_a_time_is_not_given_a_mixture(stream: Stream) -> None:
+    """Where the task is given, or one image of a batch decides, there is none."""
+    model = OneTaskPerCall(stream[:2])
+    for scenario, protocol in (("GNu", "paper"), ("GNu", "paper-full-batch"), ("GG", "strict"), ("GG", "paper")):
+        assert evaluate(model, stream[:2], scenario, protocol=protocol).average_accuracy == 1  # type: ignore[arg-type]
+    with pytest.raises(SupSupError, match="needs images of one task at a time"):
+        evaluate(model, stream[:2], "GNu", protocol="strict")
+    model.one_task_per_call = False
+    assert evaluate(model, stream[:2], "GNu", protocol="strict").average_accuracy == 1

@@ -213,3 +213,11 @@ def test_choice_of_layers() -> None:
 def test_settings_that_make_no_sense(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(SupSupError, match=message):
         Inference(**wrong)  # type: ignore[arg-type]
+
+
+def test_defaults_and_limits() -> None:
+    assert Inference() == Inference("one-shot", "H", "all", gamma=0.5, steps=20, step_size=0.1, coordinates=None)
+    assert Inference(steps=10_000, step_size=1e-30, coordinates=1).steps == 10_000
+    for wrong in ({"steps": 10_001}, {"step_size": 0}, {"coordinates": 0}, {"gamma": 0}):
+        with pytest.raises(SupSupError, match=next(iter(wrong))):
+            Inference(**wrong)  # type: ignore[arg-type]

@@ -158,6 +158,38 @@ class TestObserve:
         assert together.tasks == single.tasks
         assert all(torch.equal(together.bank.packed(i), single.bank.packed(i)) for i in range(len(single.bank)))
 
+    def test_a_mask_has_the_classes_that_it_has_seen(self, stream: Stream) -> None:
+        """One by one or many at once; answers are among them."""
+        part = stream[0].train
+        order = part.labels.argsort(stable=True)
+        small = SupSup(
+            nets.FullyConnected((784, 10)), allocation=Allocation(every=4), device="cpu", recipe=Recipe(steps=4)
+        )
+        small.observe(*part.batch(order[:16]))
+        assert (small.tasks, small.classes("observed-0")) == (["observed-0"], 1)
+        batches = torch.stack([order[:16], order[-16:]])
+        assert small.observe_batches(part, batches) == ["observed-0"] * 2
+        assert small.classes("observed-0") == 10
+        small.observe(*part.batch(order[:16]))
+        assert small.classes("observed-0") == 10
+
+    def test_sixteen_masks_are_kept_ready_to_go_on(self, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The one used longest ago is let go first; none is kept twice."""
+        small = SupSup(
+            nets.FullyConnected((784, 10)), allocation=Allocation(every=1), device="cpu", recipe=Recipe(steps=4)
+        )
+        wanted: list[int | None] = [*[None] * 20, 4, 17, 17]
+        monkeypatch.setattr("supsup.observing.choose_mask", lambda *given: wanted.pop(0))
+        batch = stream[0].train.batch(torch.arange(8))
+        for _ in range(20):
+            small.observe(*batch)
+        kept = small._observer.half_trained
+        assert list(kept) == [f"observed-{number}" for number in range(3, 19)]
+        assert small.observe(*batch) == "observed-4"
+        assert list(kept) == [f"observed-{number}" for number in range(5, 20)]
+        assert [small.observe(*batch) for _ in range(2)] == ["observed-17"] * 2
+        assert list(kept) == [f"observed-{number}" for number in (*range(5, 17), 18, 19, 4)]
+
     def test_any_module_can_observe(self, stream: Stream) -> None:
         net = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), nn.ReLU(), nn.Linear(30, 20))
         model = SupSup(net, allocation=Allocation(every=2), device="cpu")

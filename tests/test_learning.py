@@ -94,3 +94,10 @@ def test_what_many_tasks_are_found_by_is_made_a_few_at_a_time(stream: Stream, mo
         assert other is not None
         assert all(torch.equal(value, other.tensors()[name]) for name, value in one.tensors().items())
         assert torch.equal(together.bank.packed(index), apart.bank.packed(index))
+
+
+def test_one_model_may_learn_together_with_nobody(stream: Stream) -> None:
+    together, alone = model(0.1), model(0.1)
+    learn_together([together], stream[0], lambda share: None)
+    alone.learn(stream[0])
+    assert torch.equal(together.bank.packed(0), alone.bank.packed(0))

@@ -29,7 +29,10 @@ def programs(source: str) -> set[str]:
         ("x = not a", {"x = a"}),
         ("x = -a", {"x = a"}),
         ("x = 3", {"x = 4", "x = 3 * 2"}),
-        ("x = 1e-4", {"x = 0.0002", "x = 0.0001 * 2"}),
+        ("x = 1", {"x = 2", "x = 0"}),
+        ("x = 0", {"x = 1"}),
+        ("x = 1e-4", {"x = 0.0001 * 2"}),
+        ("x = 0.0", {"x = 1.0"}),
         ("x = True", {"x = False"}),
         ("x = min(a, b)", {"x = max(a, b)"}),
         ("x = a.argmax(b)", {"x = a.argmin(b)"}),
@@ -76,12 +79,14 @@ def test_every_module_of_the_table_has_its_tests() -> None:
 
 
 def test_the_summary_takes_nothing_out() -> None:
-    """A score without the survivors that were explained would rise with every explanation."""
+    """A score without the survivors that were explained would rise with every explanation; the blind one stays."""
     records: list[dict[str, Any]] = [
         {"module": "m", "source": "a", "outcome": outcome} for outcome in ("caught", "caught", "survived", "timed out")
     ]
+    records[0]["at first"] = "survived"
     assert SCRIPT["summary"](records) == {
         "tried": 4, "caught": 2, "survived": 1, "timed out": 1, "explained": 0, "noticed %": 75.0,
+        "noticed at first %": 50.0,
     }  # fmt: skip
 
 
@@ -120,4 +125,13 @@ def test_the_score_on_the_page_is_that_of_the_results() -> None:
     tried, survived, explained = (found["summary"].get(name, 0) for name in ("tried", "survived", "explained"))
     noticed = f"{tried - survived} are noticed ({found['summary']['noticed %']} %) and {explained} explained"
     assert f"Of {tried} drawn with seed {found['seed']}, {noticed}" in page
+    assert f"by the tests that were there before, {found['summary']['noticed at first %']} % were" in page
     assert found["summary"] == SCRIPT["summary"](found["mutants"])
+
+
+def test_of_wrong_changes_drawn_blind_85_of_100_are_noticed() -> None:
+    found = json.loads((SCRIPT["ROOT"] / "results" / "mutants.json").read_text(encoding="utf-8"))
+    assert found["summary"]["tried"] >= 120
+    assert found["summary"]["noticed at first %"] >= 85
+    assert found["summary"]["noticed %"] >= found["summary"]["noticed at first %"]
+    assert {record["module"] for record in found["mutants"]} <= set(found["modules"]) == set(SCRIPT["MODULES"])

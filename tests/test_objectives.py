@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from supsup import SupSupError, objectives
-from supsup.objectives import LEVELS, OBJECTIVES
+from supsup.objectives import LEVELS, OBJECTIVES, Standing
 from supsup.objectives import gradient as closed_form
 
 
@@ -76,3 +76,23 @@ def test_levels_for_finding_a_task_are_of_its_own_classes() -> None:
         surest = max(first, second) - energy
         assert objectives.CALIBRATED["energy"](outputs, 2)[row].item() == pytest.approx(-energy)
         assert objectives.CALIBRATED["mixture"](outputs, 2)[row].item() == pytest.approx(-surest - 0.3 * energy)
+
+
+@pytest.mark.parametrize("k", [4, 5, 9, 60])
+def test_confidence_is_the_chance_that_the_best_of_the_others_is_worse(k: int) -> None:
+    """From the others' own mean and deviation, though those of all are what is at hand."""
+    scores = torch.randn(6, k, generator=torch.Generator().manual_seed(k)).double()
+    best = scores.max(1)
+    found = Standing.of(best.values, scores).confidence()
+    for row, index, confidence in zip(scores, best.indices.tolist(), found.tolist()):
+        others = torch.cat([row[:index], row[index + 1 :]])
+        deviations = (row[index] - others.mean()) / others.std(correction=0)
+        assert confidence == pytest.approx(float(torch.special.ndtr(deviations) ** (k - 1)), rel=1e-4)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_confidence_among_few_is_a_softmax_against_the_mean_of_the_others(k: int) -> None:
+    scores = torch.tensor([[1.5, -0.5, 0.25][:k]])
+    rest = scores[0, 1:].mean()
+    expected = 1 / (1 + (k - 1) * float((rest - 1.5).exp()))
+    assert float(Standing.of(scores[:, 0], scores).confidence()) == pytest.approx(expected)

@@ -14,7 +14,7 @@ from supsup.bank import Bank
 from supsup.frozen import FrozenNet
 from supsup.nets import FullyConnected
 from supsup.nets.copies import with_tensors
-from supsup.switching import SwitchedNet
+from supsup.switching import SwitchedNet, SwitchedNets
 
 CPU = torch.device("cpu")
 
@@ -200,3 +200,49 @@ def test_what_is_not_masked_is_shared() -> None:
     assert copied is not None
     assert copied[0].weight is module[0].weight  # type: ignore[index]
     assert module[1].weight is weight
+
+
+def test_a_lone_thread_has_one_network_and_each_further_one_at_most_eight(
+    x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs as much memory as the weights; beyond that masked weights are made for the moment."""
+    net, bank, _ = case()
+    several = SwitchedNets(net, bank.spans)
+    expected = [plain(net, bank, index, x) for index in range(3)]
+    for index in (0, 1, 2, 0):
+        assert torch.equal(several.run(bank, index, x), expected[index])
+    assert len(several._made) == 1
+    deepest = 11
+    busy: list[SwitchedNet] = []
+    run = SwitchedNet.run
+
+    def nested(switched: SwitchedNet, bank: Bank, index: int, x: Tensor) -> Tensor:
+        """While one answers, another is asked."""
+        busy.append(switched)
+        if len(busy) < deepest:
+            other = len(busy) % 3
+            assert torch.equal(several.run(bank, other, x), expected[other])
+        return run(switched, bank, index, x)
+
+    monkeypatch.setattr(SwitchedNet, "run", nested)
+    assert torch.equal(several.run(bank, 0, x), expected[0])
+    assert len(set(map(id, busy))) == len(busy) == len(several._made) == len(several._idle) == 8
+    assert len({made.frozen.data_ptr() for made in several._made}) == 1, "frozen weights are shared"
+
+
+def test_the_network_that_has_the_mask_on_answers_else_the_one_idle_longest(x: Tensor) -> None:
+    net, bank, _ = case()
+    several = SwitchedNets(net, bank.spans)
+    made = [SwitchedNet(net, bank.spans) for _ in range(3)]
+    for index, switched in enumerate(made):
+        several._made.add(switched)
+        several._idle.append(switched)
+        switched.switch(bank, (1, 0, 0)[index])
+    several.run(bank, 0, x)
+    assert several._idle == [made[0], made[2], made[1]]
+    several.run(bank, 2, x)
+    assert several._idle == [made[2], made[1], made[0]]
+    assert made[0].on == (bank.version, 2)
+    with pytest.raises(IndexError):
+        several.run(bank, 3, x)
+    assert several._idle == [made[1], made[0]], "half a mask may be on where there was an error"

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import SupSupError
-from supsup.tasks import Extras, LearnedTask, TaskTable, check_among, check_classes
+from supsup.tasks import (
+    Extras,
+    Facts,
+    LearnedTask,
+    TaskTable,
+    check_among,
+    check_classes,
+    check_extras,
+    check_name,
+)
 
 
 def table(*names: str) -> TaskTable:
@@ -102,3 +111,74 @@ def test_a_task_has_no_more_classes_than_whole_numbers_of_32_bits_can_count() ->
     for classes in (2**31, 0, True, 2.0):
         with pytest.raises(SupSupError, match="classes"):
             check_classes("task", classes)
+
+
+def test_names_that_can_be_written() -> None:
+    for name in ("a", "x" * 1000, "Straße 7"):
+        check_name(name)
+    for wrong in ("", 3, None, "x" * 1001, "a\0b", "\ud800"):
+        with pytest.raises(SupSupError, match="name"):
+            check_name(wrong)
+
+
+def test_classes_from_the_least_on() -> None:
+    check_classes("task", 1)
+    check_classes("task", 2, least=2)
+    with pytest.raises(SupSupError, match="from 2 on"):
+        check_classes("task", 1, least=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([torch.ones(1)], "dict of tensors"),
+        ({1: torch.ones(1)}, "the name"),
+        ({"": torch.ones(1)}, "the name"),
+        ({"__metadata__": torch.ones(1)}, "the name"),
+        ({"statistics/x": torch.ones(1)}, "the name"),
+        ({"supsup/trace/x": torch.ones(1)}, "the name"),
+        ({"\ud800": torch.ones(1)}, "can be written"),
+        ({"x": [1.0]}, "dense tensor"),
+        ({"x": torch.ones(2, device="meta")}, "dense tensor"),
+        ({"x": torch.ones(2, 2).to_sparse()}, "dense tensor"),
+        ({"x": torch.ones(2, dtype=torch.complex64)}, "dense tensor"),
+    ],
+)
+def test_extras_that_cannot_be_saved(wrong: object, said: str) -> None:
+    check_extras({"a": torch.ones(2), "b": torch.zeros(0, dtype=torch.bool)})
+    with pytest.raises(SupSupError, match=said):
+        check_extras(wrong)
+
+
+def test_what_the_file_has_is_not_saved_again() -> None:
+    """Unless it has changed since the marks were taken."""
+    tasks = TaskTable()
+    tasks.add(LearnedTask("a", 2, "now"), saved=True)
+    tasks.add(LearnedTask("b", 2, "now"))
+    tasks.adding([LearnedTask("c", 2, "now")])()
+    assert [task.name for task in tasks.unsaved()] == ["b", "c"]
+    marks = tasks.marks()
+    tasks.changed("b")
+    tasks.saved(marks)
+    assert [task.name for task in tasks.unsaved()] == ["b"]
+    tasks.changed("a")
+    assert [task.name for task in tasks.unsaved()] == ["a", "b"], "in order"
+    tasks.remove("a")
+    assert list(tasks.marks()) == ["b"]
+
+
+def test_tasks_by_how_they_see_images_are_looked_through_once() -> None:
+    tasks = table("a", "b", "c")
+    views = tasks.views()
+    assert views == [(None, [0, 1, 2])]
+    assert tasks.views() is views
+    assert tasks.views([2, 0]) == [(None, [2, 0])]
+    tasks.add(LearnedTask("d", 1, "now"))
+    assert tasks.views() == [(None, [0, 1, 2, 3])]
+
+
+def test_a_class_is_called_by_its_name_where_it_has_one() -> None:
+    assert [Facts(("cat", "dog")).called(label) for label in range(3)] == ["cat", "dog", 2]
+    assert Facts().called(1) == 1
+    assert LearnedTask("a", 3, "now").used_outputs == 3
+    assert LearnedTask("a", 3, "now", facts=Facts(turned=True)).used_outputs == 12

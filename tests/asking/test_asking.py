@@ -302,3 +302,22 @@ def test_how_sure_a_task_is(mixed: SupSup, learned: SupSup, images: Tensor) -> N
     one = model()
     one.learn(table(1), task="only")
     assert torch.equal(one.predict(table(1)[0]).task_confidence, torch.ones(120))
+
+
+def test_tasks_of_few_and_of_many_classes_are_answered_side_by_side() -> None:
+    """Each among its own classes: a class that a task does not have is at 0."""
+    found = SupSup(nets.FullyConnected((4, 64, 12)), recipe=ADAM, device="cpu", inference=Inference("one-shot"))
+    x, _ = table(1)
+    few, many = torch.arange(120) % 2, torch.arange(120) % 7
+    found.learn((x, few), task="few", normalise=False)
+    found.learn((x.flip(1), many), task="many", normalise=False)
+    both = torch.cat([x, x.flip(1)]).float()
+    answer = found.predict(both)
+    assert set(answer.tasks) == {"few", "many"}
+    for name, classes in (("few", 2), ("many", 7)):
+        rows = [row for row, task in enumerate(answer.tasks) if task == name]
+        given = found.predict(both[rows], task=name)
+        assert torch.equal(answer.labels[rows], given.labels)
+        torch.testing.assert_close(answer.confidence[rows], given.confidence)
+        assert int(given.labels.max()) < classes
+    assert int(answer.labels.max()) > 1

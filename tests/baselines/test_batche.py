@@ -1,5 +1,7 @@
 """BatchE: W is frozen after the first task, a task is two vectors per layer, and nothing is forgotten."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -94,3 +96,14 @@ def test_unknown_settings() -> None:
         small(base="other")
     with pytest.raises(SupSupError, match="known: rank-one, head"):
         small(last="other")
+
+
+def test_defaults() -> None:
+    """The paper's for MNIST: W trained with a hundredth of the rate of the vectors."""
+    net = nets.FullyConnected((784, 10))
+    model, random = BatchE(net, device="cpu"), BatchE(net, base="random", device="cpu")
+    recipe = Recipe("adam", 1e-2, weight_decay=1e-4)
+    assert (model.base, model.last, model.seed, model.filling) == ("trained", "rank-one", 0, "kaiming_normal")
+    assert (model.recipe, model.first) == (recipe, replace(recipe, learning_rate=1e-4))
+    assert (random.recipe, random.filling) == (recipe, "kaiming_uniform")
+    assert (model.independent, model.first_matters, random.first_matters) == (True, True, False)

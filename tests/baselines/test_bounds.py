@@ -70,3 +70,13 @@ def test_heads_are_filled_as_in_the_released_scripts() -> None:
         assert 0.9 * bound < model.shared[model.head].abs().max() <= bound
     assert single.shared[single.head].abs().max() > bound
     assert torch.equal(multi.shared["layers.0.weight"], single.shared["layers.0.weight"])
+
+
+def test_a_network_for_each_task_is_counted(stream: Stream) -> None:
+    """And of the lower bound one trunk, and a head for each."""
+    upper = UpperBound(nets.FullyConnected((784, 20, 10)), recipe=Recipe(steps=1), device="cpu")
+    for task in stream[:3]:
+        upper.learn(task)
+    trunk, head = 4 * 784 * 20, 4 * 20 * 10
+    assert upper.bytes == 3 * (trunk + head)
+    assert upper.lower_bound().bytes == trunk + 3 * head

@@ -77,3 +77,15 @@ def test_fisher_information_is_of_one_image_at_least() -> None:
     assert OnlineEWC(nets.FullyConnected((4, 3, 2)), images=1, device="cpu").images == 1
     with pytest.raises(SupSupError, match="images"):
         OnlineEWC(nets.FullyConnected((4, 3, 2)), images=0, device="cpu")
+
+
+def test_defaults_and_limits() -> None:
+    """The strength is that of van de Ven and Tolias, of which half counts."""
+    net = nets.FullyConnected((784, 10))
+    model = OnlineEWC(net, device="cpu")
+    assert (model.strength, model.decay, model.images, model.seed) == (50.0, 1.0, None, 0)
+    assert (model.recipe, model.labels) == (Recipe("adam", 1e-4), "shared")
+    assert OnlineEWC(net, strength=0, decay=0, images=1, device="cpu").strength == 0
+    for wrong in ({"strength": -1e-9}, {"decay": -1e-9}, {"decay": 1.01}, {"images": 0}):
+        with pytest.raises(SupSupError, match=next(iter(wrong))):
+            OnlineEWC(net, device="cpu", **wrong)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from supsup import Recipe, SupSupError, evaluate, nets, objectives
-from supsup.baselines import BatchE, TaskInference
+from supsup.baselines import BatchE, TaskInference, inferring
 from supsup.baselines.inferring import abatche, decide, one_shot, plain_abatche, plain_one_shot
 from supsup.data import Stream
 from supsup.protocol import Outputs
@@ -108,3 +108,26 @@ def test_errors(model: BatchE, stream: Stream, images: torch.Tensor) -> None:
     heads.learn_many(stream[:2])
     with pytest.raises(SupSupError, match="rank-one matrix on every layer"):
         heads.infer_task(images)
+
+
+@pytest.mark.parametrize(("way", "score"), [("one-shot", "one_shot"), ("abatche", "abatche")])
+def test_as_many_batches_go_through_one_pass_as_memory_has_room_for(
+    model: BatchE, stream: Stream, way: Any, score: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = stream[0].test.batch(torch.arange(48))[0].view(12, 4, 1, 28, 28)
+    names, how, sizes = list(model.tasks), TaskInference(way), list[int]()
+    work = getattr(inferring, score)
+
+    def watched(model: BatchE, piece: torch.Tensor, *given: Any) -> torch.Tensor:
+        sizes.append(len(piece))
+        return work(model, piece, *given)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(inferring, score, watched)
+    whole = decide(model, x, names, 10, how)
+    widest = max(max(model.shared[name].shape) for name in model.layers)
+    row = len(names) * 4 * widest if way == "abatche" else max(4 * widest, widest * widest, len(names) * widest)
+    for room, expected in ((5 * row, [5, 5, 2]), (5 * row - 1, [4, 4, 4]), (1, [1] * 12)):
+        monkeypatch.setitem(inferring._VALUES, "cpu", room)
+        sizes.clear()
+        assert torch.equal(decide(model, x, names, 10, how), whole)
+        assert sizes == expected

@@ -55,3 +55,15 @@ def test_every_task_and_layer_has_a_context_of_its_own(stream: Stream) -> None:
         assert torch.equal(model.state_of(stream[1].name)[name], second[name])
     one, other = (first[f"context/{name}"] for name in model.layers[1:])
     assert not torch.allclose(one, other, atol=0.1)
+
+
+def test_contexts_are_held_ready_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PSP(nets.FullyConnected((32, 16, 10)), contexts="rotation", device="cpu")
+    each = 4 * (32 * 32 + 16 * 16)
+    monkeypatch.setitem(psp._KEPT, "cpu", 3 * each)
+    held = []
+    for number in range(5):
+        first = model.context_of(f"t{number}")
+        assert model.context_of(f"t{number}") is first
+        held.append(len(model._ready))
+    assert held == [1, 2, 3, 1, 2]

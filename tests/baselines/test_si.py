@@ -1,9 +1,10 @@
 """Synaptic Intelligence: a weight's path adds up to what it did to the loss."""
 
+import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from supsup import Recipe, nets
+from supsup import Recipe, SupSupError, nets
 from supsup.baselines import SI
 from supsup.baselines.consolidation import importance
 from supsup.data import Stream
@@ -28,3 +29,12 @@ def test_paths_add_up_to_the_fall_of_the_loss(stream: Stream) -> None:
     ]
     assert fall > 0.01
     assert abs(float(torch.stack(paths).sum()) - fall) < 0.05 * fall
+
+
+def test_defaults_and_limits() -> None:
+    net = nets.FullyConnected((784, 10))
+    model = SI(net, device="cpu")
+    assert (model.strength, model.damping, model.seed, model.labels) == (5.0, 0.1, 0, "shared")
+    for wrong in ({"strength": -1e-9}, {"damping": 0}):
+        with pytest.raises(SupSupError, match=next(iter(wrong))):
+            SI(net, device="cpu", **wrong)

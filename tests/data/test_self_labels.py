@@ -11,7 +11,7 @@ import supsup
 from supsup import Fitting, Recipe, SupSup, SupSupError, data, nets
 from supsup.baselines import LowerBound
 from supsup.data import Augmentation, Stream, Task
-from supsup.data.self_labels import averaged, turned
+from supsup.data.self_labels import averaged, check_turnable, turned
 from supsup.frozen import FrozenNet
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.captured import Lane, run_lanes
@@ -54,7 +54,11 @@ def test_a_turned_task_shows_every_rotation(pairs: Stream) -> None:
 
 def test_pixels_are_rearranged_before_images_are_turned() -> None:
     """`predict` turns what it is shown, so training must turn what the task shows."""
-    for task in (data.permuted(data.digits(), tasks=2)[1], data.rotated(data.digits(), tasks=3)[1]):
+    pixels = torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8)
+    colours = data.arrays(pixels, torch.arange(20) % 2, pixels, torch.arange(20) % 2)
+    assert colours.offset.unique().numel() == 3
+    tasks = [data.permuted(data.digits(), tasks=2)[1], data.rotated(data.digits(), tasks=3)[1]]
+    for task in (*tasks, data.rotated(colours, 2, 45)[1], data.rotated(colours, 2, 45, "grey")[1]):
         part = turned(task).train
         x, _ = task.train.batch(torch.tensor([3]))
         image, _ = part.batch(torch.tensor([3 + len(task.train)]))
@@ -179,3 +183,14 @@ def test_what_cannot_be_turned_is_refused(pairs: Stream) -> None:
         LowerBound(nets.lenet_300_100(8), recipe=RECIPE)
     with pytest.raises(SupSupError, match="self_labels"):
         Recipe(self_labels="colours")  # type: ignore[arg-type]
+
+
+def test_images_that_are_cropped_can_be_turned_unless_their_pixels_are_rearranged(pairs: Stream) -> None:
+    varied = Augmentation(padding=2)
+    permuted = data.permuted(data.digits(), 1)[0]
+    check_turnable(replace(pairs[0], train=replace(pairs[0].train, augmentation=varied)), 8)
+    check_turnable(permuted, 40)
+    with pytest.raises(SupSupError, match="cropped before their pixels are rearranged"):
+        check_turnable(replace(permuted, train=replace(permuted.train, augmentation=varied)), 40)
+    with pytest.raises(SupSupError, match="build it with outputs=8 or more"):
+        check_turnable(pairs[0], 7)

@@ -212,3 +212,31 @@ def test_only_training_parts_are_augmented() -> None:
 def test_errors_say_what_to_do(make: Callable[..., Stream], arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SupSupError, match=message):
         make(**{"source": SQUARE, **arguments})
+
+
+def test_a_stream_has_a_limit_and_says_little_of_itself() -> None:
+    stream = permuted(SQUARE, 10**9)
+    assert len(stream) == 10**9
+    assert stream[10**9 - 1].name == "permutation-999999999"
+    assert repr(stream) == "Stream(name='permuted-numbers', indices=range(0, 1000000000))"
+    with pytest.raises(SupSupError, match="tasks"):
+        permuted(SQUARE, 10**9 + 1)
+
+
+def test_permutations_are_made_many_at_a_time_and_the_latest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, each on its own, they would take several times as long."""
+    asked: list[int] = []
+    draw = philox.permutations
+
+    def watched(seed: int, labels: list[str], count: int) -> torch.Tensor:
+        asked.append(len(labels))
+        return draw(seed, labels, count)
+
+    monkeypatch.setattr(philox, "permutations", watched)
+    stream = permuted(SQUARE, 200)
+    for index in (*range(128), 5, 100, 63, 64):
+        assert stream[index].name == f"permutation-{index}"
+    assert asked == [64, 64]
+    assert stream[199].name == "permutation-199"
+    assert stream[100].name == "permutation-100"
+    assert asked == [64, 64, 64]

@@ -1,13 +1,16 @@
 """Features are rows of images for any number of images, whatever the network does with their dimensions."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from supsup import Recipe, SupSup, SupSupError, nets
+from supsup import Recipe, SupSup, SupSupError, nets, philox
 from supsup.finding.features import directions_for, features, images_for
-from supsup.finding.filters import PLACES, _filters, is_picture, seen_by_filters
+from supsup.finding.filters import PLACES, _filters, _whitening, is_picture, seen_by_filters
 from supsup.finding.gaussians import Gallery, Gaussians
 from supsup.frozen import FrozenNet
 from supsup.kernels import available
@@ -113,3 +116,58 @@ def test_layers_that_are_too_wide_are_averaged() -> None:
     wide = features(FrozenNet(nets.FullyConnected((700, 1200, 600, 4)), 0, CPU), x)
     narrow = features(FrozenNet(nets.FullyConnected((700, 300, 200, 4)), 0, CPU), x)
     assert (wide.shape, narrow.shape) == ((3, 512 + 512), (3, 300 + 200))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_filters_are_random_ones_made_blind_to_what_neighbours_share(channels: int) -> None:
+    """A model's file holds statistics of what they see: with other numbers here its tasks would not be found again."""
+    size = channels * 36
+    alike = torch.empty(size, size).double()
+    for i in range(size):
+        for j in range(size):
+            (one, a), (other, b) = divmod(i, 36), divmod(j, 36)
+            distance = math.hypot(a // 6 - b // 6, a % 6 - b % 6)
+            alike[i, j] = (1.0 if one == other else 0.8) * math.exp(-distance / 8) + (0.1 if i == j else 0.0)
+    white = _whitening(channels)
+    torch.testing.assert_close(white @ alike @ white, torch.eye(size).double(), atol=1e-8, rtol=0)
+    drawn = philox.uniform(0, ["filter 0", "filter 1"], size, 1.0).double()
+    expected = (drawn / drawn.square().sum(1, keepdim=True).sqrt()) @ white
+    expected -= expected.mean(1, keepdim=True)
+    torch.testing.assert_close(_filters(channels, 2).double().flatten(1), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "shrunk"),
+    [((3, 40, 100), (13, 32)), ((3, 100, 20), (32, 12)), ((1, 64, 64), (32, 32)), ((3, 32, 32), None)],
+)
+def test_large_pictures_are_looked_at_with_32_pixels_along_a_side(
+    shape: tuple[int, ...], shrunk: tuple[int, int] | None
+) -> None:
+    x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    small = x if shrunk is None else torch.nn.functional.interpolate(x, shrunk, mode="area")
+    torch.testing.assert_close(seen_by_filters(x, 4), seen_by_filters(small, 4))
+    assert [is_picture(each) for each in ((4, 12, 12), (5, 12, 12), (1, 12, 11), (1, 11, 12))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="needs numba")
+def test_compiled_loops_look_at_grey_pictures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that is no longer taken would be slow and right: no other test would see it."""
+    from supsup.kernels import numba_filters
+
+    asked: list[int] = []
+    compiled = numba_filters.seen_by_filters
+
+    def watched(grey: Tensor, *rest: Any) -> Tensor:
+        asked.append(len(grey))
+        found: Tensor = compiled(grey, *rest)
+        return found
+
+    monkeypatch.setattr(numba_filters, "seen_by_filters", watched)
+    seen_by_filters(torch.rand(3, 1, 12, 12), 4)
+    seen_by_filters(torch.rand(4, 3, 12, 12), 4)
+    assert asked == [3]

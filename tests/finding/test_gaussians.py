@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from supsup.finding import gaussians
 from supsup.finding.gaussians import Gallery, Gaussians, of_tasks, orthonormal_by_factors, whole_numbers
 
 CPU = torch.device("cpu")
@@ -122,3 +123,28 @@ def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -
     found = task.recognised(x, rivals)
     assert 0.1 < expected.float().mean() < 0.9
     assert (found == expected).float().mean() > 0.98
+
+
+def test_there_are_four_images_for_each_direction() -> None:
+    """From fewer, directions would be those of the noise."""
+    for images, classes, expected in ((41, 1, 8), (33, 1, 8), (32, 1, 7), (13, 1, 3), (13, 2, 2), (4, 1, 0)):
+        task = Gaussians.of(*some(classes, images=images), classes, 8)
+        assert task.directions.shape == (expected, 20)
+    assert len(Gaussians.of(*some(1, images=400, features=5), 1, 8).directions) == 4, "one direction is left over"
+
+
+def test_no_direction_is_without_variance() -> None:
+    """A thousandth of the mean at least, else an image a little off would be of no task at all."""
+    x = torch.zeros(400, 20)
+    x[:, 0] = torch.randn(400, generator=torch.Generator().manual_seed(0))
+    task = Gaussians.of(x, torch.zeros(400, dtype=torch.int64), 1, 8)
+    least = 1e-3 * (x - x.mean(0)).square().mean()
+    torch.testing.assert_close(task.rest, least)
+    torch.testing.assert_close(task.variances[:-1], least.expand(7))
+    torch.testing.assert_close(task.variances[-1], x[:, 0].var())
+
+
+def test_on_a_cpu_right_angles_come_from_reflections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task leaves is kept in files, and made again to the bit where it is learned again."""
+    monkeypatch.setattr(gaussians, "orthonormal_by_factors", lambda columns: pytest.fail("the GPU's way"))
+    assert len(Gaussians.of(*some(1), 1, 8).directions) == 8

@@ -8,7 +8,7 @@ import torch
 from supsup import SupSupError
 from supsup.finding import Trace
 from supsup.finding.gaussians import Gaussians
-from supsup.finding.trace import SHARES
+from supsup.finding.trace import SCORES, SHARES
 
 
 def made() -> Trace:
@@ -67,3 +67,9 @@ def test_what_is_not_complete_is_refused() -> None:
         Trace.from_tensors(tensors | {"more": torch.zeros(1)}, 3)
     with pytest.raises(SupSupError, match="fit together"):
         Trace.from_tensors(replace(made()).tensors(), 4)
+
+
+def test_shares_are_those_that_files_have_numbers_for() -> None:
+    """With others the numbers of a model that was saved before would be read as of other shares."""
+    assert SHARES == (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+    assert SCORES == ("likelihood", "energy", "mixture")

@@ -19,6 +19,7 @@ from supsup.hopfield.memory import (
     settle,
     signs,
     storkey,
+    storkey_capacity,
     unstable,
 )
 
@@ -149,6 +150,9 @@ def test_the_overlap_of_all_pairs_is_known_from_the_mean() -> None:
     stored = torch.cat([patterns(0, 6, 50), torch.ones(6, 30, dtype=torch.float64)], dim=1)
     pairs = (stored @ stored.T / 80).fill_diagonal_(0).sum().item() / 30
     assert overlap(stored.mean(0), 6) == pytest.approx(pairs)
+    for count in (2, 3, 4):
+        pairs = (stored[:count] @ stored[:count].T / 80).fill_diagonal_(0).sum().item() / (count * (count - 1))
+        assert overlap(stored[:count].mean(0), count) == pytest.approx(pairs)
     assert overlap(stored[0], 1) == 0
 
 
@@ -181,3 +185,35 @@ def test_the_energy_is_half_the_sum_over_all_pairs(seed: int, count: int, units:
         -0.5 * sum(z[u] * psi[u, v].item() * z[v] for u in range(units) for v in range(units)) for z in stored.tolist()
     ]
     assert energy(psi, stored).tolist() == pytest.approx(expected)
+
+
+def test_the_capacity_falls_with_how_alike_patterns_are() -> None:
+    """0.155 d for patterns that have nothing in common; about 10 from an overlap of a quarter on."""
+    found = [storkey_capacity(1000, alike) for alike in (0.0, 0.1, 0.15, 0.25, 0.9)]
+    assert found == [155, 93, 62, 10, 10]
+    assert storkey_capacity(20, 0.5) == 3
+
+
+def test_what_is_lost_is_the_share_of_units_that_do_not_come_back() -> None:
+    """An empty memory pulls all units to +1."""
+    z = patterns(0, 1, 64)[0]
+    assert lost(torch.zeros(64, 64, dtype=torch.float64), z) == pytest.approx(float((z < 0).double().mean()))
+    assert lost(memory("hebb", z[None]), z, flipped=0.3) == 0
+    assert lost(memory("hebb", z[None]), z, flipped=0.9) > 0.9, "flipped beyond half, the opposite comes back"
+    assert overfull("hebb", torch.zeros(64, 64, dtype=torch.float64), z, z, 1)
+    assert not overfull("hebb", memory("hebb", z[None]), z, z, 10**6), "there only what is lost tells"
+    assert overfull("storkey", memory("storkey", z[None]), z * 0, z, 100)
+
+
+def test_a_share_of_the_units_is_flipped_and_none_more() -> None:
+    """Units in pairs that take each other's sign: after twenty updates each has its own again, right or flipped."""
+    z = patterns(1, 1, 500)[0]
+    psi = torch.zeros(500, 500, dtype=torch.float64)
+    for unit in range(500):
+        psi[unit, unit ^ 1] = 1.0
+    labels = [f"lost/{draw}" for draw in range(8)]
+    for share in (0.2, 0.1):
+        flips = philox.uniform(0, labels, 500, 1.0) < 2 * share - 1
+        assert float(flips.float().mean()) == pytest.approx(share, abs=0.02)
+        assert lost(psi, z, share) == pytest.approx(float(flips.float().mean()))
+    assert lost(psi, z) == lost(psi, z, 0.2, 8)

@@ -1,11 +1,14 @@
 """Recovery: what the paper's steps are, and what several starts add to them."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from supsup import HopSupSup, Recovery, SupSupError, nets
 from supsup.data import Task
+from supsup.hopfield import recovery
 from supsup.hopfield.memory import energy, settle, signs, unstable
 from supsup.hopfield.recovery import Memory, mean_entropy, recombined, recover, start_strings
 from supsup.nets.hop_mlp import many_outputs
@@ -131,3 +134,84 @@ def test_mistakes() -> None:
         Recovery(momentum=1.0)
     with pytest.raises(SupSupError, match="HopMLP"):
         HopSupSup(nets.lenet_300_100())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("count", "steps", "size"), [(200, 30, 64), (2000, 32, 64), (1920, 30, 64), (10, 30, 10)])
+def test_steps_go_through_the_images_in_order_and_begin_again(
+    count: int, steps: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pass over the images, or as many as thirty steps take."""
+    shown: list[Tensor] = []
+    weights = [torch.ones(1, 3, 1), torch.ones(1, 2, 3)]
+
+    def watched(given: Any, images: Tensor, units: Any) -> Tensor:
+        shown.append(images[0, 0, :, 0])
+        return many_outputs(given, images, units)
+
+    memory, x = Memory([torch.zeros(1, 3, 3)], [torch.zeros(1, 3)]), torch.arange(float(count))[:, None]
+    monkeypatch.setattr(recovery, "many_outputs", watched)
+    found = recover(weights, memory, x, Recovery("paper"), trace=True)
+    assert found.trace is not None
+    assert len(found.trace) == steps
+    expected = torch.arange(float(size * steps)) % count
+    assert torch.equal(torch.cat(shown[:steps]), expected)
+    judged = torch.cat(shown[steps:])
+    assert torch.equal(judged, torch.arange(float(count)).repeat(2)), "and every image judges"
+
+
+def test_a_network_of_one_hidden_layer_takes_the_end_of_least_entropy() -> None:
+    chance = torch.Generator().manual_seed(0)
+    weights = [torch.randn(1, b, a, generator=chance) for a, b in ((20, 30), (30, 6))]
+    ends = [signs(torch.randn(1, 5, 30, generator=chance))]
+    x = torch.randn(40, 20, generator=chance)
+    best = mean_entropy(weights, x, ends, 64).argmin()
+    assert torch.equal(recombined(weights, x, ends, 64)[0], ends[0][:, best])
+
+
+def test_combinations_are_judged_on_four_batches_from_the_first_image_to_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[Tensor] = []
+
+    def watched(weights: Any, images: Tensor, z: list[Tensor], batch_size: int) -> Tensor:
+        shown.append(images[:, 0])
+        return torch.zeros(1, z[0].shape[1])
+
+    monkeypatch.setattr(recovery, "mean_entropy", watched)
+    ends = [signs(torch.randn(1, 3, 30)), signs(torch.randn(1, 3, 24))]
+    recombined([], torch.arange(1000.0)[:, None], ends, 16)
+    assert len(shown) == 3
+    for images in shown:
+        assert len(images) == 64
+        assert images[[0, -1]].tolist() == [0, 999]
+        assert 14 <= images.diff().min() <= images.diff().max() <= 17
+
+
+def test_starts_and_steps_have_limits() -> None:
+    """A file may ask for any number."""
+    assert Recovery() == Recovery("best-of", 8, 500.0, 0.9, 1e-4, 1.5e-3, 64, 30)
+    assert Recovery(starts=256, least_steps=100_000).starts == 256
+    assert Recovery(starts=1, least_steps=1, weight_decay=0, momentum=0, energy_weight=-1).starts == 1
+    for wrong in (
+        {"starts": 257},
+        {"starts": 0},
+        {"least_steps": 100_001},
+        {"least_steps": 0},
+        {"learning_rate": 0},
+        {"momentum": -0.1},
+        {"weight_decay": -1e-9},
+    ):
+        with pytest.raises(SupSupError, match=next(iter(wrong))):
+            Recovery(**wrong)
+    assert Recovery(batch_size=2).batch_size == 2
+
+
+def test_a_string_at_zero_counts_as_on_everywhere() -> None:
+    """On the way, in the end and in the answer."""
+    weights = [torch.zeros(1, 3, 4), torch.zeros(1, 2, 3)]
+    found = recover(
+        weights, Memory([torch.zeros(1, 3, 3)], [torch.zeros(1, 3)]), torch.ones(5, 4), Recovery("paper"), trace=True
+    )
+    assert found.trace is not None
+    assert found.trace.all()
+    assert found.units[0].all()

@@ -59,3 +59,13 @@ def test_a_batch_has_two_images_at_least() -> None:
     assert UnitRecipe(batch_size=2, weight_decay=0.0).batch_size == 2
     with pytest.raises(SupSupError, match="batch_size"):
         UnitRecipe(batch_size=1)
+
+
+def test_epochs_and_batches_have_limits() -> None:
+    assert UnitRecipe() == UnitRecipe(0.1, 0.9, 1e-4, 1, 128)
+    assert UnitRecipe(epochs=10**9, batch_size=10**9, momentum=0, weight_decay=0).epochs == 10**9
+    for wrong in ({"epochs": 10**9 + 1}, {"epochs": 0}, {"batch_size": 10**9 + 1}, {"momentum": 1}, {"momentum": -0.1}):
+        with pytest.raises(SupSupError, match=next(iter(wrong))):
+            UnitRecipe(**wrong)
+    with pytest.raises(SupSupError, match="weight_decay"):
+        UnitRecipe(weight_decay=-1e-9)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -12,6 +13,9 @@ import torch
 
 import supsup
 from supsup import SupSup, SupSupError, data, nets
+from supsup.baselines.rival import Rival
+from supsup.hopfield import experiment as hopfield_experiment
+from supsup.hopfield.experiment import Recall
 from supsup.nets.resnet import ResNet
 from supsup.paper.catalogue import Entry, Row
 from supsup.paper.entries import ENTRIES
@@ -56,8 +60,9 @@ from supsup.paper.mnist_experiments import (
     UnannouncedExperiment,
     UnannouncedTraining,
 )
+from supsup.paper.records import Wanted
 from supsup.paper.reproduction import reproduce
-from supsup.paper.runs import RUNS
+from supsup.paper.runs import RUNS, cifar, cifar_rivals, hop, masks, rivals, transfer
 from supsup.paper.runs.cifar_rivals import model_of
 from supsup.paper.sizes import add_bytes
 from supsup.training.recipe import Transfer
@@ -418,3 +423,116 @@ def test_the_partition_of_classes_follows_the_seed(environment: Environment) -> 
     assert names[0] != names[1]
     assert environment.source("mnist") is environment.source("mnist")
     assert isinstance(environment.source("cifar100"), data.Source)
+
+
+def test_kernels_are_made_on_another_model_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: of the same widths, with the same settings, on two tasks; elsewhere nothing is made."""
+    made: list[tuple[Any, ...]] = []
+
+    class Watched:
+        def __init__(self, net: nets.FullyConnected, **settings: Any) -> None:
+            made.append((net.widths, settings))
+
+        def learn_many(self, stream: data.Stream, show_progress: bool) -> None:
+            made.append(([task.name for task in stream], show_progress))
+
+    model = SupSup(nets.lenet_300_100(outputs=20), device="cpu")
+    stream = data.permuted(data.digits(), 5)
+    masks._compile(model, stream)
+    monkeypatch.setattr(masks, "SupSup", Watched)
+    cuda = torch.device("cuda")
+    masks._compile(SimpleNamespace(device=cuda, net=model.net, recipe="r", inference="i"), stream)  # type: ignore[arg-type]
+    settings = {"recipe": "r", "inference": "i", "device": cuda}
+    assert made == [((784, 300, 100, 20), settings), (["permutation-0", "permutation-1"], False)]
+
+
+def silent(grade: Any) -> Any:
+    def call(*given: Any, show_progress: bool | None = None, **how: Any) -> Any:
+        assert show_progress is False, "a bar for each row would run into the one of the learning"
+        return grade(*given, show_progress=show_progress, **how)
+
+    return call
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which learning takes ten seconds a call and grading one; nothing else takes any."""
+    now = [100.0]
+
+    def taking(seconds: float, work: Any) -> Any:
+        def call(*given: Any, **how: Any) -> Any:
+            now[0] += seconds
+            return work(*given, **how)
+
+        return call
+
+    monkeypatch.setattr(Environment, "clock", lambda environment: now[0])
+    monkeypatch.setattr(rivals, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    for run in (masks, cifar):
+        monkeypatch.setattr(run, "plain_way", lambda *given: {"plain": 7.0})
+    monkeypatch.setattr(rivals, "plain_rival", lambda *given: {"plain": 7.0})
+    for owner, name in (
+        (SupSup, "learn_many"),
+        (Rival, "learn_many"),
+        (Rival, "learning"),
+        (cifar, "learn_together"),
+        (transfer, "learn_together"),
+        (rivals, "learn_side_by_side"),
+    ):
+        monkeypatch.setattr(owner, name, taking(10, getattr(owner, name)))
+    for run in (masks, rivals, cifar, cifar_rivals, transfer):
+        monkeypatch.setattr(run, "evaluate", taking(1, run.evaluate))
+    for run in (cifar, cifar_rivals, transfer):
+        monkeypatch.setattr(run, "evaluate", silent(run.evaluate))
+
+
+@pytest.mark.usefixtures("timed")
+def test_seconds_are_of_what_they_name(tmp_path: Path, environment: Environment) -> None:
+    """Learning alone and grading alone, row by row; each one's share where several go in step."""
+
+    def seconds(*experiments: Experiment, seeds: int = 1) -> list[dict[str, float]]:
+        folder = tmp_path / experiments[0].kind
+        return [row["seconds"] for row in made(folder, environment, *experiments, axis="", seeds=seeds)]
+
+    usual = {"learning": 10, "grading": 1}
+    scenarios: tuple[Literal["GG", "GNu"], ...] = ("GG", "GNu")
+    gradings = [SupSupGrading(scenario=scenario, stages=(2,)) for scenario in scenarios]
+    mnist = MnistTraining("permuted", "784-9", 20, 2, 2)
+    assert seconds(*(SupSupExperiment(mnist, each) for each in gradings)) == [usual | {"plain": 7}] * 2
+    given = [BatchEGrading(scenario="GG", stages=(stage,)) for stage in (1, 2)]
+    batche = BatchETraining("permuted", "784-9", 20, 2, 2, base="random")
+    (one, other) = seconds(*(BatchEExperiment(batche, each) for each in given))
+    assert one == other == {"learning": one["learning"], "grading": 1, "plain": 7}
+    assert one["learning"] >= 10
+    assert seconds(PSPExperiment(STAGED), seeds=2) == [{"learning": 10, "grading": 2}] * 2
+    training = CifarTraining(transfer="masks", tasks=2, epochs=None, steps=1, batch_size=4)
+    rows = seconds(*(SplitCifarExperiment(training, Budget(budget)) for budget in (1, 2)))
+    assert rows == [usual | {"plain": 7}] * 2
+    assert seconds(SplitCifarRivalExperiment(rival_training("heads-random"))) == [usual]
+    speed = TransferSpeedTraining(
+        transfer="masks", tasks=2, epochs=None, steps=1, batch_size=4, first_epochs=None, first_steps=1, budgets=(1,)
+    )
+    assert seconds(TransferSpeedExperiment(speed)) == [{"learning": 20, "grading": 1}]
+
+
+def test_a_row_of_hopsupsup_has_the_figures_of_its_seed() -> None:
+    accuracy, distance = torch.tensor([[1.0, 0.5], [0.25, 0.123456]]), torch.tensor([[0.0, 0.0], [0.009, 0.1234567]])
+    ways = [torch.tensor([[0.12345, 1.0]]), torch.tensor([[0.5, 0.25]])]
+    recalled = Recall(accuracy, distance, torch.tensor([[1.0, 2.0], [3.0, 0.12345]]), 6.0, ways)
+    done = hopfield_experiment.Experiment(["a", "b"], [3, 4], recalled, {"paper": recalled}, 8.0, [10, 12])
+    rows = []
+    for number, procedure in ((0, "paper"), (1, "paper"), (1, "own")):
+        asked = HopfieldExperiment(HopfieldTraining(), HopfieldGrading(procedure))  # type: ignore[arg-type]
+        wanted = Wanted("tiny", "row", "", "full", asked, Path())
+        rows.append(hop.finished(wanted, 3 + number, number, done))
+    first, second, own = rows
+    assert (first.seed, second.seed, first.at_once) == (3, 4, 2)
+    assert [row.figures["accuracy %"][""] for row in rows] == pytest.approx([75, 18.6728, 18.6728])
+    assert [row.figures.get("right masks %") for row in rows] == [{"": 100.0}, {"": 50.0}, None]
+    assert second.per_task == {"a": 25.0, "b": 12.346}
+    assert second.trace == {"distance": {"a": 0.009, "b": 0.12346}, "entropy": {"a": 3.0, "b": 0.1235}}
+    assert own.trace == {}
+    assert first.trace["distances on the way"] == {"a": [[0.1235, 1.0]], "b": [[0.5, 0.25]]}
+    assert first.trace["tasks"] == ["a", "b"]
+    assert all(row.seconds == {"learning": 4.0, "grading": 3.0} for row in rows)
+    assert all(row.bytes == {"Ψ and μ": 12} for row in rows)

@@ -151,3 +151,14 @@ def test_a_query_made_from_its_factors_by_a_kernel_is_that_of_all_its_images(ima
     found, expected = narrowed(outer["a"], 16), flattened(outer["a"], 16)
     assert found.shape == expected.shape == (3, 16)
     assert torch.allclose(found.float(), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(("device", "numbers"), [("cpu", 1 << 25), ("cuda", 1 << 30)])
+def test_rows_of_queries_fit_into_memory_together(device: str, numbers: int) -> None:
+    """128 MiB on a CPU and 4 GiB on a GPU, in float32; one row at least."""
+    bank = Bank({"a": torch.Size([1000, 100]), "b": torch.Size([10, 10])})
+    bank.shapes["c"] = torch.Size([1 << 16, 1 << 16])
+    bank.device = torch.device(device)
+    assert search.rows_at_once(bank, ["a"]) == numbers // 100_000
+    assert search.rows_at_once(bank, ["a", "b"]) == numbers // 100_100
+    assert search.rows_at_once(bank, ["c", "a"]) == 1

@@ -260,3 +260,68 @@ def test_the_kernel_that_chooses_bytes(size: int, count: int) -> None:
     assert chosen[:5].tolist() == list(range(5))
     expected = [max(range(group, size, count), key=lambda byte: float(sizes[byte])) + 5 for group in range(count)]
     assert chosen[5:].tolist() == expected
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@pytest.mark.parametrize(("rest", "scans"), [(0.0, 1), (0.02, 1), (0.5, 3)])
+def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of a query counts for what it could still change; one that is read is not read again."""
+    from supsup.kernels import numba_short
+    from supsup.search.scanning import numba_nearest
+
+    read: list[list[int]] = []
+    scan = numba_short.scan
+
+    def watched(values: object, chosen: np.ndarray, block: object) -> object:
+        read.append(chosen.tolist())
+        return scan(values, chosen, block)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(numba_short, "scan", watched)
+    generator = torch.Generator().manual_seed(0)
+    query = torch.cat([torch.ones(32), rest * torch.randn(480, generator=generator)])
+    block = torch.randint(256, (64, 40), generator=generator, dtype=torch.uint8)
+    block[:4, 7] = 255
+    block[4:, 7] = ((query[32:].view(-1, 8) > 0) << torch.arange(8)).sum(1).to(torch.uint8)
+    assert int(numba_nearest(query, [(0, 64, 4)], [block], None)) == 7
+    assert len(read) == scans
+    assert sorted(read[0]) == [0, 1, 2, 3]
+    assert [len(bytes_) for bytes_ in read] == [4, 4, 8][:scans] if rest else True
+    assert len({byte for bytes_ in read for byte in bytes_}) == sum(map(len, read))
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@given(st.lists(st.sampled_from([-np.inf, *map(float, range(9))]), max_size=30), st.integers(1, 6))
+def test_the_best_are_in_order_and_nothing_is_written_beyond_them(scores: list[float], most: int) -> None:
+    from supsup.kernels import numba_short
+
+    indices = np.full(most + 2, -7, np.int64)
+    values = np.array(scores, np.float32)
+    count = numba_short._best(values, indices[1:-1])
+    expected = sorted((score for score in scores if score > -np.inf), reverse=True)[:most]
+    assert values[indices[1 : 1 + count]].tolist() == expected
+    assert (indices[0], indices[-1]) == (-7, -7)
+    assert numba_short.best(values, most).tolist() == indices[1 : 1 + count].tolist()
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+def test_a_query_from_its_factors_ends_in_zeros() -> None:
+    from supsup.kernels import numba_short
+
+    rows = np.full((2, 16), np.nan, np.float32)
+    weight, delta, inputs = np.full((3, 4), 2, np.float32), np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
+    numba_short._outer(weight, delta, inputs, rows)
+    assert rows.tolist() == [[2.0] * 12 + [0.0] * 4] * 2
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
+@pytest.mark.parametrize("bounds", [[0, 300], [0, 100, 300], [0, 7, 64, 65, 300]])
+def test_every_thread_scans_its_share_of_the_tasks(bounds: list[int]) -> None:
+    from supsup.kernels import numba_short
+
+    chance = np.random.default_rng(0)
+    values = chance.integers(-15, 16, (5, 8)).astype(np.int8)
+    block = chance.integers(0, 256, (9, 300), dtype=np.uint8)
+    chosen, out = np.array([0, 3, 4, 7, 8]), np.full(300, np.nan, np.float32)
+    numba_short._scan(1)(values, chosen, numba_short._flat(block), block.strides[0], np.array(bounds), out)
+    bits = (block[chosen][:, None] >> np.arange(8)[:, None]) & 1
+    assert (out == np.einsum("bi,bit->t", values.astype(int), bits)).all()

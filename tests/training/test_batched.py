@@ -1,15 +1,17 @@
 """Training by hand against training by autograd: the same masks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from supsup import Recipe, nets
 from supsup.bank import pack_columns
-from supsup.data import Stream
+from supsup.data import Augmentation, Stream
 from supsup.frozen import FrozenNet
 from supsup.scores import initial_scores
-from supsup.training import Job, train_mask, train_masks
-from supsup.training.batched import BatchedTrainer, bytes_per_task, start_jobs
+from supsup.training import Job, batched, train_mask, train_masks
+from supsup.training.batched import BatchedOnCPU, BatchedOnGPU, BatchedTrainer, bytes_per_task, start_jobs
 
 
 @pytest.mark.parametrize(
@@ -90,3 +92,97 @@ def test_what_a_task_takes_is_counted_in_bytes(stream: Stream, recipe: Recipe, m
     of_weights = (784 * 20 + 20 * 10) * (scores + steps + masked + gradient)
     of_a_batch, order = 8 * (784 + 20 + 10) * 128, 8 * 7 * 128
     assert bytes_per_task(net, Job(stream[0], recipe)) == of_weights + of_a_batch + order
+
+
+@pytest.mark.parametrize("keep_scores", [False, True])
+def test_the_gpus_loop_trains_what_the_cpus_does(
+    stream: Stream, keep_scores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its graph and its memory taken away it runs anywhere: the same masks, and all is reported."""
+    monkeypatch.setattr(batched, "free_memory", lambda device: 10**9)
+    monkeypatch.setattr(batched, "repeated", lambda step: step)
+    monkeypatch.setattr(batched, "_TOGETHER", 2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    net = FrozenNet(nets.FullyConnected((784, 20, 12)), 0, torch.device("cpu"))
+    jobs = [Job(task, Recipe("adam", 1e-2, 60, 16), keep_scores=keep_scores) for task in stream[:3]]
+    done: list[float] = []
+    groups = list(BatchedOnGPU().train(net, jobs, None, done.append))
+    alone = list(BatchedOnCPU().train(net, jobs, None, lambda share: None))
+    assert [[task.name for task in group.tasks] for group in groups] == [
+        ["permutation-0", "permutation-1"],
+        ["permutation-2"],
+    ]
+    assert done == pytest.approx([2 * 50 / 60, 2 * 10 / 60, 50 / 60, 10 / 60])
+    packed = torch.cat([group.packed for group in groups], 1)
+    differing = packed ^ torch.cat([each.packed for each in alone], 1)
+    assert count(differing) <= 0.001 * 8 * packed.numel()
+    for group in groups:
+        assert (group.scores is not None) == keep_scores
+    if keep_scores:
+        ended = {name: torch.cat([group.scores[name] for group in groups if group.scores]) for name in net.shapes}
+        assert torch.equal(pack_columns({name: scores >= 0 for name, scores in ended.items()}), packed)
+
+
+def test_who_takes_what(stream: Stream) -> None:
+    net = FrozenNet(nets.FullyConnected((784, 20, 12)), 0, torch.device("cpu"))
+    recipe, other = Recipe(steps=3), Recipe(steps=4)
+    alike = [Job(task, recipe) for task in stream[:2]]
+    scores = initial_scores(0, "x", net.shapes)
+    cpu, gpu = BatchedOnCPU(), BatchedOnGPU()
+    for precision in (None, torch.bfloat16, torch.float32, torch.float64):
+        assert cpu.takes(net, alike, precision)
+    assert not cpu.takes(net, alike, torch.float16)
+    assert not gpu.takes(net, alike, None)
+    for unlike in (
+        [alike[0], Job(stream[1], other)],
+        [alike[0], Job(stream[1], recipe, scores)],
+        [alike[0], Job(stream[1], recipe, keep_scores=True)],
+        [Job(stream[0], Recipe(selection="edge-popup", density=0.5))],
+    ):
+        assert not cpu.takes(net, unlike, None)
+    net.device = torch.device("cuda")
+    assert [gpu.takes(net, alike, precision) for precision in (None, torch.bfloat16, torch.float32)] == [True] * 3
+    assert not gpu.takes(net, alike, torch.float64)
+    assert not cpu.takes(net, alike, None)
+    varied = replace(stream[1], train=replace(stream[1].train, augmentation=Augmentation(1)))
+    assert not gpu.takes(net, [alike[0], Job(varied, recipe)], None)
+
+
+def test_figures_are_those_of_the_batch_before_its_step(stream: Stream) -> None:
+    net = FrozenNet(nets.FullyConnected((784, 20, 12)), 0, torch.device("cpu"))
+    trainer = BatchedTrainer(net, 1, Recipe(), 32)
+    start_jobs(trainer, [Job(stream[0], Recipe())])
+    x, y = stream[0].train.batch(torch.arange(40))
+    outputs = net.run(x, net.masked({name: bits[0] for name, bits in trainer.masks().items()}))
+    trainer.load(x, y)
+    trainer.step()
+    loss, accuracy = trainer.figures()
+    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(outputs, y)), rel=1e-4)
+    assert accuracy == pytest.approx(float((outputs.argmax(1) == y).float().mean()))
+    assert int(trainer.step_count) == 1
+    assert [batched.padded(width) for width in (1, 8, 9, 784)] == [8, 8, 16, 784]
+
+
+def test_scores_are_drawn_piece_by_piece(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = FrozenNet(nets.FullyConnected((784, 20, 12)), 3, torch.device("cpu"))
+    for recipe in (Recipe(score_bound=0.5), Recipe(score_bound=0.5, start="kept")):
+        found = []
+        for at_once in (1 << 26, 2 * 784 * 20):
+            monkeypatch.setattr(batched, "_SCORES", at_once)
+            trainer = BatchedTrainer(net, 3, recipe, 8)
+            start_jobs(trainer, [Job(task, recipe) for task in stream[:3]])
+            found.append(trainer.scores())
+        for name, one in found[0].items():
+            assert torch.equal(one, found[1][name])
+            assert one.abs().max() <= 0.5
+            assert bool((one == 0.5).all()) == (recipe.start == "kept")
+
+
+def test_weights_whose_score_is_zero_are_kept_from_the_start() -> None:
+    net = FrozenNet(nets.FullyConnected((16, 8)), 0, torch.device("cpu"))
+    trainer = BatchedTrainer(net, 2, Recipe(), 4)
+    trainer.start(lambda name: [torch.zeros(1, 8, 16), torch.full((1, 8, 16), -1.0)])
+    (layer,), (weight,) = trainer.layers, net.weights.values()
+    assert torch.equal(layer.masked[0], weight)
+    assert not layer.masked[1].any()
+    assert [bool(bits.all()) for bits in trainer.masks()["layers.0.weight"]] == [True, False]

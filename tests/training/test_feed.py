@@ -8,7 +8,8 @@ import torch
 
 from supsup import data
 from supsup.data import Augmentation, Stream
-from supsup.training.feed import Feed, fits
+from supsup.training import feed as feeding
+from supsup.training.feed import Feed, feature_map, fits
 from supsup.training.operations import gather
 from supsup.training.order import batch_positions
 
@@ -65,3 +66,36 @@ def test_frames_too_wide_for_a_feed_are_left_to_the_plain_path() -> None:
     part = data.split(colour(), 2)[0].train
     assert fits(replace(part, augmentation=Augmentation(padding=127)))
     assert not fits(replace(part, augmentation=Augmentation(padding=128)))
+
+
+def test_a_feed_is_filled_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded memory, and the same batches; also where tasks take the places of others in it."""
+    part = replace(data.split(colour(), 3)[0].train, augmentation=Augmentation(padding=2, flip=True))
+    tasks = [data.Task(f"t{number}", part, part, 3) for number in range(4)]
+    whole, pieces, single = (Feed.empty(part, 4, 5 * 8, mapped=False) for _ in range(3))
+    whole.fill(tasks, 3, 8, offset=2)
+    monkeypatch.setattr(feeding, "_POSITIONS", 2 * 40 + 1)
+    monkeypatch.setattr(feeding, "_CROPS", 2 * 8 * 4)
+    pieces.step.fill_(4)
+    pieces.fill(tasks, 3, 8, offset=2)
+    for index in (2, 0, 3, 1):
+        single.fill([tasks[index]], 3, 8, [index], offset=2)
+    assert whole.crops is not None
+    assert int(pieces.step) == 0
+    for other in (pieces, single):
+        assert other.crops is not None
+        for name in ("rows", "labels", "crops"):
+            assert torch.equal(getattr(other, name), getattr(whole, name)), name
+    assert whole.labels.min() == 2
+    assert whole.crops.unique().numel() > 20
+
+
+def test_the_map_of_features_is_the_same_for_every_channel() -> None:
+    part = data.permuted(colour(), 1)[0].train
+    pixels = part.pixels
+    assert pixels is not None
+    expected = torch.cat([pixels, pixels + 20, pixels + 40])
+    assert torch.equal(feature_map(part), expected.int())
+    assert torch.equal(feature_map(replace(part, pixels=None)), torch.arange(60).int())
+    grey = replace(part, pixels=torch.where(pixels == 3, -1, pixels))
+    assert (feature_map(grey) == -1).sum() == 3

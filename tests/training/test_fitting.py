@@ -1,7 +1,9 @@
 """The recipe that a task is given where nobody gives one."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +13,13 @@ from torch import Tensor, nn
 import supsup
 from supsup import Fitting, Recipe, SupSup, SupSupError, nets
 from supsup.data import Augmentation, Part, Stream, Task
+from supsup.data.self_labels import averaged
 from supsup.frozen import FrozenNet
 from supsup.learner import learn_together
+from supsup.scores import initial_scores
 from supsup.tasks import Facts
 from supsup.training import MNIST, Job, fitting, train_masks
+from supsup.training.recipe import SelfLabels
 
 CPU = torch.device("cpu")
 
@@ -249,3 +254,57 @@ def test_what_needs_a_recipe_says_so(stream: Stream) -> None:
     models = [SupSup(nets.FullyConnected((784, 20, 10)), device="cpu") for _ in range(2)]
     with pytest.raises(SupSupError, match="need a recipe each"):
         learn_together(models, stream[0])
+
+
+def test_on_a_gpu_as_many_tasks_go_together_as_their_scores_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,500 and 4 GiB at most, and an eighth of what is free; one at least."""
+
+    for free, size, expected in (
+        (10**12, 1, 1048),
+        (8 * 4_096_000 * 10, 1, 10),
+        (8 * 4_096_000 * 10 - 1, 1, 9),
+        (0, 1, 1),
+        (10**12, 1000, 2500),
+    ):
+        monkeypatch.setattr(fitting, "free_memory", lambda device, free=free: free)
+        shapes = {"a": torch.Size([1000 // size, 1000]), "b": torch.Size([24, 1000 // size])}  # 4,096,000 bytes for 1
+        net = SimpleNamespace(device=torch.device("cuda"), shapes=shapes)
+        assert fitting._tasks_at_once(net) == expected  # type: ignore[arg-type]
+
+
+def test_rounds_have_a_limit() -> None:
+    assert Fitting() == Fitting(rounds=4, held_back=0.1, self_labels=None)
+    assert (Fitting(rounds=10**6).rounds, Fitting(rounds=1, held_back=0).held_back) == (10**6, 0)
+    with pytest.raises(SupSupError, match="rounds"):
+        Fitting(rounds=10**6 + 1)
+
+
+def test_a_round_is_adam_from_its_rate_down_to_nothing() -> None:
+    """0.1 beside scores within ±1; 3e-4 beside scores of 0.005 where weights are trained, and kept at first."""
+    assert fitting.round_for(60000) == Recipe("adam", 0.1, 500, 128, schedule="cosine", score_bound=1.0)
+    assert fitting.round_for(60000, pretrained=True) == Recipe(
+        "adam", 3e-4, 500, 128, schedule="cosine", score_bound=0.005, start="kept"
+    )
+    turned = fitting.round_for(300, self_labels="rotations")
+    assert turned == replace(fitting.round_for(1200), self_labels="rotations")
+    assert fitting._DECAY == 3e-4
+    sizes = {n: (fitting.round_for(n).batch_size, fitting.round_for(n).steps) for n in (511, 512, 1023, 1024, 2048)}
+    assert sizes == {511: (16, 300), 512: (32, 150), 1023: (32, 300), 1024: (64, 150), 2048: (128, 150)}
+
+
+def test_images_that_judge_are_answered_as_they_will_be() -> None:
+    """In one view, or in four where the task is learned in rotations: else the wrong round would be kept."""
+    net, task = FrozenNet(nets.FullyConnected((64, 20, 12)), 0, CPU), _small(0, 3, 400)
+    scores = initial_scores(0, "t", net.shapes)
+    weights, counts = net.masked({name: values >= 0 for name, values in scores.items()}), []
+    labels: tuple[SelfLabels | None, ...] = (None, "rotations")
+    for self_labels in labels:
+        learned, judge = fitting.Halves(0, 0.5).of(task.train)
+        fit = fitting._fit(net, task, learned, judge, Fitting(self_labels=self_labels))
+        fit.scores = scores
+        x, y = judge.tensors()
+        run = partial(net.run, weights=weights)
+        outputs = run(x) if self_labels is None else averaged(run, x, 3)
+        counts.append(int((outputs[:, :3].argmax(1) == y).sum()))
+        assert fit._right(net, {}) == counts[-1]
+    assert counts[0] != counts[1]

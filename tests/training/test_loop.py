@@ -1,9 +1,12 @@
 """Steps, launches and the pace of an optimiser."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from supsup import Recipe
+from supsup.training import loop
 from supsup.training.loop import Loop, Pace, whole_launches
 
 
@@ -48,3 +51,24 @@ def test_a_restarted_optimiser_is_a_new_one(optimiser: str) -> None:
         plain.grad = 2 * plain.detach()
         reference.step()
         assert float(plain.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_launches_are_the_longest_that_make_up_all_steps() -> None:
+    assert [whole_launches(steps, 50) for steps in (1, 7, 50, 1000, 997, 120, 102)] == [1, 7, 50, 50, 1, 40, 34]
+
+
+@pytest.mark.parametrize(("steps", "launches", "captured"), [(1000, 20, (50, 2)), (1, 1, (1, 1)), (53, 53, (1, 2))])
+def test_on_a_gpu_a_launch_is_many_steps(
+    steps: int, launches: int, captured: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    launched: list[None] = []
+
+    def repeated(step: Callable[[], None], at_once: int, warm_up: int) -> Callable[[], None]:
+        asked.append((at_once, warm_up))
+        return lambda: launched.append(None)
+
+    monkeypatch.setattr(loop, "repeated", repeated)
+    made = Loop(lambda: None, steps, torch.device("cuda"))
+    made.run()
+    assert (made.steps, len(launched), asked) == (steps, launches, [captured])

@@ -91,3 +91,65 @@ def test_recipes_by_name_are_those_of_the_paper() -> None:
     assert Recipe(**common, **cifar) == training.SPLIT_CIFAR100  # type: ignore[arg-type]
     assert Recipe(**common, **imagenet) == training.SPLIT_IMAGENET  # type: ignore[arg-type]
     assert Recipe(optimiser="rmsprop", learning_rate=1e-4, batch_size=128, steps=1000) == training.MNIST
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("steps", (1, 10**9), (0, 10**9 + 1)),
+        ("batch_size", (1, 10**9), (0, 10**9 + 1)),
+        ("epochs", (1, 10**9, None), (0, 10**9 + 1)),
+        ("weight_decay", (0,), (-1e-9,)),
+        ("learning_rate", (1e-30,), (0,)),
+        ("warm_up", (0, 0.999), (-0.1, 1)),
+        ("first_decay", (0, 0.999), (-0.1, 1)),
+        ("second_decay", (0, 0.999, None), (-0.1, 1)),
+        ("epsilon", (1e-30,), (0,)),
+        ("score_bound", (1e-30, None), (0,)),
+    ],
+)
+def test_settings_have_limits(name: str, inside: tuple[float, ...], outside: tuple[float, ...]) -> None:
+    for value in inside:
+        assert getattr(Recipe(**{name: value}), name) == value  # type: ignore[arg-type]
+    for value in outside:
+        with pytest.raises(SupSupError, match=name):
+            Recipe(**{name: value})  # type: ignore[arg-type]
+
+
+def test_momentum_and_density_have_limits() -> None:
+    assert Recipe("sgd", momentum=0.99).momentum == 0.99
+    assert Recipe(selection="edge-popup", density=1).density == 1
+    for wrong in ({"momentum": 1.0}, {"momentum": -0.1}):
+        with pytest.raises(SupSupError, match="momentum"):
+            Recipe("sgd", **wrong)  # type: ignore[arg-type]
+    for wrong in ({"density": 0.0}, {"density": 1.01}, {"budget": 0.0}):
+        with pytest.raises(SupSupError, match=next(iter(wrong))):
+            Recipe(selection="edge-popup", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"budget": 8}, "go with selection 'edge-popup'"),
+        ({"density": 0.5}, "go with selection 'edge-popup'"),
+        ({"selection": "edge-popup"}, "needs either budget"),
+        ({"selection": "edge-popup", "budget": 8, "density": 0.5}, "needs either budget"),
+        ({"selection": "edge-popup", "budget": 8, "start": "kept"}, "never keeps every weight"),
+        ({"momentum": 0.9}, "goes with optimiser 'sgd'"),
+    ],
+)
+def test_settings_that_do_not_go_together(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(SupSupError, match=said):
+        Recipe(**wrong)  # type: ignore[arg-type]
+
+
+def test_which_tasks_begin_with_every_weight() -> None:
+    popup = Recipe(selection="edge-popup", density=0.5)
+    cases = {(Recipe(), True): True, (Recipe(), False): False, (popup, True): False, (popup, False): False}
+    for start, kept in (("kept", True), ("random", False)):
+        cases |= {(Recipe(start=start), pretrained): kept for pretrained in (True, False)}  # type: ignore[arg-type]
+    assert {case: case[0].keeps_all_of(case[1]) for case in cases} == cases
+    assert Recipe(steps=3, second_decay=0.5).differing == {"steps": 3, "second_decay": 0.5}
+    assert (Recipe(second_decay=0.5).squares_decay, Recipe("adam").squares_decay) == (0.5, 0.999)
+    assert (Recipe().kept(torch.Size([4, 6])), popup.kept(torch.Size([4, 6]))) == (None, 12)
+    assert Recipe("sgd", 0.8, warm_up=0.1).rate(0, 7) == 0.8, "less than a step to rise in"

@@ -159,11 +159,13 @@ class ModelState:
             if masks == "disk":
                 state._map_masks(file)
             state.bank.reserve(len(file.names) - len(state.tasks))
+            tasks: list[LearnedTask] = []  # added at once: the table is copied whenever it grows
             for block in convert.blocks(file, frozen, len(state.tasks)):
                 with explained(file.path), convert.settings_of_a_file():
                     _check_recipes(block.tasks)
                 state.bank.add_packed(block.packed, block.statistics)
-                state.tasks.adding(block.tasks, saved=True)()
+                tasks += block.tasks
+            state.tasks.adding(tasks, saved=True)()
         return state
 
     def _map_masks(self, file: ModelFile) -> None:
@@ -171,11 +173,13 @@ class ModelState:
         if self.net.device.type != "cpu":
             raise SupSupError('masks on the disk are searched by the CPU: load(path, masks="disk", device="cpu")')
         folder = MaskFolder(file.path, self.bank.length)
+        tasks: list[LearnedTask] = []
         for block, mapped in convert.mapped_blocks(file, self.net, folder):
             with explained(file.path), convert.settings_of_a_file():
                 _check_recipes(block.tasks)
             self.bank.map_block(mapped.packed, mapped.kept, block.statistics)
-            self.tasks.adding(block.tasks, saved=True)()
+            tasks += block.tasks
+        self.tasks.adding(tasks, saved=True)()
 
     def to(self, device: torch.device) -> ModelState:
         """A copy on a device that lives in no file."""

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -142,18 +142,21 @@ def test_bars_end_where_the_work_does(small: SupSup, stream: Stream, bars: list[
     assert [sum(told) for _, _, told in bars] == [total for _, total, _ in bars]
 
 
-def test_tasks_are_graded_before_they_are_learned_only_if_asked_for(stream: Stream) -> None:
-    """It would cost as much again, and what is not asked for is not known."""
-    model = small_bound()
-    assert math.isnan(follow(model, stream[:2], "GNs").forward_transfer)
-    way = following(small_bound(), stream[:2], "GNs")
+def walked(way: Generator[int, None, Evaluation]) -> tuple[list[int], Evaluation]:
+    """What a way tells as it goes, and what it returns."""
     told = []
     while True:
         try:
             told.append(next(way))
         except StopIteration as end:
-            graded: Evaluation = end.value
-            break
+            return told, end.value
+
+
+def test_tasks_are_graded_before_they_are_learned_only_if_asked_for(stream: Stream) -> None:
+    """It would cost as much again, and what is not asked for is not known."""
+    model = small_bound()
+    assert math.isnan(follow(model, stream[:2], "GNs").forward_transfer)
+    told, graded = walked(following(small_bound(), stream[:2], "GNs"))
     assert told == [1, 1]
     assert graded.ahead == {}
     assert graded.stages == [1, 2]
@@ -165,13 +168,7 @@ def test_who_has_seen_some_tasks_learns_the_others(stream: Stream) -> None:
     model = small_bound(3)
     for task in stream[:2]:
         model.learn(task)
-    way, told = following(model, stream[:3], "GNs", stages=[2, 3], seen=2, ahead=True), []
-    while True:
-        try:
-            told.append(next(way))
-        except StopIteration as end:
-            graded: Evaluation = end.value
-            break
+    told, graded = walked(following(model, stream[:3], "GNs", stages=[2, 3], seen=2, ahead=True))
     assert told == [1]
     assert (graded.grades, graded.stages, graded.masks) == (whole.grades, [2, 3], whole.masks)
     assert list(graded.ahead) == ["permutation-2"]

@@ -24,9 +24,7 @@ from supsup.training import Fitting, Job, Recipe, Trained, fit_masks, train_mask
 from supsup.training.fitting import Halves, round_for
 from supsup.training.job import as_learned, first_scores
 
-_TRACED = (
-    64  # tasks that are added together where what they are found by is made: on a GPU hundreds are trained together
-)
+_TRACED = 64  # tasks added together where what they are found by is made; a GPU trains hundreds together
 
 
 @contextmanager

@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--images", type=int, default=200, help="test images of each task; each is looked at 19 times")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     entry, _, name = asked.row.partition("/")
@@ -41,24 +42,31 @@ def main() -> None:
     model = supsup.load(asked.results / entry / f"{name}-seed{asked.seed}.supsup")
     net = model.net.module if isinstance(model.net.module, ImageNetwork) else None
     stream = stream_of(row.experiment.training, asked.seed, Environment(model.device, asked.data_dir), net)
-    record = {"row": asked.row, "seed": asked.seed, **left_out(model, stream), "made by": provenance(model.device)}
+    record = {
+        "row": asked.row,
+        "seed": asked.seed,
+        **left_out(model, stream, asked.images),
+        "made by": provenance(model.device),
+    }
     text = json.dumps(record, indent=1)
     if asked.out is not None:
         asked.out.write_text(text + "\n")
     print(text)
 
 
-def left_out(model: SupSup, stream: Stream) -> dict[str, float]:
+def left_out(model: SupSup, stream: Stream, images: int) -> dict[str, float]:
     """In %: the area under the curve, and what is refused where 5 % of a task's own images are."""
     half = len(stream) // 2
     known, strange = (
-        torch.cat([task.test.tensors(model.device)[0] for task in part]) for part in (stream[:half], stream[half:])
+        torch.cat([task.test.tensors(model.device)[0][:images] for task in part])
+        for part in (stream[:half], stream[half:])
     )
     among = [task.name for task in stream[:half]]
     area, of_known, of_strange = refused_of(model, known, strange, among)
     return {
         "tasks known": half,
         "tasks left out": len(stream) - half,
+        "test images of each": images,
         "AUROC %": area,
         "refused at 5 %, of known tasks %": of_known,
         "refused at 5 %, of tasks left out %": of_strange,

@@ -54,8 +54,8 @@ def test_the_kernels_see_the_batches_that_every_executor_sees(net: FrozenNet, st
         trainer.step_count += 1
         for i, batches in enumerate(expected):
             x, y = batches[step]
-            assert torch.allclose(trainer.x[i, :, 1:-1, 1:-1, :2].permute(0, 3, 1, 2), x)
-            assert torch.equal(trainer.y[i].long(), y)
+            assert torch.allclose(trainer.passes.x[i, :, 1:-1, 1:-1, :2].permute(0, 3, 1, 2), x)
+            assert torch.equal(trainer.passes.y[i].long(), y)
 
 
 def test_jobs_go_together_that_share_images_and_length(stream: Stream) -> None:

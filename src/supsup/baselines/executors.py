@@ -1,4 +1,4 @@
-"""Who trains a rival's tasks: by hand side by side, captured on a GPU, or plain; the first that takes them.
+"""Who trains a rival's tasks: many at once side by side, captured on a GPU, or plain; the first that takes them.
 
 A rival is a `Trainee`, so the last two are the executors that train masks.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from supsup.baselines.networks import most_at_once
 from supsup.baselines.side_by_side import learn_side_by_side, learn_together, stacks
 from supsup.data import Task
 from supsup.training.captured import Lane, captures, lane_for, run_lanes
@@ -16,8 +17,7 @@ from supsup.training.plain import PlainTraining
 if TYPE_CHECKING:
     from supsup.baselines.rival import Rival
 
-_STACKED = 512  # tasks of a fully connected network at once at most
-_STREAMS = 10  # tasks of another network at once on a GPU
+_STREAMS = 10  # tasks at once on a GPU, where none are stacked
 
 
 def learn_one(rival: Rival, task: Task) -> None:
@@ -34,7 +34,9 @@ def learn_independent(rival: Rival, tasks: Sequence[Task]) -> Iterator[int]:
     """Tasks that do not depend on each other; yields how many have just been learned."""
     stacked = all(stacks(rival, task) for task in tasks)
     captured = not stacked and all(_captured(rival, task) for task in tasks)
-    size = _STACKED if stacked else _STREAMS if captured else 1
+    size = _STREAMS if captured else 1
+    if stacked and tasks:
+        size = most_at_once(rival, tasks[0].train, rival.recipe_of_next())
     for start in range(0, len(tasks), size):
         group = tasks[start : start + size]
         if stacked:

@@ -1,7 +1,7 @@
-"""Triton kernels between weights as modules have them and as the kernels of residual networks lie them end to end.
+"""Triton kernels between weights as modules have them and weights that lie end to end, for residual networks.
 
-One launch moves all layers of all tasks. For each place among the weights that lie end to end, `place` has the number of
-the weight within its own tensor, −1 where there is padding; a layer's tensors of all tasks lie one after the other.
+One launch moves all layers of all tasks. For each place among the weights that lie end to end, `place` has the number
+of the weight within its own tensor, −1 where there is padding; a layer's tensors of all tasks follow each other.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ class ResidualFunction:
 
     def __call__(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Outputs [t, b, s] in float32 from weights by name: [t, …], or […] where all tasks share them."""
-        outputs: Tensor = _Outputs.apply(self, *(weights[layer.name] for layer in self.passes.layers))
+        by_layer = (weights[layer.name] for layer in self.passes.layers)
+        outputs: Tensor = _Outputs.apply(self, *by_layer)  # type: ignore[no-untyped-call]
         return outputs
 
 

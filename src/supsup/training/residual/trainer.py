@@ -1,7 +1,7 @@
 """Masks of residual networks of many tasks trained in step: optimiser and selection by hand, on all at once.
 
-Scores and moments of the optimiser are in float32. Like the weights of all layers they lie end to end, so that update and
-selection are one launch each for the whole network.
+Scores and moments of the optimiser are in float32. Like the weights of all layers they lie end to end, so that update
+and selection are one launch each for the whole network.
 """
 
 from __future__ import annotations

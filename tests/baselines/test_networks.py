@@ -1,4 +1,4 @@
-"""Rivals on residual networks, many states at once, are the plain ones; Triton's kernels run in its interpreter here."""
+"""Rivals on residual networks, many states at once, are the plain ones; kernels run in Triton's interpreter here."""
 
 import os
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Networks that run n states of a rival at once: fully connected ones anywhere, residual ones by kernels on a GPU.
 
-Both have the labels y [n, b] of the batch they took last, and `statistics`, running moments [n, channels] by name, which
+Both have the labels y [n, b] of the batch they took last and `statistics`, running moments [n, channels] by name, which
 outputs move. `mapped`: their feed has a map of pixels for each state; `at_once`: steps in one launch of a CUDA graph.
 """
 

@@ -74,15 +74,18 @@ class Stack:
         self.feed.step += 1
 
     @torch.no_grad()
-    def train(
+    def start(
         self, states: Sequence[State], tasks: Sequence[Task], seeds: Sequence[int], offsets: Sequence[int]
     ) -> None:
-        """Begin from these states and go through the tasks' batches."""
+        """Begin from these states and with the tasks' first batches."""
         for row, (state, task) in enumerate(zip(states, tasks)):
             for name in self._stacked:
                 self.state[name][row] = state[name]
             self.feed.fill([task], seeds[row], self.recipe.batch_size, [row], offsets[row])
         self.pace.restart()
+
+    def run(self) -> None:
+        """Go through all batches."""
         with torch.enable_grad():
             self.loop.run()
 
@@ -113,20 +116,27 @@ def learn_side_by_side(rivals: Sequence[Rival], tasks: Sequence[Task]) -> None:
     if stack is None or not stack.fits(states, recipe, part):  # capturing takes longer than a task
         stack = leader.stack = Stack(leader, states, recipe, part)
     offsets = [rival.label_offset(task) for rival, task in zip(rivals, tasks)]
-    stack.train(states, tasks, [rival.seed for rival in rivals], offsets)
+    stack.start(states, tasks, [rival.seed for rival in rivals], offsets)
+    stack.run()
     for row, (rival, task) in enumerate(zip(rivals, tasks)):
         rival.keep(task, stack.row(row))
 
 
 def learn_together(rival: Rival, tasks: Sequence[Task]) -> None:
-    """One rival learns tasks that do not depend on each other, all at once; what they share is not stacked."""
+    """One rival learns tasks that do not depend on each other, all at once."""
+    stack = started(rival, tasks)
+    stack.run()
+    for row, task in enumerate(tasks):
+        rival.keep(task, stack.row(row))
+
+
+def started(rival: Rival, tasks: Sequence[Task]) -> Stack:
+    """Such tasks before their first step; what they share is not stacked."""
     states = [rival.begin(task) for task in tasks]
     frozen = [name for name in rival.shared if not rival.trains(name, not rival.own) and name not in rival.statistics]
     stack = Stack(rival, states, rival.recipe_of_next(), _shared_part(rival, tasks), common=frozen)
-    offsets = [rival.label_offset(task) for task in tasks]
-    stack.train(states, tasks, [rival.seed] * len(tasks), offsets)
-    for row, task in enumerate(tasks):
-        rival.keep(task, stack.row(row))
+    stack.start(states, tasks, [rival.seed] * len(tasks), [rival.label_offset(task) for task in tasks])
+    return stack
 
 
 def _shared_part(rival: Rival, tasks: Sequence[Task]) -> Part:

@@ -189,6 +189,6 @@ def test_in_bfloat16_weights_go_where_the_plain_ones_go(kind: str) -> None:
         name for name, value in theirs.items() if name not in slow.statistics and not torch.equal(value, start[name])
     ]
     went, goes = (torch.cat([(each[name].cpu() - start[name]).flatten() for name in moved]) for each in (theirs, ours))
-    assert torch.cosine_similarity(went, goes, 0) > 0.9
+    assert torch.cosine_similarity(went, goes, 0) > 0.98
     for name in slow.statistics:
         assert torch.allclose(ours[name].cpu(), theirs[name], rtol=0.05, atol=0.05), name

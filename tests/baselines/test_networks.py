@@ -96,6 +96,17 @@ def test_tasks_at_once_are_the_plain_ones(kind: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("kernels")
+def test_tasks_of_other_lengths_go_in_groups_of_their_own() -> None:
+    model, stream = METHODS["heads, random"](), stream_of()
+    rows = stream[2].train.rows
+    assert rows is not None
+    shorter = replace(stream[2].train, rows=rows[:-1], labels=stream[2].train.labels[:-1])
+    tasks = [stream[0], stream[1], replace(stream[2], train=shorter), stream[3]]
+    assert list(model.learning(tasks)) == [2, 1, 1]
+    assert model.tasks == [task.name for task in tasks]
+
+
+@pytest.mark.usefixtures("kernels")
 def test_a_frozen_trunk_is_not_trained_and_statistics_begin_afresh() -> None:
     model, stream = METHODS["heads, random"](), stream_of()[:2]
     before = {name: value.clone() for name, value in model.shared.items()}
@@ -130,18 +141,20 @@ def test_residual_networks_go_through_kernels_on_a_gpu_alone(monkeypatch: pytest
     assert not any(stacks(rival, task) for rival in rivals)
     with pytest.raises(SupSupError, match="on a GPU"):
         learn_side_by_side(rivals[:1], [task])
-    assert most_at_once(rivals[0], task.train, RECIPE) == 1
+    assert most_at_once(rivals[0], task.train) == 1
     monkeypatch.setattr(networks, "_KERNELS", {"cpu": torch.float32})
     assert all(stacks(rival, task) for rival in rivals)
-    assert most_at_once(rivals[0], task.train, RECIPE) > 1
+    assert most_at_once(rivals[0], task.train) > 1
 
 
 @pytest.mark.usefixtures("kernels")
 def test_what_the_kernels_do_not_know_is_left_to_others() -> None:
     stream, upper = stream_of(), METHODS["upper"]()
     part = stream[0].train
-    assert network_for(upper, replace(part, images=part.images.float()), RECIPE) is None, "images are bytes"
-    assert network_for(upper, part, replace(RECIPE, batch_size=1 << 23)) is None, "numbers would run over"
+    assert network_for(upper, part) is not None
+    assert network_for(upper, replace(part, images=part.images.float())) is None, "images are bytes"
+    upper.first = replace(RECIPE, batch_size=1 << 23)
+    assert network_for(upper, part) is None, "numbers would run over"
     assert not stacks(PSP(net(), recipe=RECIPE, device="cpu"), stream[0]), "its contexts are for one state"
     changed = net()
     changed.conv.bias = nn.Parameter(torch.ones(4))
@@ -150,8 +163,8 @@ def test_what_the_kernels_do_not_know_is_left_to_others() -> None:
     averaging.norm.momentum = None
     assert not stacks(UpperBound(averaging, recipe=RECIPE, device="cpu"), stream[0]), "over all batches"
     chain = UpperBound(nets.FullyConnected((72, 3)), recipe=RECIPE, device="cpu")
-    assert network_for(chain, replace(part, augmentation=None), RECIPE) is Chain
-    assert network_for(chain, part, RECIPE) is None
+    assert network_for(chain, replace(part, augmentation=None)) is Chain
+    assert network_for(chain, part) is None
 
 
 @pytest.mark.usefixtures("kernels")

@@ -285,6 +285,14 @@ def test_seeds_of_the_bounds_go_in_step_where_the_device_takes_several(
     assert [row["trainings at once"] for row in in_step] == [2, 2, 1] * 2
     for name in ("figures", "per task", "bytes", "settings", "seed"):
         assert [row[name] for row in in_step] == [row[name] for row in alone]
+    whole = environment.cifar_stream(2, 0)
+    part = whole[1].train
+    fewer = replace(part, rows=part.rows[:-1] if part.rows is not None else None, labels=part.labels[:-1])
+    models = [model_of(rival_training("bounds"), seed, environment.device) for seed in (0, 1)]
+    unequal = [whole, [whole[0], replace(whole[1], train=fewer)]]
+    assert list(cifar_rivals._learning(models, unequal)) == [1, 1]  # type: ignore[arg-type]
+    assert together[2:] == [2], "tasks that are not equally large go one by one"
+    assert all(len(model.tasks) == 2 for model in models)
     heads = SplitCifarRivalExperiment(rival_training("heads-random"))
     assert [row["trainings at once"] for row in made(tmp_path, environment, heads, axis="", seeds=2)] == [1, 1]
 

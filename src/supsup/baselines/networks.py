@@ -18,7 +18,6 @@ from supsup.nets.resnet import ResNet
 from supsup.training.feed import Feed
 from supsup.training.grouping import fitting, free_memory
 from supsup.training.operations import gather
-from supsup.training.recipe import Recipe
 from supsup.training.trainee import State
 
 if available.TRITON:
@@ -80,20 +79,21 @@ def known(rival: Rival) -> bool:
     return rival.stackable or (rival.residual and rival.device.type in _KERNELS and available.TRITON)
 
 
-def network_for(rival: Rival, part: Part, recipe: Recipe) -> type[Chain] | type[Residual] | None:
-    """What runs states of a rival at once on these images; None where nothing does."""
+def network_for(rival: Rival, part: Part) -> type[Chain] | type[Residual] | None:
+    """What runs states of a rival at once on these images, in its next task; None where nothing does."""
     if rival.stackable:
         return Chain if part.in_memory and part.augmentation is None else None
-    return Residual if known(rival) and feeds(part) and addressable(rival.net, part, recipe) else None
+    takes = known(rival) and feeds(part) and addressable(rival.net, part, rival.recipe_of_next())
+    return Residual if takes else None
 
 
-def most_at_once(rival: Rival, part: Part, recipe: Recipe) -> int:
+def most_at_once(rival: Rival, part: Part) -> int:
     """How many states of a rival can be trained on such images at once, as far as the device has memory for them."""
-    network = network_for(rival, part, recipe)
+    network = network_for(rival, part)
     if network is None:
         return 1
     if network is Chain:
         return _CHAINS
     if rival.device.type != "cuda":
         return TOGETHER
-    return fitting(bytes_of_training(rival.net, part, recipe), free_memory(rival.device), TOGETHER)
+    return fitting(bytes_of_training(rival.net, part, rival.recipe_of_next()), free_memory(rival.device), TOGETHER)

@@ -37,7 +37,7 @@ class Stack:
     ) -> None:
         self.rival, self.recipe, self.part = rival, recipe, part
         first, device, count = not rival.own, rival.device, len(states)
-        kind = network_for(rival, part, recipe)
+        kind = network_for(rival, part)
         assert kind is not None
         self.network = kind(rival, part, count, recipe.batch_size)
 
@@ -140,15 +140,20 @@ def started(rival: Rival, tasks: Sequence[Task]) -> Stack:
 
 
 def _shared_part(rival: Rival, tasks: Sequence[Task]) -> Part:
-    parts = [task.train.on(rival.device) for task in tasks]
-    if any(not _alike(part, parts[0]) or len(part) != len(parts[0]) for part in parts):
+    if not all(go_together(tasks[0], task) for task in tasks):
         raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
-    if network_for(rival, parts[0], rival.recipe_of_next()) is None:
+    part = tasks[0].train.on(rival.device)
+    if network_for(rival, part) is None:
         raise SupSupError(
             "tasks trained side by side must have their images in memory and, on fully connected networks, not "
             "augmented"
         )
-    return parts[0]
+    return part
+
+
+def go_together(one: Task, other: Task) -> bool:
+    """Whether two tasks share images and length, so that they can go in step."""
+    return _alike(one.train, other.train) and len(one.train) == len(other.train)
 
 
 def _alike(one: Part, other: Part) -> bool:
@@ -161,4 +166,4 @@ def _alike(one: Part, other: Part) -> bool:
 
 def stacks(rival: Rival, task: Task) -> bool:
     """Whether a task can be trained side by side with others."""
-    return network_for(rival, task.train, rival.recipe_of_next()) is not None
+    return network_for(rival, task.train) is not None

@@ -57,15 +57,20 @@ def rows_of_seeds(
 
 def _seeds_at_once(model: Rival, stream: Stream) -> int:
     """A rival whose tasks are independent has enough to do with those of one seed."""
-    return 1 if model.independent else most_at_once(model, stream[0].train, model.recipe_of_next())
+    return 1 if model.independent else most_at_once(model, stream[0].train)
 
 
 def _learning(models: Sequence[Rival], streams: Sequence[Stream]) -> Iterator[int]:
+    """Task after task, all models in step; tasks that are not equally large are learned one by one."""
     if len(models) == 1:
         yield from models[0].learning(streams[0])
         return
     for tasks in zip(*streams):
-        learn_side_by_side(models, tasks)
+        if len({len(task.train) for task in tasks}) == 1:
+            learn_side_by_side(models, tasks)
+        else:
+            for model, task in zip(models, tasks):
+                model.learn(task)
         yield 1
 
 

@@ -61,12 +61,14 @@ def by_autograd(module: nn.Module, weights: Mapping[str, Tensor], shared: set[st
     return found, cross_entropy(found.flatten(0, 1), y.flatten()), statistics
 
 
-@pytest.mark.parametrize(("style", "side"), [("basic", 12), ("bottleneck", 6), ("large images", 10)])
-@pytest.mark.parametrize("sharing", ["none", "some"])
-def test_outputs_gradients_and_statistics_are_those_of_autograd(style: str, side: int, sharing: str) -> None:
+@pytest.mark.parametrize(
+    ("style", "side", "sharing"), [("basic", 12, False), ("bottleneck", 6, True), ("large images", 10, True)]
+)
+def test_outputs_gradients_and_statistics_are_those_of_autograd(style: str, side: int, sharing: bool) -> None:
+    """Some weights may be one tensor for all tasks, whose gradient is then the sum of theirs."""
     module = network(style)
     names = [name for name, _ in module.named_parameters()]
-    shared = set() if sharing == "none" else {names[0], names[2], names[-1]}
+    shared = {names[0], names[2], names[-1]} if sharing else set()
     weights = {name: value.requires_grad_() for name, value in weights_of(module, shared).items()}
     passes, x, y = prepared(module, side)
     assert style != "basic" or passes.layers[0].splits > 1, "gradients come in shares"

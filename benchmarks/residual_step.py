@@ -204,9 +204,9 @@ def gradient_errors(
     trainer.step = lambda: None  # type: ignore[method-assign]
     trainer.step_from(feed)
     trainer.step = step  # type: ignore[method-assign]
-    trainer._backward(trainer._forward())
-    border = (trainer.x.shape[2] - case.side) // 2
-    x = trainer.x[1, :, border : border + case.side, border : border + case.side, :3].permute(0, 3, 1, 2).float()
+    trainer.differentiate()
+    border = (trainer.passes.x.shape[2] - case.side) // 2
+    x = trainer.passes.x[1, :, border : border + case.side, border : border + case.side, :3].permute(0, 3, 1, 2).float()
     scores = jobs[1].first_scores(net)
 
     def gradients(reduced: bool) -> dict[str, Tensor]:
@@ -214,7 +214,7 @@ def gradient_errors(
         weights = {name: weight.requires_grad_() for name, weight in net.masked(masks).items()}
         statistics = {name: value.clone() for name, value in net.statistics.items()}
         with net.training() as module, torch.autocast("cuda", torch.bfloat16, reduced):
-            loss = cross_entropy(net.run(x, weights | statistics, module).float(), trainer.y[1].long())
+            loss = cross_entropy(net.run(x, weights | statistics, module).float(), trainer.passes.y[1].long())
         return dict(zip(weights, torch.autograd.grad(loss, list(weights.values()))))
 
     right, autocast = gradients(False), gradients(True)

@@ -336,7 +336,9 @@ SEQUENTIAL: dict[str, list[Row]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "seeds", "apart"), [("mnist", 1, 1.0), ("mnist", 2, 1.0), ("cifar100", 1, 6.0)])
+@pytest.mark.parametrize(
+    ("kind", "seeds", "apart"), [("mnist", 1, 1.0), ("mnist", 2, 1.0), ("cifar100", 1, 6.0), ("cifar100", 2, 6.0)]
+)
 def test_trainings_side_by_side_do_not_disturb_each_other(
     shared_data: Path, tmp_path: Path, kind: str, seeds: int, apart: float
 ) -> None:

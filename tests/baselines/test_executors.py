@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from supsup import Recipe, SupSupError, nets
-from supsup.baselines import BatchE, LowerBound, SeparateHeads, executors, learn_side_by_side
+from supsup.baselines import BatchE, LowerBound, SeparateHeads, executors, learn_side_by_side, networks
 from supsup.baselines.executors import learn_plain
 from supsup.data import Augmentation, Stream
 
@@ -35,7 +35,7 @@ def test_augmented_images_are_left_to_the_plain_path(split: Stream, brief: Recip
 
 
 def test_independent_tasks_go_in_groups(stream: Stream, brief: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "_STACKED", 2)
+    monkeypatch.setattr(networks, "_CHAINS", 2)
     model = BatchE(nets.FullyConnected((784, 8, 10)), base="random", recipe=brief, device="cpu")
     assert list(executors.learn_independent(model, stream[:5])) == [2, 2, 1]
     assert model.tasks == [task.name for task in stream[:5]]

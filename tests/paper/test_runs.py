@@ -74,6 +74,12 @@ def rival_training(method: CifarRival) -> CifarRivalTraining:
     return CifarRivalTraining(method=method, tasks=2, epochs=None, steps=2, batch_size=4)
 
 
+def each_alone(models: Sequence[Rival], tasks: Sequence[data.Task]) -> None:
+    """`learn_side_by_side` without kernels."""
+    for model, task in zip(models, tasks):
+        model.learn(task)
+
+
 def made(
     folder: Path, environment: Environment, *experiments: Experiment, axis: str = "x", seeds: int = 1
 ) -> list[dict[str, Any]]:
@@ -254,6 +260,41 @@ def test_split_cifar100_rivals(tmp_path: Path, environment: Environment) -> None
     lower, upper = made(tmp_path, environment, *both, axis="")
     assert list(lower["figures"]["accuracy %"]) == [""]
     assert lower["bytes"]["paper's count"] < upper["bytes"]["paper's count"]
+
+
+@pytest.mark.usefixtures("built")
+def test_seeds_of_the_bounds_go_in_step_where_the_device_takes_several(
+    tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the figures of seeds that go alone; rivals whose tasks are independent go seed after seed."""
+    bounds = [
+        SplitCifarRivalExperiment(rival_training("bounds"), CifarRivalGrading(keep)) for keep in ("lower", "upper")
+    ]
+    alone = made(tmp_path / "alone", environment, *bounds, axis="", seeds=3)
+    together: list[int] = []
+
+    def learn(models: Sequence[Rival], tasks: Sequence[data.Task]) -> None:
+        together.append(len(models))
+        each_alone(models, tasks)
+
+    monkeypatch.setattr(cifar_rivals, "most_at_once", lambda *given: 2)
+    monkeypatch.setattr(cifar_rivals, "learn_side_by_side", learn)
+    in_step = made(tmp_path / "in step", environment, *bounds, axis="", seeds=3)
+    assert together == [2, 2], "two tasks of two seeds; the third seed goes alone"
+    assert [row["trainings at once"] for row in alone] == [1] * 6
+    assert [row["trainings at once"] for row in in_step] == [2, 2, 1] * 2
+    for name in ("figures", "per task", "bytes", "settings", "seed"):
+        assert [row[name] for row in in_step] == [row[name] for row in alone]
+    whole = environment.cifar_stream(2, 0)
+    part = whole[1].train
+    fewer = replace(part, rows=part.rows[:-1] if part.rows is not None else None, labels=part.labels[:-1])
+    models = [model_of(rival_training("bounds"), seed, environment.device) for seed in (0, 1)]
+    unequal = [whole, [whole[0], replace(whole[1], train=fewer)]]
+    assert list(cifar_rivals._learning(models, unequal)) == [1, 1]  # type: ignore[arg-type]
+    assert together[2:] == [2], "tasks that are not equally large go one by one"
+    assert all(len(model.tasks) == 2 for model in models)
+    heads = SplitCifarRivalExperiment(rival_training("heads-random"))
+    assert [row["trainings at once"] for row in made(tmp_path, environment, heads, axis="", seeds=2)] == [1, 1]
 
 
 def test_batche_with_random_weights_counts_a_head_where_the_paper_does(
@@ -471,6 +512,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     for run in (masks, cifar):
         monkeypatch.setattr(run, "plain_way", lambda *given: {"plain": 7.0})
     monkeypatch.setattr(rivals, "plain_rival", lambda *given: {"plain": 7.0})
+    monkeypatch.setattr(cifar_rivals, "learn_side_by_side", each_alone)
     for owner, name in (
         (SupSup, "learn_many"),
         (Rival, "learn_many"),
@@ -478,6 +520,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         (cifar, "learn_together"),
         (transfer, "learn_together"),
         (rivals, "learn_side_by_side"),
+        (cifar_rivals, "learn_side_by_side"),
     ):
         monkeypatch.setattr(owner, name, taking(10, getattr(owner, name)))
     for run in (masks, rivals, cifar, cifar_rivals, transfer):
@@ -487,7 +530,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("timed")
-def test_seconds_are_of_what_they_name(tmp_path: Path, environment: Environment) -> None:
+def test_seconds_are_of_what_they_name(
+    tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Learning alone and grading alone, row by row; each one's share where several go in step."""
 
     def seconds(*experiments: Experiment, seeds: int = 1) -> list[dict[str, float]]:
@@ -509,6 +554,9 @@ def test_seconds_are_of_what_they_name(tmp_path: Path, environment: Environment)
     rows = seconds(*(SplitCifarExperiment(training, Budget(budget)) for budget in (1, 2)))
     assert rows == [usual | {"plain": 7}] * 2
     assert seconds(SplitCifarRivalExperiment(rival_training("heads-random"))) == [usual]
+    monkeypatch.setattr(cifar_rivals, "most_at_once", lambda *given: 2)
+    shared = seconds(SplitCifarRivalExperiment(rival_training("bounds"), CifarRivalGrading("upper")), seeds=2)
+    assert shared == [usual] * 2, "ten seconds for each of two tasks of two seeds"
     speed = TransferSpeedTraining(
         transfer="masks", tasks=2, epochs=None, steps=1, batch_size=4, first_epochs=None, first_steps=1, budgets=(1,)
     )

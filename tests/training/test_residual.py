@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 from supsup.data import Augmentation, Part
 from supsup.training.feed import Feed
 from supsup.training.residual import normalisation
-from supsup.training.residual import trainer as trainer_module
+from supsup.training.residual import passes as passes_module
 from supsup.training.residual.trainer import ResidualTrainer
 
 CPU = torch.device("cpu")
@@ -56,9 +56,9 @@ def batches(tasks: int, batch: int = 6, side: int = 8) -> tuple[Tensor, Tensor]:
 
 
 def load(trainer: ResidualTrainer, x: Tensor, y: Tensor) -> None:
-    border = (trainer.x.shape[2] - x.shape[3]) // 2
-    trainer.x[:, :, border:-border, border:-border, :2] = x.permute(0, 1, 3, 4, 2)
-    trainer.y.copy_(y)
+    border = (trainer.passes.x.shape[2] - x.shape[3]) // 2
+    trainer.passes.x[:, :, border:-border, border:-border, :2] = x.permute(0, 1, 3, 4, 2)
+    trainer.passes.y.copy_(y)
 
 
 def test_gradients_of_every_layer_are_those_of_autograd(net: FrozenNet) -> None:
@@ -79,7 +79,7 @@ def compare_gradients(net: FrozenNet, batch: int, side: int) -> None:
     trainer = started(net, ["one", "two"], RECIPE, batch, side)
     x, y = batches(2, batch, side)
     load(trainer, x, y)
-    trainer._backward(trainer._forward())
+    trainer.differentiate()
     for i, task in enumerate(("one", "two")):
         scores = initial_scores(0, task, net.shapes)
         masks = {name: soft_mask(value, RECIPE.kept(value.shape)) for name, value in scores.items()}
@@ -155,7 +155,7 @@ def test_the_selection_is_exactly_the_largest(net: FrozenNet) -> None:
 
 
 def test_a_batch_is_cropped_mirrored_and_normalised(net: FrozenNet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module, "_PIXELS", 64)  # an image is written by several programs
+    monkeypatch.setattr(passes_module, "_PIXELS", 64)  # an image is written by several programs
     trainer = started(net, ["a", "b"], RECIPE, batch=2)
     chance = torch.Generator().manual_seed(0)
     images = torch.randint(256, (5, 2, 8, 8), dtype=torch.uint8, generator=chance)
@@ -175,6 +175,6 @@ def test_a_batch_is_cropped_mirrored_and_normalised(net: FrozenNet, monkeypatch:
             image = surrounded[rows[task, 2 + place], :, line : line + 8, column : column + 8].float()
             image = image.flip(-1) if mirrored else image
             expected = image * gain[:, None, None] + offset[:, None, None]
-            assert torch.allclose(trainer.x[task, place, 1:-1, 1:-1, :2].permute(2, 0, 1), expected)
-            assert not trainer.x[task, place, :, :, 2:].any()
-    assert torch.equal(trainer.y, rows[:, 2:] % 3)
+            assert torch.allclose(trainer.passes.x[task, place, 1:-1, 1:-1, :2].permute(2, 0, 1), expected)
+            assert not trainer.passes.x[task, place, :, :, 2:].any()
+    assert torch.equal(trainer.passes.y, rows[:, 2:] % 3)

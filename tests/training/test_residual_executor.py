@@ -54,8 +54,8 @@ def test_the_kernels_see_the_batches_that_every_executor_sees(net: FrozenNet, st
         trainer.step_count += 1
         for i, batches in enumerate(expected):
             x, y = batches[step]
-            assert torch.allclose(trainer.x[i, :, 1:-1, 1:-1, :2].permute(0, 3, 1, 2), x)
-            assert torch.equal(trainer.y[i].long(), y)
+            assert torch.allclose(trainer.passes.x[i, :, 1:-1, 1:-1, :2].permute(0, 3, 1, 2), x)
+            assert torch.equal(trainer.passes.y[i].long(), y)
 
 
 def test_jobs_go_together_that_share_images_and_length(stream: Stream) -> None:
@@ -78,8 +78,9 @@ def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: St
     assert not by_hand(net, [job, Job(stream[1], replace(RECIPE, epochs=3))])
     assert by_hand(net, [Job(stream[0], Recipe("sgd"))])
     assert by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
-    assert addressable(net, job)
-    assert not addressable(net, Job(stream[0], replace(RECIPE, batch_size=1 << 23))), "numbers would run over"
+    module, part = nets.ResNet(3, (1,), (4,), channels=2), stream[0].train
+    assert addressable(module, part, RECIPE)
+    assert not addressable(module, part, replace(RECIPE, batch_size=1 << 23)), "numbers would run over"
     assert not by_hand(FrozenNet(nets.FullyConnected((8, 3)), 0, CPU), [job])
     assert feeds(stream[0].train)
     permuted = data.permuted(data.arrays(torch.zeros(4, 1, 8, 8), [0, 1] * 2, torch.zeros(1, 1, 8, 8), [0]), 1)

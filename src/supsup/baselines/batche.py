@@ -36,6 +36,7 @@ class BatchE(Rival):
     """
 
     independent = True
+    broadcasts = True
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class BatchE(Rival):
     def effective(self, state: Mapping[str, Tensor]) -> State:
         weights = super().effective(state)
         for name in self.scaled:
-            weights[name] = weights[name] * rank_one(state[_out(name)], state[_in(name)], weights[name].ndim)
+            weights[name] = weights[name] * rank_one(state[_out(name)], state[_in(name)], self.shared[name].ndim)
         return weights
 
     def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
@@ -185,8 +186,9 @@ class BatchE(Rival):
 
 
 def rank_one(out: Tensor, inputs: Tensor, dimensions: int = 2) -> Tensor:
-    """r sᵀ in the shape of a weight [out, in, 1, …]."""
-    return torch.outer(out, inputs).view(len(out), len(inputs), *[1] * (dimensions - 2))
+    """r sᵀ in the shape of a weight [out, in, 1, …], or of n such from vectors [n, out] and [n, in]."""
+    product = out[..., :, None] * inputs[..., None, :]
+    return product.view(*product.shape, *[1] * (dimensions - 2))
 
 
 def _out(name: str) -> str:

@@ -27,6 +27,8 @@ class LowerBound(Rival):
     heads  "multi": a head per task, so that an answer needs the task; "single": one head, which knows no tasks
     """
 
+    broadcasts = True
+
     def __init__(self, net: nn.Module, seed: int = 0, *, heads: Heads = "multi", **settings: Any) -> None:
         choice(*get_args(Heads))(heads, "heads")
         self.head_filling = _HEAD if heads == "multi" else None
@@ -54,6 +56,7 @@ class UpperBound(Rival):
     """A whole network for each task."""
 
     head_filling = _HEAD
+    broadcasts = True
 
     def finish(self, task: Task, state: State) -> None:
         self.own[task.name] = dict(state)

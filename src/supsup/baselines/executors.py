@@ -1,4 +1,4 @@
-"""Who trains a rival's tasks: by hand side by side, captured on a GPU, or plain; the first that takes them.
+"""Who trains a rival's tasks: many at once side by side, captured on a GPU, or plain; the first that takes them.
 
 A rival is a `Trainee`, so the last two are the executors that train masks.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from supsup.baselines.side_by_side import learn_side_by_side, learn_together, stacks
+from supsup.baselines.networks import most_at_once
+from supsup.baselines.side_by_side import go_together, learn_side_by_side, learn_together, stacks
 from supsup.data import Task
 from supsup.training.captured import Lane, captures, lane_for, run_lanes
+from supsup.training.grouping import groups_of
 from supsup.training.plain import PlainTraining
 
 if TYPE_CHECKING:
     from supsup.baselines.rival import Rival
 
-_STACKED = 512  # tasks of a fully connected network at once at most
-_STREAMS = 10  # tasks of another network at once on a GPU
+_STREAMS = 10  # tasks at once on a GPU, where none are stacked
 
 
 def learn_one(rival: Rival, task: Task) -> None:
@@ -32,18 +33,20 @@ def learn_one(rival: Rival, task: Task) -> None:
 
 def learn_independent(rival: Rival, tasks: Sequence[Task]) -> Iterator[int]:
     """Tasks that do not depend on each other; yields how many have just been learned."""
-    stacked = all(stacks(rival, task) for task in tasks)
-    captured = not stacked and all(_captured(rival, task) for task in tasks)
-    size = _STACKED if stacked else _STREAMS if captured else 1
-    for start in range(0, len(tasks), size):
-        group = tasks[start : start + size]
-        if stacked:
+    if all(stacks(rival, task) for task in tasks):
+        for group in groups_of(tasks, go_together, lambda first: most_at_once(rival, first.train)):
             learn_together(rival, group)
-        elif captured:
-            learn_captured(rival, group)
+            yield len(group)
+        return
+    captured = all(_captured(rival, task) for task in tasks)
+    size = _STREAMS if captured else 1
+    for start in range(0, len(tasks), size):
+        some = tasks[start : start + size]
+        if captured:
+            learn_captured(rival, some)
         else:
-            learn_one(rival, group[0])
-        yield len(group)
+            learn_one(rival, some[0])
+        yield len(some)
 
 
 def learn_plain(rival: Rival, task: Task) -> None:

@@ -23,6 +23,7 @@ class SeparateHeads(Rival):
 
     filling = "kaiming_uniform"
     independent = True
+    broadcasts = True
 
     def __init__(self, net: nn.Module, seed: int = 0, *, trunk: Trunk = "trained", **settings: Any) -> None:
         choice(*get_args(Trunk))(trunk, "trunk")

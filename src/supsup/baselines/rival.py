@@ -29,6 +29,7 @@ from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.known import known_throughout
 from supsup.nets.masked import run_with
+from supsup.nets.resnet import plain_blocks
 from supsup.protocol import Outputs, Prediction, check_outputs
 from supsup.tasks import Facts, LearnedTask, check_among, now, unknown_task
 from supsup.training import Recipe
@@ -55,6 +56,7 @@ class Rival(ABC):
     needs_task = True  # an answer depends on the task, which must be given or inferred
     independent = False  # a task does not depend on those before it …
     first_matters = True  # … except for the first
+    broadcasts = False  # `effective` takes states [n, …] as well, and nothing else is done to outputs
 
     def __init__(
         self,
@@ -84,10 +86,11 @@ class Rival(ABC):
         self.shared: State = filled | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
         self.learned: dict[str, LearnedTask] = {}  # what is known of each of them
-        self.stack: Stack | None = None  # what the last task was trained with, on a fully connected network
+        self.stack: Stack | None = None  # what the last task was trained with, where states are run at once
         self.lanes: list[Lane] = []  # the same on another network on a GPU
         self.captures: bool | None = None  # whether that network can be captured, once it was tried
         self.stackable = plain_layers(self.net) is not None  # `run_side_by_side` knows the forward pass
+        self.residual = self.broadcasts and _has_known_passes(self.net)  # kernels know all of its passes
         self.draws = not known_throughout(self.net)  # layers may draw random numbers in training
         self._ready_for_threads()
 
@@ -303,3 +306,9 @@ class Rival(ABC):
         first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
         outputs = self.outputs_for(first.to(self.device)) - self.label_offset(task)
         checks.label_range(task.train.labels, outputs, task.name)
+
+
+def _has_known_passes(net: nn.Module) -> bool:
+    """Whether it is a residual network as its class has it, whose normalisation follows batches by a momentum."""
+    momenta = [layer.momentum for layer in net.modules() if isinstance(layer, nn.BatchNorm2d)]
+    return plain_blocks(net) is not None and None not in momenta

@@ -55,7 +55,7 @@ class Run:
     """How a kind of experiment is run.
 
     start       begins the work of a trial: training and grading
-    in_step     several seeds are trained together
+    in_step     several seeds are one trial, trained together where the device takes several
     sequential  yields between small pieces of work, and may go side by side with others
     rival       float32 products may be taken in TensorFloat-32 on a GPU
     spread      whether an experiment's tasks can go to a cluster: none needs another, and their images are in memory

@@ -32,6 +32,13 @@ def groups(
     most: int,
 ) -> list[list[Item]]:
     """Items in order, in groups of about equal size; all of a group are like its first and fit into memory together."""
+    return groups_of(items, alike, lambda first: fitting(bytes_each(first), memory, most))
+
+
+def groups_of(
+    items: Sequence[Item], alike: Callable[[Item, Item], bool], most: Callable[[Item], int]
+) -> list[list[Item]]:
+    """The same where it is known how many go at most with such a first item."""
     runs: list[list[Item]] = []
     for item in items:
         if runs and alike(runs[-1][0], item):
@@ -40,7 +47,7 @@ def groups(
             runs.append([item])
     out = []
     for run in runs:
-        count = math.ceil(len(run) / fitting(bytes_each(run[0]), memory, most))
+        count = math.ceil(len(run) / most(run[0]))
         size = math.ceil(len(run) / count)
         out += [run[start : start + size] for start in range(0, len(run), size)]
     return out

@@ -27,7 +27,7 @@ RUNS: dict[str, Run] = {
         images.SplitCifarExperiment, split_cifar100, spread=lambda experiment: experiment.training.transfer == "none"
     ),
     images.SplitCifarRivalExperiment.kind: run_of(
-        images.SplitCifarRivalExperiment, split_cifar100_rivals, sequential=True, rival=True
+        images.SplitCifarRivalExperiment, split_cifar100_rivals, in_step=True, sequential=True, rival=True
     ),
     images.TransferSpeedExperiment.kind: run_of(
         images.TransferSpeedExperiment, transfer_speed, spread=lambda experiment: experiment.training.transfer == "none"
@@ -37,7 +37,7 @@ RUNS: dict[str, Run] = {
         split_imagenet,
         spread=lambda experiment: experiment.training.source is not None,  # others are read while training
     ),
-    images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds),
+    images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds, in_step=True),
     images.ScratchUnnamedExperiment.kind: run_of(
         images.ScratchUnnamedExperiment, unnamed_scratch, spread=lambda _: True
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from supsup import nets
-from supsup.baselines import BatchE, SeparateHeads, UpperBound
+from supsup.baselines import BatchE, SeparateHeads, UpperBound, learn_side_by_side
 from supsup.baselines.batche import BaseWeights, LastLayer
+from supsup.baselines.networks import most_at_once
 from supsup.baselines.rival import Rival
 from supsup.data import Stream
 from supsup.evaluate import evaluate
@@ -21,26 +23,65 @@ from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.trials import Trial, Work
 from supsup.training import Recipe
 
+Make = Callable[[int], tuple[Rival, Stream]]  # the rival of a seed, and what it learns
+
 
 def split_cifar100_rivals(trial: Trial[SplitCifarRivalExperiment], environment: Environment) -> Work:
     """One rival, or both bounds from one training."""
-    training, seed = trial.experiment.training, trial.seeds[0]
-    stream = environment.cifar_stream(training.tasks, seed)
+    training = trial.experiment.training
     torch.backends.cudnn.benchmark = True
-    model = model_of(training, seed, environment.device)
-    begin = environment.clock()
-    yield from model.learning(stream)
-    yield from rival_rows(trial.wanted, seed, model, stream, environment.clock() - begin, environment)
+
+    def make(seed: int) -> tuple[Rival, Stream]:
+        return model_of(training, seed, environment.device), environment.cifar_stream(training.tasks, seed)
+
+    yield from rows_of_seeds(trial, make, environment)
 
 
-def rival_rows(
+def rows_of_seeds(
+    trial: Trial[SplitCifarRivalExperiment] | Trial[ImagenetBoundsExperiment], make: Make, environment: Environment
+) -> Work:
+    """The rows of all seeds, seed after seed or, where a seed's tasks follow each other, several of them in step."""
+    waiting = trial.seeds
+    while waiting:
+        first = make(waiting[0])
+        at_once = _seeds_at_once(*first)
+        seeds, waiting = waiting[:at_once], waiting[at_once:]
+        models, streams = zip(first, *map(make, seeds[1:]))
+        begin = environment.clock()
+        yield from _learning(models, streams)
+        learning = (environment.clock() - begin) / len(seeds)
+        for seed, model, stream in zip(seeds, models, streams):
+            for row in _graded(trial.wanted, seed, model, stream, learning, environment):
+                yield replace(row, at_once=len(seeds))
+
+
+def _seeds_at_once(model: Rival, stream: Stream) -> int:
+    """A rival whose tasks are independent has enough to do with those of one seed."""
+    return 1 if model.independent else most_at_once(model, stream[0].train)
+
+
+def _learning(models: Sequence[Rival], streams: Sequence[Stream]) -> Iterator[int]:
+    """Task after task, all models in step; tasks that are not equally large are learned one by one."""
+    if len(models) == 1:
+        yield from models[0].learning(streams[0])
+        return
+    for tasks in zip(*streams):
+        if len({len(task.train) for task in tasks}) == 1:
+            learn_side_by_side(models, tasks)
+        else:
+            for model, task in zip(models, tasks):
+                model.learn(task)
+        yield 1
+
+
+def _graded(
     rows: Sequence[Wanted[SplitCifarRivalExperiment | ImagenetBoundsExperiment]],
     seed: int,
     model: Rival,
     stream: Stream,
     learning: float,
     environment: Environment,
-) -> Work:
+) -> Iterator[Finished]:
     """Rows of a rival that has learned a stream in so many seconds."""
     for wanted in rows:
         graded_model = model

@@ -8,6 +8,7 @@ from torch import nn
 
 from supsup import data, nets
 from supsup.baselines import UpperBound
+from supsup.baselines.rival import Rival
 from supsup.data import Source, Stream
 from supsup.evaluate import evaluate
 from supsup.inference import Inference
@@ -17,7 +18,7 @@ from supsup.paper.environment import Environment
 from supsup.paper.image_experiments import ImagenetBoundsExperiment, ImagenetTraining, SplitImagenetExperiment
 from supsup.paper.records import Finished
 from supsup.paper.runs.cifar import recipe_of
-from supsup.paper.runs.cifar_rivals import rival_rows
+from supsup.paper.runs.cifar_rivals import rows_of_seeds
 from supsup.paper.runs.graded import figures_of, per_task
 from supsup.paper.runs.resuming import living_in, not_learned
 from supsup.paper.sizes import bytes_of
@@ -55,14 +56,15 @@ def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environme
 
 def split_imagenet_bounds(trial: Trial[ImagenetBoundsExperiment], environment: Environment) -> Work:
     """Both bounds from one training of all weights."""
-    training, seed = trial.experiment.training, trial.seeds[0]
-    _, stream = _tasks(training, seed, environment)
+    training = trial.experiment.training
     recipe = recipe_of(recipes.IMAGENET_BOUNDS, training.batch_size, training.epochs, training.steps)
     filling = recipes.CIFAR_FILLING
-    model = UpperBound(_network(training), seed, recipe=recipe, filling=filling, device=environment.device)
-    begin = environment.clock()
-    yield from model.learning(stream)
-    yield from rival_rows(trial.wanted, seed, model, stream, environment.clock() - begin, environment)
+
+    def make(seed: int) -> tuple[Rival, Stream]:
+        model = UpperBound(_network(training), seed, recipe=recipe, filling=filling, device=environment.device)
+        return model, _tasks(training, seed, environment)[1]
+
+    yield from rows_of_seeds(trial, make, environment)
 
 
 def _tasks(training: ImagenetTraining, seed: int, environment: Environment) -> tuple[Source, Stream]:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from functools import partial
 
 import torch
+from torch import nn
 
 from supsup.bank import pack_columns
 from supsup.data import Part
@@ -16,10 +17,11 @@ from supsup.progress import Advance
 from supsup.training.feed import Feed, fits
 from supsup.training.grouping import free_memory, groups
 from supsup.training.job import Job, Trained, same_but_for_budget
+from supsup.training.recipe import Recipe
 from supsup.training.residual.network import network_of
 from supsup.training.residual.trainer import ResidualTrainer
 
-_TOGETHER = 120  # tasks at most: more do not go faster, and an interruption loses those under way
+TOGETHER = 120  # tasks at most: more do not go faster, and an interruption loses those under way
 _NUMBERED = 1 << 31  # numbers that kernels can tell apart within one tensor of one task
 _REPORTED = 50  # steps between two looks at the clock
 
@@ -34,14 +36,14 @@ class Residual:
             net.device.type == "cuda"
             and precision in (None, torch.bfloat16, torch.float32)
             and by_hand(net, jobs)
-            and all(feeds(job.task.train) and addressable(net, job) for job in jobs)
+            and all(feeds(job.task.train) and addressable(net.module, job.task.train, job.recipe) for job in jobs)
         )
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
         for group in groups(
-            jobs, alike, lambda job: bytes_per_task(net, job, precision), free_memory(net.device), _TOGETHER
+            jobs, alike, lambda job: bytes_per_task(net, job, precision), free_memory(net.device), TOGETHER
         ):
             trainer = train_together(net, group, precision, advance)
             tasks = [job.task for job in group]
@@ -99,24 +101,29 @@ def feed_of(net: FrozenNet, jobs: Sequence[Job]) -> Feed:
     return feed
 
 
-def addressable(net: FrozenNet, job: Job) -> bool:
+def addressable(module: nn.Module, part: Part, recipe: Recipe) -> bool:
     """Whether kernels can number all activations of any layer of one task."""
-    return max(_activations(net, job, border=1)) < _NUMBERED
+    return max(_activations(module, part, recipe.batch_size, border=1)) < _NUMBERED
 
 
 def bytes_per_task(net: FrozenNet, job: Job, precision: torch.dtype | None = None) -> int:
-    """What training one task takes on the device, about: activations and slopes, scores and moments, its order."""
-    values = _activations(net, job)
-    weights = sum(shape.numel() for shape in net.shapes.values())
+    """What training one task takes on the device, about."""
+    return bytes_of_training(net.module, job.task.train, job.recipe, precision)
+
+
+def bytes_of_training(module: nn.Module, part: Part, recipe: Recipe, precision: torch.dtype | None = None) -> int:
+    """The same for any module: activations and slopes, what is trained and its moments, the order of the batches."""
+    values = _activations(module, part, recipe.batch_size)
+    weights = sum(weight.numel() for weight in module.parameters())
     width = (precision or torch.bfloat16).itemsize
-    return width * (5 * sum(values) + 6 * max(values)) + 48 * weights + 12 * job.steps * job.recipe.batch_size
+    drawn = recipe.steps_for(len(part)) * recipe.batch_size
+    return width * (5 * sum(values) + 6 * max(values)) + 48 * weights + 12 * drawn
 
 
-def _activations(net: FrozenNet, job: Job, border: int = 0) -> list[int]:
+def _activations(module: nn.Module, part: Part, batch: int, border: int = 0) -> list[int]:
     """How many numbers come out of each convolution in one step of one task, with a border."""
-    assert isinstance(net.module, ResNet)
-    _, height, width = job.task.train.shape
-    batch = job.recipe.batch_size
-    layers = [each.layer for each in network_of(net.module, height, width, batch).convolutions]
+    assert isinstance(module, ResNet)
+    _, height, width = part.shape
+    layers = [each.layer for each in network_of(module, height, width, batch).convolutions]
     around = 2 * border
     return [batch * (layer.out_height + around) * (layer.out_width + around) * layer.padded[1] for layer in layers]

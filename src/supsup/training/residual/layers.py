@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,6 +98,20 @@ class Layer:
     def matrices(self, masked: Tensor) -> Tensor:
         """The weights of a product among all weights [t, all]: [t, in, out]."""
         return masked[:, self.first : self.first + self.weights].view(-1, *self.padded)
+
+
+class Tables:
+    """What launches over all layers need to know of each block of weights and of each layer."""
+
+    def __init__(self, layers: Sequence[Layer], device: torch.device) -> None:
+        def table(values: Sequence[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=device)
+
+        self.layer_of = table([i for i, layer in enumerate(layers) for _ in range(layer.blocks)])
+        self.offset_of = table([BLOCK * block for layer in layers for block in range(layer.blocks)])
+        self.sizes = table([layer.weights for layer in layers])
+        self.splits = table([layer.splits for layer in layers])
+        self.gradient_start = table([layer.gradient_first for layer in layers])
 
 
 class Buffers:

@@ -46,9 +46,11 @@ def main(
 
 def measured(busy: int, policy: str | None) -> dict[str, float | bool]:
     """Seconds of one demo; `policy` "none": as if the library did not set any."""
-    # With torch imported first the library leaves OpenMP as it is.
+    # With torch imported first, and told how long to spin, the library leaves OpenMP as it is.
     program = ("import torch\n" if policy == "none" else "") + "from supsup.cli import main; main()"
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    if policy == "none":
+        environment["GOMP_SPINCOUNT"] = "300000"  # libgomp's own
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
     before, begin = _spent(), time.perf_counter()
     ended = True

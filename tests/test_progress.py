@@ -125,3 +125,32 @@ def test_threads_that_wait_give_way(before: str, policy: str | None) -> None:
         [sys.executable, "-c", f"{code}\nprint(os.environ.get('OMP_WAIT_POLICY'))"], capture_output=True, text=True
     )
     assert said.stdout.strip() == str(policy), said.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have another OpenMP")
+@pytest.mark.parametrize(
+    ("before", "asleep"),
+    [
+        ("import torch; torch.set_num_threads(2)", 1),
+        ("import torch; torch.set_num_threads(1)", 0),
+        ("import torch; torch.set_num_threads(2); os.environ['GOMP_SPINCOUNT'] = '1000'", 0),
+        ("import supsup, torch; torch.set_num_threads(2)", 0),
+    ],
+)
+def test_where_torch_came_first_a_sleeping_team_keeps_spinning_short(before: str, asleep: int) -> None:
+    """It is there once, however many models there are, unless the environment says how threads wait."""
+    code = f"""
+import os
+for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+    os.environ.pop(name, None)
+{before}
+import threading
+from supsup import SupSup, nets
+from supsup.baselines import LowerBound
+from supsup.concurrency.waiting import NAME
+models = [SupSup(nets.lenet_300_100(outputs=10), device="cpu") for _ in range(2)]
+models.append(LowerBound(nets.lenet_300_100(outputs=10), device="cpu"))
+print([thread.name for thread in threading.enumerate()].count(NAME))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.stdout.strip() == str(asleep), said.stderr

@@ -26,7 +26,7 @@ def test_the_figures_on_hopfield_are_those_of_the_results() -> None:
 
 
 def test_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m benchmarks.zoo --table` puts it right. And masks without a recipe keep up on most rows, and nowhere fall far behind."""
+    """`python -m benchmarks.zoo --table` puts it right. Masks without a recipe keep up, and on no row far behind."""
     root = Path(__file__).parents[1]
     monkeypatch.syspath_prepend(str(root))
     zoo = importlib.import_module("benchmarks.zoo")

@@ -187,7 +187,7 @@ def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, fitting: Fittin
     recipe = round_for(len(learned), net.pretrained, fitting.self_labels, learned.augmentation is not None)
     if learned is not task.train or net.pretrained:
         return _Fit(task, learned, judge, recipe, fitting.rounds)
-    recipe = replace(recipe, weight_decay=_DECAY, crops=None)  # few images: the further they vary, the better
+    recipe = replace(recipe, weight_decay=_DECAY, crops=None)  # narrow crops are for images that are many
     return _Fit(task, learned, judge, recipe, fitting.rounds, length=fitting.rounds)
 
 

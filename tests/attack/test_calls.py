@@ -298,6 +298,7 @@ def settings_calls(w: World) -> dict[str, Calls]:
                 "weight_decay": [*REAL, -0.1],
                 "epochs": maybe_whole,
                 "second_decay": [*none, 1.0, -0.1],
+                "crops": [*none, 1.5, -0.1],
                 **{key: [*none, 0.0, -1.0, 0.5] for key in ("budget", "density")},  # without edge-popup
             },
         ),

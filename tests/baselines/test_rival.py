@@ -85,3 +85,9 @@ def test_how_layers_are_filled() -> None:
 def test_a_network_without_layers() -> None:
     with pytest.raises(SupSupError, match="nothing to train"):
         LowerBound(nn.Flatten(), device="cpu")
+
+
+@pytest.mark.parametrize("wrong", [Recipe(self_labels="rotations"), Recipe(crops=0.25)])
+def test_what_is_for_masks_alone_is_refused(wrong: Recipe) -> None:
+    with pytest.raises(SupSupError, match="for masks"):
+        LowerBound(nets.FullyConnected((784, 8, 10)), recipe=wrong, device="cpu")

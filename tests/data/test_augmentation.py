@@ -58,6 +58,12 @@ def test_many_draws_at_once_are_the_single_ones(seed: int, tasks: list[str], ste
             assert torch.equal(many[i, j], augmentation.draws(seed, task, step, 5))
 
 
+def test_crops_from_a_share_of_the_frame_are_rounded_up() -> None:
+    """A narrow frame must not become none by rounding; only a share of 0 does away with it."""
+    for padding, share, expected in ((4, 0, 0), (4, 0.25, 1), (4, 1, 4), (1, 0.25, 1), (9, 0.25, 3), (0, 0.25, 0)):
+        assert Augmentation(padding, flip=True).within(share) == Augmentation(expected, flip=True)
+
+
 def test_seeds_tasks_and_steps_differ() -> None:
     augmentation = Augmentation(4, True)
     drawn = [augmentation.draws(*which, count=16) for which in ((0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1))]

@@ -179,7 +179,7 @@ def test_what_cannot_be_turned_is_refused(pairs: Stream) -> None:
         SupSup(nets.lenet_300_100(8), recipe=Recipe(self_labels="rotations"), device="cpu").observe(
             *pairs[0].train.batch(torch.arange(8))
         )
-    with pytest.raises(SupSupError, match="self_labels are for masks"):
+    with pytest.raises(SupSupError, match="self_labels and crops are for masks"):
         LowerBound(nets.lenet_300_100(8), recipe=RECIPE)
     with pytest.raises(SupSupError, match="self_labels"):
         Recipe(self_labels="colours")  # type: ignore[arg-type]

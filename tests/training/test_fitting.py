@@ -1,5 +1,6 @@
 """The recipe that a task is given where nobody gives one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -199,6 +200,7 @@ def test_images_that_are_varied_get_smaller_batches_and_more_steps() -> None:
     """A residual network on CIFAR-100 was five points behind: crops and flips left it with images half learned."""
     sizes = [fitting.round_for(n, varied=True) for n in (540, 2250, 60000)]
     assert [(each.batch_size, each.steps) for each in sizes] == [(16, 350), (32, 500), (128, 500)]
+    assert {each.crops for each in sizes} == {0.25}
     assert fitting.round_for(2250, pretrained=True, varied=True) == fitting.round_for(2250, pretrained=True)
     task, net = _small(0, 3, 2500), nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     varied = replace(task, name="varied", train=replace(task.train, augmentation=Augmentation(padding=1, flip=True)))
@@ -206,6 +208,76 @@ def test_images_that_are_varied_get_smaller_batches_and_more_steps() -> None:
     for each in (task, varied):
         model.learn(each)
         assert model.recipe_of(each.name) == fitting.round_for(2250, varied=each is varied)
+
+
+def test_masks_are_shown_narrower_crops_where_images_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cropped as far as CIFAR-100 is for ordinary training, images are half learned when the steps are over."""
+    monkeypatch.setattr(fitting, "_SHORTEST", 10)
+    monkeypatch.setattr(fitting, "_EPOCHS", 1)
+    trained: list[Job] = []
+
+    def watched(net: FrozenNet, jobs: list[Job], *rest: Any) -> object:
+        trained.extend(jobs)
+        return train_masks(net, jobs, *rest)
+
+    monkeypatch.setattr(fitting, "train_masks", watched)
+    frame, found = Augmentation(padding=8, flip=True), {}
+    for images, pretrained in ((300, False), (60, False), (300, True)):
+        task = _small(0, 3, images)
+        task = replace(task, train=replace(task.train, augmentation=frame))
+        net = FrozenNet(small_network(), 0, CPU, pretrained=pretrained)
+        ((_, (recipe,)),) = fitting.fit_masks(net, [task], Fitting(rounds=2))
+        found[images, pretrained] = recipe.crops, {job.task.train.augmentation for job in trained}
+        trained.clear()
+    assert found == {
+        (300, False): (0.25, {Augmentation(padding=2, flip=True)}),
+        (60, False): (None, {frame}),
+        (300, True): (None, {frame}),
+    }
+
+
+def test_the_last_round_is_on_all_images_where_they_are_varied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing after it to choose from, nothing has to be held back; its mask is taken, whatever judged before."""
+    monkeypatch.setattr(fitting, "_SHORTEST", 10)
+    monkeypatch.setattr(fitting, "_EPOCHS", 1)
+    trained: list[Job] = []
+
+    def watched(net: FrozenNet, jobs: list[Job], *rest: Any) -> object:
+        trained.extend(jobs)
+        return train_masks(net, jobs, *rest)
+
+    monkeypatch.setattr(fitting, "train_masks", watched)
+    net, plain = FrozenNet(small_network(), 0, CPU), _small(0, 3)
+    varied = replace(plain, train=replace(plain.train, augmentation=Augmentation(padding=1)))
+    for task, rounds, answers, sizes, best in (
+        (varied, 4, [9], [270, 300], 4),
+        (varied, 10, [5, 9], [270, 270, 300], 10),
+        (varied, 10, [9, 5], [270, 270], 1),
+        (varied, 4, [30], [270], 1),
+        (varied, 1, [], [300], 1),
+        (plain, 4, [9, 5], [270, 270], 1),
+    ):
+        given = iter(answers)
+        monkeypatch.setattr(fitting._Fit, "_right", lambda *_, given=given: next(given))
+        ((_, (recipe,)),) = fitting.fit_masks(net, [task], Fitting(rounds=rounds))
+        assert ([len(job.task.train) for job in trained], next(given, None)) == (sizes, None)
+        assert recipe.steps == best * trained[0].recipe.steps
+        trained.clear()
+
+
+@pytest.mark.parametrize("net", [small_network, lambda: nets.FullyConnected((64, 20, 5))])
+def test_a_recipe_says_how_far_crops_reach(net: Callable[[], nn.Module]) -> None:
+    """The mask is that of data which say so themselves."""
+    task, recipe = _small(0, 3), Recipe("adam", 0.1, 20, 16, score_bound=1.0)
+    masks = []
+    for padding, crops in ((4, None), (4, 0.5), (2, None), (2, 1.0)):
+        model = SupSup(net(), recipe=replace(recipe, crops=crops), device="cpu")
+        varied = replace(task, train=replace(task.train, augmentation=Augmentation(padding=padding, flip=True)))
+        model.learn(varied)
+        masks.append(torch.cat([mask.flatten() for mask in model.mask(task.name).values()]))
+    assert not torch.equal(masks[0], masks[1])
+    assert torch.equal(masks[1], masks[2])
+    assert torch.equal(masks[2], masks[3])
 
 
 def test_what_was_chosen_is_told_and_saved(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_recipes_by_name_are_those_of_the_paper() -> None:
         ("second_decay", (0, 0.999, None), (-0.1, 1)),
         ("epsilon", (1e-30,), (0,)),
         ("score_bound", (1e-30, None), (0,)),
+        ("crops", (0, 1, None), (-0.1, 1.1)),
     ],
 )
 def test_settings_have_limits(name: str, inside: tuple[float, ...], outside: tuple[float, ...]) -> None:

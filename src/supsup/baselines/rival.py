@@ -75,8 +75,8 @@ class Rival(ABC):
         self.device = resolve(device)
         self.seed = whole()(seed, "seed")
         self.recipe = checks.setting(recipe, Recipe, "recipe")
-        if self.recipe.self_labels is not None:
-            raise SupSupError("self_labels are for masks; a rival learns its tasks as they are")
+        if self.recipe.self_labels is not None or self.recipe.crops is not None:
+            raise SupSupError("self_labels and crops are for masks; a rival learns its tasks as they are")
         self.first = self.recipe if first is None else given(first, Recipe, "first")
         self.net = copy.deepcopy(given(net, nn.Module, "net")).requires_grad_(False).to(self.device)
         self.layers = initial.layer_names(net)

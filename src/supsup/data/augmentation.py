@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,10 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         check_fields(self, padding=whole(0, _MOST_PADDING), flip=flag)
+
+    def within(self, share: float) -> Augmentation:
+        """The same with crops from a share of the frame, rounded up to pixels."""
+        return replace(self, padding=math.ceil(share * self.padding))
 
     def draws(self, seed: int, task: str, step: int, count: int, device: torch.device | str = "cpu") -> Tensor:
         """int64 [count, 3]: row shift and column shift (0 … 2 · padding), and 1 where the image is mirrored."""

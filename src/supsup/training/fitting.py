@@ -34,6 +34,7 @@ _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
 _SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
 _VARIED_BATCHES = 50  # where images are varied: no two epochs are alike, and more and smaller steps learn more
+_CROPS = 0.25  # of the frame: a mask takes longer than weights do to learn an image wherever it may be cropped
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
 _DECAY = 3e-4  # of scores, where nothing held back tells when images are learned by heart
@@ -47,7 +48,8 @@ class Fitting:
 
     A round is a cosine of Adam's rate from its highest down to 0; the next one begins where it ended and is three times
     as long. Rounds follow each other until images held back are all answered, or fewer of them than before; the best
-    mask is kept. Where none are held back, all steps are one round, in which scores decay.
+    mask is kept. Where images are varied, the last round is on all of them, and nothing judges it. Where none are held
+    back, all steps are one round, in which scores decay.
 
     rounds     how long a task is trained at most, as many times the first round
     held_back  the share of a task's images, of every class, that judges and is not trained on; where there are few
@@ -72,7 +74,8 @@ def round_for(
     varied  whether images are cropped, flipped or the like while they are trained on
     """
     images *= 1 if self_labels is None else TURNS
-    batch_size, batches = _SMALLEST, _VARIED_BATCHES if varied and not pretrained else _BATCHES
+    varied = varied and not pretrained
+    batch_size, batches = _SMALLEST, _VARIED_BATCHES if varied else _BATCHES
     while 2 * batch_size <= min(_LARGEST, images / batches):
         batch_size *= 2
     wanted = _EPOCHS * images / batch_size
@@ -80,7 +83,8 @@ def round_for(
     if pretrained:
         chosen = Recipe("adam", _GENTLE_RATE, steps, batch_size, schedule="cosine", score_bound=_KEPT, start="kept")
     else:
-        chosen = Recipe("adam", _RATE, steps, batch_size, schedule="cosine", score_bound=1.0)
+        crops = _CROPS if varied else None
+        chosen = Recipe("adam", _RATE, steps, batch_size, schedule="cosine", score_bound=1.0, crops=crops)
     return replace(chosen, self_labels=self_labels)
 
 
@@ -133,6 +137,11 @@ class _Fit:
         """Whether there is another round."""
         return self.length > 0
 
+    @property
+    def on_all(self) -> bool:
+        """Whether images that judge are trained on in the next round: where they are varied, in the last one."""
+        return self.recipe.crops is not None and self.done + self.length == self.at_most
+
     def recipe_of(self, length: int) -> Recipe:
         """Of a round of this length."""
         return replace(self.recipe, steps=length * self.recipe.steps)
@@ -140,16 +149,18 @@ class _Fit:
     def job(self) -> Job:
         """The next round; from the second on images come in another order."""
         name = self.task.name if not self.done else f"{self.task.name}/after {self.done}"
-        task, recipe = replace(self.task, name=name, train=self.learned), self.recipe_of(self.length)
+        train = self.task.train if self.on_all else self.learned
+        task, recipe = replace(self.task, name=name, train=train), self.recipe_of(self.length)
         return Job(as_learned(task, recipe), recipe, self.scores, keep_scores=True)
 
     def take(self, net: FrozenNet, trained: Trained) -> None:
         """A round that was trained."""
         assert trained.scores is not None
         self.scores = {name: value[0] for name, value in trained.scores.items()}
+        judged = not self.on_all and self.length < self.at_most
         self.done += self.length
-        right = 0
-        if self.length < self.at_most:
+        right = self.right
+        if judged:
             right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
         better = right >= self.right
         if better:
@@ -176,7 +187,8 @@ def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, fitting: Fittin
     recipe = round_for(len(learned), net.pretrained, fitting.self_labels, learned.augmentation is not None)
     if learned is not task.train or net.pretrained:
         return _Fit(task, learned, judge, recipe, fitting.rounds)
-    return _Fit(task, learned, judge, replace(recipe, weight_decay=_DECAY), fitting.rounds, length=fitting.rounds)
+    recipe = replace(recipe, weight_decay=_DECAY, crops=None)  # narrow crops are for images that are many
+    return _Fit(task, learned, judge, recipe, fitting.rounds, length=fitting.rounds)
 
 
 class Halves:

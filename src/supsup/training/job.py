@@ -37,7 +37,10 @@ class Job(NamedTuple):
 
 
 def as_learned(task: Task, recipe: Recipe) -> Task:
-    """A task as executors see it: with self-labels, its images in all rotations."""
+    """A task as executors see it: cropped as far as the recipe says, and with self-labels in all rotations."""
+    varied = task.train.augmentation
+    if varied is not None and recipe.crops is not None:
+        task = replace(task, train=replace(task.train, augmentation=varied.within(recipe.crops)))
     return task if recipe.self_labels is None else turned(task)
 
 

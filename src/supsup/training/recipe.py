@@ -41,6 +41,7 @@ class Recipe:
                    None: "kept" for a pretrained network whose masks a threshold makes, else "random"
     self_labels    "rotations": every image is learned in four rotations, each rotation of a class as one of its own,
                    and answers are averaged over the four; it takes four outputs a class, and four times the epoch
+    crops          how far random crops reach, as a share of what the data say, rounded up to pixels; None: all of it
     schedule       "constant", or "cosine" from `learning_rate` down to 0
     warm_up        the share of the steps in which the rate first rises from 0
     selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
@@ -68,6 +69,7 @@ class Recipe:
     score_bound: float | None = None
     start: Start | None = None
     self_labels: SelfLabels | None = None
+    crops: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -91,6 +93,7 @@ class Recipe:
             score_bound=optional(real(above=0)),
             start=optional(choice(*get_args(Start))),
             self_labels=optional(choice(*get_args(SelfLabels))),
+            crops=optional(real(0, most=1)),
         )
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")

@@ -279,10 +279,12 @@ class ModelState:
         file = self._own_file()
         if file is None:
             return
-        marks = self.tasks.marks()
+        marks, header = self.tasks.marks(), self.header()
+        if not marks and header == file.header:
+            return
         packed = (convert.packed_task(self.tasks[name], self.bank, self.tasks.index(name)) for name in marks)
         with uninterrupted():
-            file.put(packed, self.header())
+            file.put(packed, header)
             self.tasks.saved(marks)
 
     def lives_at(self, path: AnyPath | None) -> bool:

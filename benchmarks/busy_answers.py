@@ -4,7 +4,8 @@
 
 LeNet 300-100 and permutations of MNIST, torch's own number of threads: milliseconds of the clock for 200 images with
 the task given and by the default way, and for learning a task of 100 steps with what it is found by. "as OpenMP has
-it": threads spin for 300,000 turns, which is what libgomp does unless somebody says otherwise.
+it": threads spin for 300,000 turns, which is what libgomp does unless somebody says otherwise. Each half begins after a
+minute, when the load average is what it should be.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +61,7 @@ def main(
     rows = {}
     for beside in (0, busy):
         burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(beside)]
+        time.sleep(60)
         try:
             for name, (first, settings) in WAYS.items():
                 title = f"{name}, beside {beside} busy processes" if beside else f"{name}, alone"

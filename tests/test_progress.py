@@ -129,16 +129,19 @@ def test_threads_that_wait_give_way(before: str, policy: str | None) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have another OpenMP")
 @pytest.mark.parametrize(
-    ("before", "asleep"),
+    ("before", "load", "asleep"),
     [
-        ("import torch; torch.set_num_threads(2)", 1),
-        ("import torch; torch.set_num_threads(1)", 0),
-        ("import torch; torch.set_num_threads(2); os.environ['GOMP_SPINCOUNT'] = '1000'", 0),
-        ("import supsup, torch; torch.set_num_threads(2)", 0),
+        ("import torch; torch.set_num_threads(2)", "[100, 100, 0]", [1, 1, 0]),
+        ("import torch; torch.set_num_threads(2)", "[0, 100, 100]", [0, 1, 1]),
+        ("import torch; torch.set_num_threads(1)", "[100, 100, 0]", [0, 0, 0]),
+        ("import torch; torch.set_num_threads(2); os.environ['GOMP_SPINCOUNT'] = '1000'", "[100, 100, 0]", [0, 0, 0]),
+        ("import supsup, torch; torch.set_num_threads(2)", "[100, 100, 0]", [0, 0, 0]),
     ],
 )
-def test_where_torch_came_first_a_sleeping_team_keeps_spinning_short(before: str, asleep: int) -> None:
-    """It is there once, however many models there are, unless the environment says how threads wait."""
+def test_where_torch_came_first_a_team_sleeps_while_the_machine_is_busy(
+    before: str, load: str, asleep: list[int]
+) -> None:
+    """Its being there keeps libgomp from spinning; once, however many models there are."""
     code = f"""
 import os
 for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
@@ -147,10 +150,23 @@ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
 import threading
 from supsup import SupSup, nets
 from supsup.baselines import LowerBound
-from supsup.concurrency.waiting import NAME
-models = [SupSup(nets.lenet_300_100(outputs=10), device="cpu") for _ in range(2)]
-models.append(LowerBound(nets.lenet_300_100(outputs=10), device="cpu"))
-print([thread.name for thread in threading.enumerate()].count(NAME))
+from supsup.concurrency import waiting
+waiting._EVERY, found = 0.0, []
+for load in {load}:
+    os.getloadavg = lambda: (load, 0, 0)
+    models = [SupSup(nets.lenet_300_100(outputs=10), device="cpu"), LowerBound(nets.lenet_300_100(outputs=10))]
+    found.append([thread.name for thread in threading.enumerate()].count(waiting.NAME))
+print(found)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert said.stdout.strip() == str(asleep), said.stderr
+
+
+def test_answers_heed_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    heeded: list[None] = []
+    monkeypatch.setattr("supsup.asking.asking.heed_load", lambda: heeded.append(None))
+    model = SupSup(nets.FullyConnected((4, 8, 2)), device="cpu")
+    model.learn((torch.rand(40, 4), torch.arange(40) % 2), task="a")
+    before = len(heeded)
+    model.predict(torch.rand(3, 4), task="a")
+    assert len(heeded) > before

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from supsup import philox
 from supsup.concurrency.forks import one_thread_when_forked
 from supsup.concurrency.locks import ReadersWriter, new_lock
-from supsup.concurrency.waiting import spin_shortly
+from supsup.concurrency.waiting import heed_load
 from supsup.errors import SupSupError
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
@@ -62,7 +62,7 @@ class FrozenNet:
         if isinstance(net, nn.DataParallel | DistributedDataParallel):
             net = net.module
         one_thread_when_forked()
-        spin_shortly()
+        heed_load()
         _check_values(given(net, nn.Module, "net"))
         maskable = masked_weights(net)
         weights = [each for name, each in maskable.items() if masked is None or name in masked]

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from supsup import checks
 from supsup.asking.by_traces import ByTraces
 from supsup.asking.images import Images, images_for
+from supsup.concurrency.waiting import heed_load
 from supsup.data.self_labels import averaged
 from supsup.errors import SupSupError
 from supsup.inference import Decision, Inference, View, decide
@@ -101,8 +102,9 @@ class Asking:
         return found
 
     def waiting(self) -> AbstractContextManager[object]:
-        """While it lasts, answers may wait for a GPU."""
+        """While it lasts, answers may wait for a GPU, or for threads of a CPU."""
         if self.state.net.device.type != "cuda":
+            heed_load()
             return nullcontext()
         if torch.cuda._is_in_bad_fork():
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")

@@ -22,7 +22,7 @@ from supsup.baselines.side_by_side import Stack
 from supsup.checks import Array
 from supsup.concurrency.forks import one_thread_when_forked
 from supsup.concurrency.locks import ReadersWriter, new_lock
-from supsup.concurrency.waiting import spin_shortly
+from supsup.concurrency.waiting import heed_load
 from supsup.data import Task
 from supsup.devices import resolve
 from supsup.errors import SupSupError
@@ -97,7 +97,7 @@ class Rival(ABC):
 
     def _ready_for_threads(self) -> None:
         one_thread_when_forked()
-        spin_shortly()
+        heed_load()
         self.copies = Copies(self.net)
         self.lock = ReadersWriter()  # answers read what `finish` writes
         self.changing = new_lock()  # held by the thread that learns

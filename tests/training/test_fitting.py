@@ -126,8 +126,8 @@ def test_rounds_end_when_nothing_is_wrong_or_one_was_worse(monkeypatch: pytest.M
         )
 
 
-def test_where_none_are_held_back_all_steps_are_one_round_and_scores_decay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing would say when images are learned by heart: alphabets of 15 drawings a letter were 9 points behind."""
+def _watched(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """The jobs that are trained from now on, in short rounds."""
     monkeypatch.setattr(fitting, "_SHORTEST", 10)
     monkeypatch.setattr(fitting, "_EPOCHS", 1)
     trained: list[Job] = []
@@ -137,6 +137,12 @@ def test_where_none_are_held_back_all_steps_are_one_round_and_scores_decay(monke
         return train_masks(net, jobs, *rest)
 
     monkeypatch.setattr(fitting, "train_masks", watched)
+    return trained
+
+
+def test_where_none_are_held_back_all_steps_are_one_round_and_scores_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would say when images are learned by heart: alphabets of 15 drawings a letter were 9 points behind."""
+    trained = _watched(monkeypatch)
     few, many = _small(0, 3, 60), _small(1, 3)
     done: list[float] = []
     net = FrozenNet(small_network(), 0, CPU)
@@ -212,15 +218,7 @@ def test_images_that_are_varied_get_smaller_batches_and_more_steps() -> None:
 
 def test_masks_are_shown_narrower_crops_where_images_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cropped as far as CIFAR-100 is for ordinary training, images are half learned when the steps are over."""
-    monkeypatch.setattr(fitting, "_SHORTEST", 10)
-    monkeypatch.setattr(fitting, "_EPOCHS", 1)
-    trained: list[Job] = []
-
-    def watched(net: FrozenNet, jobs: list[Job], *rest: Any) -> object:
-        trained.extend(jobs)
-        return train_masks(net, jobs, *rest)
-
-    monkeypatch.setattr(fitting, "train_masks", watched)
+    trained = _watched(monkeypatch)
     frame, found = Augmentation(padding=8, flip=True), {}
     for images, pretrained in ((300, False), (60, False), (300, True)):
         task = _small(0, 3, images)
@@ -238,15 +236,7 @@ def test_masks_are_shown_narrower_crops_where_images_are_many(monkeypatch: pytes
 
 def test_the_last_round_is_on_all_images_where_they_are_varied(monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing after it to choose from, nothing has to be held back; its mask is taken, whatever judged before."""
-    monkeypatch.setattr(fitting, "_SHORTEST", 10)
-    monkeypatch.setattr(fitting, "_EPOCHS", 1)
-    trained: list[Job] = []
-
-    def watched(net: FrozenNet, jobs: list[Job], *rest: Any) -> object:
-        trained.extend(jobs)
-        return train_masks(net, jobs, *rest)
-
-    monkeypatch.setattr(fitting, "train_masks", watched)
+    trained = _watched(monkeypatch)
     net, plain = FrozenNet(small_network(), 0, CPU), _small(0, 3)
     varied = replace(plain, train=replace(plain.train, augmentation=Augmentation(padding=1)))
     for task, rounds, answers, sizes, best in (

@@ -37,7 +37,8 @@ class Inference:
                 fraction `gamma` each time (1/2 is binary, 1/k is one-shot). descent: gradient descent on α.
                 exhaustive: try every mask and take the lowest objective (k passes).
                 features: one pass without a mask, and statistics that every task left when it was learned.
-                auto: features, and the best few masks where they leave doubt (docs/inference.md).
+                auto: features, the best few masks where they leave doubt and, among many tasks, one gradient
+                (docs/inference.md).
     objective   "H" entropy, "G" superfluous outputs only (needs more outputs than classes), "M" minus the maximum.
                 For exhaustive also "energy" and "mixture", calibrated for each task (`objectives.CALIBRATED`).
     layers      which weights' gradients count: "all" as in the paper, "first", "last", or names of weights.
@@ -122,6 +123,10 @@ class View(NamedTuple):
     x: Tensor
     members: Sequence[int] | None = None
 
+    def of(self, decisions: Tensor) -> View:
+        """Some of the decisions."""
+        return View(self.x[decisions], self.members)
+
 
 def infer(net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int] | None, classes: int, how: Inference) -> Tensor:
     """The index of the mask that each decision falls on, among `members` of the bank (None: all of them)."""
@@ -164,11 +169,8 @@ def decide(
         return Decision(found, torch.full((len(x),), torch.nan, device=x.device))
 
     def gradient(decisions: Tensor | None, alpha: Tensor | None) -> Tensor:
-        seen = [view.x if decisions is None else view.x[decisions] for view in views]
-        each = [alpha_gradient(net, bank, images, alpha, goal, layers) for images in seen]
-        for g, view in zip(each[1:], views[1:]):
-            each[0][:, view.members] = g[:, view.members]
-        return each[0]
+        seen = views if decisions is None else [view.of(decisions) for view in views]
+        return gradient_of_views(net, bank, seen, alpha, goal, layers)
 
     if how.method == "one-shot":
         return one_shot(net, bank, x, alive, goal, layers, gradient if len(views) > 1 else None)
@@ -200,6 +202,27 @@ def alpha_gradient(
     return torch.cat(
         [search.inner(query(net, piece, superposed, goal, layers), bank) for piece in _pieces(bank, x, layers)]
     )
+
+
+def gradient_of_views(
+    net: FrozenNet, bank: Bank, views: Sequence[View], alpha: Tensor | None, goal: Goal, layers: Sequence[str]
+) -> Tensor:
+    """`alpha_gradient` [r, k], for each task that of the images as it sees them."""
+    first, *others = (alpha_gradient(net, bank, view.x, alpha, goal, layers) for view in views)
+    for g, view in zip(others, views[1:]):
+        first[:, view.members] = g[:, view.members]
+    return first
+
+
+def first_gradient(
+    net: FrozenNet, bank: Bank, views: Sequence[View], members: Sequence[int], classes: int, how: Inference
+) -> Tensor:
+    """What One-Shot decides by: −∂Obj/∂αᵢ [r, members] at their superposition, all with the same coefficient."""
+    candidates = torch.tensor(members, dtype=torch.int64, device=bank.device)
+    alive = _membership(bank, candidates)
+    alpha = None if bool(alive.all()) else alive / alive.sum()
+    goal, layers = Goal(how.objective, classes), choose_layers(net, how.layers)
+    return gradient_of_views(net, bank, views, alpha, goal, layers)[:, candidates]
 
 
 def one_shot(

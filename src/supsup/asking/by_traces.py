@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ from supsup.errors import SupSupError
 from supsup.finding import Trace
 from supsup.finding.features import features
 from supsup.finding.known import Known, Scores
-from supsup.inference import Decision, Inference, View, decide
+from supsup.inference import Decision, Inference, View, decide, first_gradient
 from supsup.objectives import Standing
 from supsup.state import ModelState
 
 _ASKED, _ENOUGH = 50, 0.6  # images at least that were asked about, and the share of them found that is no warning
-_FEW = 32  # tasks without traces of which each mask is tried
+_FEW = 32  # tasks without traces of which each mask is tried; more are also looked for by one gradient
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,19 @@ class Judging:
     highest: float = 3.0
 
 
-_HOW = Judging()
+@dataclass(frozen=True)
+class StandingOut:
+    """When one gradient helps to decide among many tasks, and how much.
+
+    doubt   how close the best two are where it is asked
+    weight  of a deviation by which a mask stands out, beyond what the largest of as many random numbers does
+    """
+
+    doubt: float = 2.0
+    weight: float = 2.0
+
+
+_HOW, _BY_GRADIENT = Judging(), StandingOut()
 
 
 class ByTraces:
@@ -76,7 +89,7 @@ class ByTraces:
         self._warn(known)
         if how.method == "features":
             return _highest(found.of_tasks, candidates, "features")
-        return self._best_masks(views, candidates, known, found)
+        return self._best_masks(views, candidates, known, found, classes)
 
     def _warn(self, traces: Sequence[Trace]) -> None:
         """Say once where tasks are not told apart, as far as was seen when they were learned."""
@@ -154,28 +167,72 @@ class ByTraces:
         return _highest(torch.stack(found, 1), candidates, f"exhaustive, {objective}")
 
     def _best_masks(
-        self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace], found: Scores
+        self, views: Sequence[View], candidates: Sequence[int], traces: Sequence[Trace], found: Scores, classes: int
     ) -> Decision:
         """The few best by features, each with what its mask makes of the images.
+
+        Among many tasks, where that leaves two close, also the mask that stands out most in one gradient, and by how
+        much each does.
+        """
+        levels = _weight(found) * found.of_tasks
+        best = levels.topk(min(_HOW.tried, levels.shape[1]), 1)
+        open_ = best.values >= best.values[:, :1] - _HOW.doubt
+        open_ &= open_.sum(1, keepdim=True) > 1
+        tried = torch.zeros_like(levels, dtype=torch.bool).scatter_(1, best.indices, open_)
+        scores = levels + _HOW.energy * _HOW.lowest
+        self._try(tried, scores, views, candidates, traces, found)
+        if not self._has_gradient(candidates):
+            return _highest(scores, candidates, "features and masks")
+        first, second = scores.topk(2, 1).values.T
+        asked = (first - second < _BY_GRADIENT.doubt).nonzero().flatten()
+        if not len(asked):
+            return _highest(scores, candidates, "features and masks")
+        outstanding = torch.zeros_like(levels)
+        outstanding[asked] = self._outstanding([view.of(asked) for view in views], candidates, classes)
+        most = (outstanding > 0) & (outstanding == outstanding.amax(1, keepdim=True))
+        self._try(most & ~tried, scores, views, candidates, traces, found)
+        return _highest(scores + _BY_GRADIENT.weight * outstanding, candidates, "features, masks and a gradient")
+
+    def _try(
+        self,
+        tried: Tensor,
+        scores: Tensor,
+        views: Sequence[View],
+        candidates: Sequence[int],
+        traces: Sequence[Trace],
+        found: Scores,
+    ) -> None:
+        """Fill in scores [r, candidates] where a mask is to be tried.
 
         How likely a class is by its features and by its mask, over all classes of the task; and the mask's energy, in
         deviations from what its task is used to.
         """
-        weight = _HOW.features / found.known.features**0.5
-        levels = weight * found.of_tasks
-        best = levels.topk(min(_HOW.tried, levels.shape[1]), 1)
-        open_ = best.values >= best.values[:, :1] - _HOW.doubt
-        open_ &= open_.sum(1, keepdim=True) > 1
-        scores = levels + _HOW.energy * _HOW.lowest
-        for column in best.indices[open_].unique().tolist():
-            index = candidates[column]
-            rows = ((best.indices == column) & open_).any(1).nonzero().flatten()
+        weight = _weight(found)
+        for column in tried.any(0).nonzero().flatten().tolist():
+            index, rows = candidates[column], tried[:, column].nonzero().flatten()
             outputs, classes = self._shown(views, index, rows)
             likely = weight * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
             energy = -objectives.CALIBRATED["energy"](outputs, classes).mean(1)
             standard = traces[column].spread["energy"].standard(energy).clamp(_HOW.lowest, _HOW.highest)
             scores[rows, column] = likely.logsumexp(-1).mean(1) + _HOW.energy * standard
-        return _highest(scores, candidates, "features and masks")
+
+    def _has_gradient(self, candidates: Sequence[int]) -> bool:
+        """Whether there are many tasks, and a first layer that sees all of an input: the gradient is taken there."""
+        net = self.state.net
+        return len(candidates) > _FEW and not net.pretrained and len(next(iter(net.shapes.values()))) == 2
+
+    def _outstanding(self, views: Sequence[View], candidates: Sequence[int], classes: int) -> Tensor:
+        """By how many deviations candidates stand out in one gradient [r, candidates], never below 0.
+
+        Those count that are beyond what the largest of as many random numbers has.
+        """
+        net, bank = self.state.net, self.state.bank
+        outputs = net.run(views[0].x[:1, 0], net.weights).shape[-1]
+        how = Inference(objective="G" if outputs > classes else "H", layers="first")
+        g = first_gradient(net, bank, views, candidates, classes, how)
+        deviation = g.std(1, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
+        random = math.sqrt(2 * math.log(len(candidates)))
+        return ((g - g.mean(1, keepdim=True)) / deviation - random).nan_to_num(0.0).clamp(min=0)
 
     def _shown(self, views: Sequence[View], index: int, rows: Tensor | slice = slice(None)) -> tuple[Tensor, int]:
         """Outputs [r, b, s] under one mask, for some of the decisions, and how many classes its task has."""
@@ -190,6 +247,11 @@ class ByTraces:
         run, task = partial(state.switched.run, state.bank, index), state.tasks.at(index)
         pieces = state.net.pieces(x)
         return torch.cat([averaged(run, piece, task.classes) if task.facts.turned else run(piece) for piece in pieces])
+
+
+def _weight(found: Scores) -> float:
+    """Of a log-likelihood of features."""
+    return float(_HOW.features / found.known.features**0.5)
 
 
 def _lacking(name: str) -> SupSupError:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from supsup.inference import Inference, alpha_gradient, choose_layers
+from supsup.inference import Inference, View, first_gradient
 from supsup.learner import SupSup
 from supsup.objectives import LEVELS
-from supsup.query import Goal
 
 _MOST_SHOWN = 400  # numbers of a plot
 _MOST_NAMED = 5
@@ -46,22 +45,15 @@ def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference 
         if likely is not None:
             return [_shown(row, candidates) for row in likely[:, indices].cpu().double()]
         how = Inference()
-    found = torch.zeros(len(images), len(bank), device=model.device)
     if how.method == "exhaustive":
         level = LEVELS[how.objective]
-        for index in indices:
-            outputs = model.state.switched.run(bank, index, images.seen(tasks.at(index).facts.inputs))
-            found[:, index] = -level(outputs, classes)
+        seen = (images.seen(tasks.at(index).facts.inputs) for index in indices)
+        outputs = (model.state.switched.run(bank, index, x) for index, x in zip(indices, seen))
+        found = torch.stack([-level(each, classes) for each in outputs], 1)
     else:
-        alpha = None
-        if not every:
-            alpha = torch.zeros(len(bank), device=model.device)
-            alpha[indices] = 1 / len(indices)
-        goal, layers = Goal(how.objective, classes), choose_layers(model.net, how.layers)
-        for seen, members in views:
-            shown = images.seen(seen)[:, None]
-            found[:, members] = alpha_gradient(model.net, bank, shown, alpha, goal, layers)[:, members]
-    return [_shown(row, candidates) for row in found[:, indices].cpu().double()]
+        shown = [View(images.seen(kind)[:, None], members) for kind, members in views]
+        found = first_gradient(model.net, bank, shown, indices, classes, how)
+    return [_shown(row, candidates) for row in found.cpu().double()]
 
 
 def _shown(found: Tensor, names: list[str]) -> Scores:

@@ -11,6 +11,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -29,7 +31,7 @@ _team: _Team | None = None
 def heed_load() -> None:
     """Have threads that wait go to sleep soon while the machine is busy, unless the environment says how they wait."""
     global _looked, _team
-    if time.monotonic() - _looked < _EVERY or sys.platform != "linux" or any(name in os.environ for name in _SAID):
+    if time.monotonic() - _looked < _EVERY or not _may_choose():
         return
     with _LOOKING:
         _looked = time.monotonic()
@@ -41,6 +43,21 @@ def heed_load() -> None:
         elif not busy and _team is not None:
             _team.wake()
             _team = None
+
+
+@contextmanager
+def without_spinning() -> Iterator[None]:
+    """The same while it lasts, busy or not: more threads will work here than there are cores."""
+    team = _Team() if _may_choose() and torch.get_num_threads() > 1 else None
+    try:
+        yield
+    finally:
+        if team is not None:
+            team.wake()
+
+
+def _may_choose() -> bool:
+    return sys.platform == "linux" and not any(name in os.environ for name in _SAID)
 
 
 class _Team(threading.Thread):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
 from supsup.concurrency.interrupts import uninterrupted
 from supsup.concurrency.locks import new_lock
+from supsup.concurrency.waiting import without_spinning
 from supsup.training.job import Job, Trained
 
 _STARTING = new_lock()
+_AHEAD = 2  # jobs for each thread, of which one waits
 
 
 class ThreadsOfOne(ThreadPoolExecutor):
@@ -24,6 +27,7 @@ class ThreadsOfOne(ThreadPoolExecutor):
     """
 
     def __init__(self, threads: int) -> None:
+        self.threads = threads
         started = threading.Barrier(threads + 1)
 
         def begin() -> None:
@@ -51,11 +55,21 @@ class ThreadsOfOne(ThreadPoolExecutor):
 def in_threads_of_one(
     train: Callable[[Job, threading.Event], Trained], jobs: Sequence[Job]
 ) -> Generator[Trained, None, None]:
-    """Jobs, as many at a time as torch has threads, in order; `train` gives up when its event is set."""
+    """Jobs, as many at a time as torch has threads, in order; `train` gives up when its event is set.
+
+    Few are begun before the first of them is asked for, so that what takes them has the cores in its turn: a mask that
+    nobody has kept yet is lost when somebody interrupts.
+    """
     stop = threading.Event()
-    with ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
+    with without_spinning(), ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
+        begun: deque[Future[Trained]] = deque()
         try:
-            yield from pool.map(lambda job: train(job, stop), jobs)
+            for job in jobs:
+                begun.append(pool.submit(train, job, stop))
+                if len(begun) > _AHEAD * pool.threads:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)

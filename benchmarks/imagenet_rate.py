@@ -67,7 +67,7 @@ def learning_rate(task: Task, batch: int, steps: int, device: torch.device) -> f
         model.learn_many([task], show_progress=False)
 
     learn(2)
-    few, many = (min(once(partial(learn, count), device) for _ in range(2)) for count in (steps // 4, steps))
+    few, many = (once(partial(learn, count), device) for count in (steps // 4, steps))
     if many <= few:
         raise SystemExit("this machine is too busy to tell steps from their start; give more --steps")
     return batch * (steps - steps // 4) / (many - few)
@@ -102,25 +102,31 @@ def main(
         for streamed in (True, False):
             source = data.image_folder(folder, size=size, normalisation="imagenet", stream=streamed)
             read[streamed] = data.split(source, CLASSES)[0]
-        rates = {
-            "from files": learning_rate(read[True], batch, steps, chosen),
-            "files only decoded": decoding_rate(read[True], batch, steps, chosen),
-            "from memory": learning_rate(read[False], batch, steps, chosen),
+        parts = {
+            "from files": partial(learning_rate, read[True]),
+            "files only decoded": partial(decoding_rate, read[True]),
+            "from memory": partial(learning_rate, read[False]),
         }
-    hours = {name: IMAGES / rate / 3600 for name, rate in rates.items()}
-    record = {
-        "images": f"{count} JPEG files of {mean / 1000:.0f} kB, 500×375",
-        "size": size,
-        "batch": batch,
-        "cores": len(os.sched_getaffinity(0)),
-        "images per second": rates,
-        "hours for one budget of imagenet-gg": hours,
-        "made by": provenance(chosen),
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    for name, rate in rates.items():
-        print(f"{name}: {rate:,.0f} images/s, {hours[name]:,.1f} hours for one budget of imagenet-gg")
+        rates: dict[str, float] = {}
+        hours: dict[str, float] = {}
+        record = {
+            "images": f"{count} JPEG files of {mean / 1000:.0f} kB, 500×375",
+            "size": size,
+            "batch": batch,
+            "cores": len(os.sched_getaffinity(0)),
+            "images per second": rates,
+            "hours for one budget of imagenet-gg": hours,
+            "made by": provenance(chosen),
+        }
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for name, measure in parts.items():
+            rates[name] = measure(batch, steps, chosen)
+            hours[name] = IMAGES / rates[name] / 3600
+            out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+            print(
+                f"{name}: {rates[name]:,.0f} images/s, {hours[name]:,.1f} hours for one budget of imagenet-gg",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -290,7 +290,7 @@ def test_seeds_of_the_bounds_go_in_step_where_the_device_takes_several(
     fewer = replace(part, rows=part.rows[:-1] if part.rows is not None else None, labels=part.labels[:-1])
     models = [model_of(rival_training("bounds"), seed, environment.device) for seed in (0, 1)]
     unequal = [whole, [whole[0], replace(whole[1], train=fewer)]]
-    assert list(cifar_rivals._learning(models, unequal)) == [1, 1]  # type: ignore[arg-type]
+    assert list(cifar_rivals._learning(models, unequal)) == [2, 2]  # type: ignore[arg-type]
     assert together[2:] == [2], "tasks that are not equally large go one by one"
     assert all(len(model.tasks) == 2 for model in models)
     heads = SplitCifarRivalExperiment(rival_training("heads-random"))

@@ -1,18 +1,23 @@
 """Trials that take turns: rows are kept as they come, and what goes wrong with one stops no other."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 import pytest
 import torch
 
-from supsup import SupSupError
+from supsup import SupSupError, data, nets, progress
+from supsup.baselines import UpperBound
 from supsup.paper import trials
 from supsup.paper.environment import Environment
 from supsup.paper.experiments import Experiment, NoSettings
 from supsup.paper.mnist_experiments import HopfieldExperiment, HopfieldGrading, HopfieldTraining
 from supsup.paper.records import Finished, Wanted
+from supsup.paper.runs import cifar_rivals, rivals
+from supsup.paper.runs.rivals import Sequential
 from supsup.paper.trials import Run, Trial, Work, run_of
 
 ENVIRONMENT = Environment(torch.device("cpu"))
@@ -70,6 +75,31 @@ def test_lanes_take_turns_and_a_failure_stops_only_itself(tmp_path: Path) -> Non
     assert {path.name for path in (tmp_path / "entry").iterdir()} == {"a-seed0.json", "b-seed0.json"}
     assert any("no such data" in line for line in said)
     assert any("ZeroDivisionError" in line for line in said)
+
+
+def test_the_bar_counts_the_tasks_of_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds that go in step report all their tasks at once; the end is where the bar says it is."""
+    totals: list[float] = []
+    done: list[float] = []
+
+    @contextmanager
+    def bar(what: str, total: float) -> Iterator[progress.Advance]:
+        totals.append(total)
+        yield done.append
+
+    def work(trial: Trial[Experiment], environment: Environment) -> Work:
+        models = [UpperBound(nets.FullyConnected((784, 4, 2)), seed, device="cpu") for seed in trial.seeds]
+        streams = [data.split(data.digits(), 2, tasks=3) for _ in trial.seeds]
+        yield from Sequential(models, streams, []).run(lambda *_: None)
+        yield from cifar_rivals._learning(models, streams)
+
+    monkeypatch.setattr(progress, "bar", bar)
+    for module in (rivals, cifar_rivals):
+        monkeypatch.setattr(module, "learn_side_by_side", lambda models, tasks: None)
+    both = replace(trial(tmp_path, "row"), seeds=(0, 1))
+    trials.run_trials([both], {SomeExperiment.kind: Run(work, sequential=True)}, ENVIRONMENT, lambda _: None)
+    assert totals == [6]
+    assert sum(done) == 2 * totals[0]  # two kinds of learning, one after the other
 
 
 def test_a_busy_lane_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

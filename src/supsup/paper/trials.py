@@ -122,7 +122,7 @@ def run_trials(trials: Sequence[Trial[Experiment]], runs: dict[str, Run], enviro
         say(f"[{number} of {len(alone)}{more}] {_named(trial, runs, environment)}")
         failed += _side_by_side([trial], runs, environment, say, lambda _: None)
     size = _SIDE_BY_SIDE if environment.device.type == "cuda" else 1
-    tasks = sum(trial.experiment.training.tasks for trial in sequential)
+    tasks = sum(trial.experiment.training.tasks * len(trial.seeds) for trial in sequential)
     for trial in sequential:
         say(f"[sequential, {len(sequential)}] {_named(trial, runs, environment)}")
     with progress.bar("task after task", tasks) as advance:

@@ -71,7 +71,7 @@ def _learning(models: Sequence[Rival], streams: Sequence[Stream]) -> Iterator[in
         else:
             for model, task in zip(models, tasks):
                 model.learn(task)
-        yield 1
+        yield len(tasks)
 
 
 def _graded(

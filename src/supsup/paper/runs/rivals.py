@@ -60,7 +60,7 @@ class Sequential:
                 for number, (model, stream) in enumerate(zip(self.models, self.streams)):
                     grade(number, count, model, stream[:count])
                 self.grading += time.perf_counter() - begin
-            yield 1
+            yield len(tasks)
 
     @property
     def seconds(self) -> dict[str, float]:

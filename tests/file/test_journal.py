@@ -76,6 +76,20 @@ def test_the_next_writer_puts_it_right(path: Path, tmp_path: Path, lines: list[s
     assert os.listdir(tmp_path) == [path.name]
 
 
+@pytest.mark.parametrize("begun", [b"", bytes(512)], ids=["empty", "without its header"])
+@pytest.mark.parametrize("write", [False, True], ids=["reader", "writer"])
+def test_a_journal_that_was_only_begun_goes_with_the_next_writer(
+    path: Path, tmp_path: Path, begun: bytes, write: bool
+) -> None:
+    """A writer was killed before its first change was secured; SQLite leaves such a journal until the next commit."""
+    sound = path.read_bytes()
+    journal.path_of(path).write_bytes(begun)
+    before = contents(tmp_path)
+    with supsup.load(path, in_place=write, device="cpu") as model:
+        assert model.tasks == NAMES
+    assert contents(tmp_path) == ({path.name: sound} if write else before)
+
+
 def test_saving_over_it_leaves_no_journal(path: Path, tmp_path: Path) -> None:
     break_off(path, *BROKEN["masks"])
     SupSup(nets.FullyConnected((5, 4)), seed=9, device="cpu").save(path)

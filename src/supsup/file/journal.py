@@ -49,11 +49,21 @@ def check_beside(path: Path) -> None:
 
 def is_pending(path: Path) -> bool:
     """Whether a journal waits beside a file for somebody to play it back."""
+    return _first_byte(path) not in (None, b"", b"\0")
+
+
+def is_unused(path: Path) -> bool:
+    """Whether a journal lies beside a file with nothing in it to play back."""
+    return _first_byte(path) in (b"", b"\0")  # just begun, or done: SQLite then overwrites its header
+
+
+def _first_byte(path: Path) -> bytes | None:
+    """Of the journal, as far as it has one; None: there is no journal."""
     try:
         with _opened(path_of(path)) as journal:
-            return journal.read(1) not in (b"", b"\0")  # SQLite overwrites the header of a journal that is done
+            return journal.read(1)
     except FileNotFoundError:
-        return False
+        return None
 
 
 def copy_settled(file: Held, path: Path, copy: Path) -> None:

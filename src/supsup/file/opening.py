@@ -42,6 +42,7 @@ class Opened:
                 self._disconnect()
             if write:
                 self.connection = connect(path, "rw")
+                self._remove_unused_journal(path)
             else:
                 self._connect_to_read(path)
         except BaseException:
@@ -62,6 +63,13 @@ class Opened:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+    def _remove_unused_journal(self, path: Path) -> None:
+        """One that a writer had begun when it died, and that SQLite leaves there until the next commit."""
+        if journal.is_unused(path):
+            with transaction(self.connection, "IMMEDIATE"):  # until it ends nobody begins another
+                if journal.is_unused(path):
+                    journal.path_of(path).unlink()
 
     def _connect_to_read(self, path: Path) -> None:
         for _ in range(_TRIES):

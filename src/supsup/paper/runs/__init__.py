@@ -10,7 +10,7 @@ from supsup.paper.runs.masks import supsup, unannounced
 from supsup.paper.runs.overhead import mask_overhead
 from supsup.paper.runs.rivals import batche, bounds, consolidation, psp
 from supsup.paper.runs.transfer import transfer_speed
-from supsup.paper.runs.unnamed import unnamed_pretrained, unnamed_scratch
+from supsup.paper.runs.unnamed import unnamed
 from supsup.paper.trials import Run, run_of
 
 RUNS: dict[str, Run] = {
@@ -38,11 +38,7 @@ RUNS: dict[str, Run] = {
         spread=lambda experiment: experiment.training.source is not None,  # others are read while training
     ),
     images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds, in_step=True),
-    images.ScratchUnnamedExperiment.kind: run_of(
-        images.ScratchUnnamedExperiment, unnamed_scratch, spread=lambda _: True
-    ),
-    images.PretrainedUnnamedExperiment.kind: run_of(
-        images.PretrainedUnnamedExperiment, unnamed_pretrained, spread=lambda _: True
-    ),
+    images.ScratchUnnamedExperiment.kind: run_of(images.ScratchUnnamedExperiment, unnamed, spread=lambda _: True),
+    images.PretrainedUnnamedExperiment.kind: run_of(images.PretrainedUnnamedExperiment, unnamed, spread=lambda _: True),
     images.OverheadExperiment.kind: run_of(images.OverheadExperiment, mask_overhead),
 }

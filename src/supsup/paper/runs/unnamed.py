@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup import data, nets, progress
-from supsup.data import Source, Stream
+from supsup.data import Stream
 from supsup.evaluate import evaluate
 from supsup.file import codec
 from supsup.file.modelfile import ModelFile
@@ -22,6 +23,7 @@ from supsup.paper import recipes
 from supsup.paper.environment import Environment
 from supsup.paper.experiments import Experiment
 from supsup.paper.image_experiments import (
+    PretrainedTraining,
     PretrainedUnnamedExperiment,
     ScratchTraining,
     ScratchUnnamedExperiment,
@@ -36,26 +38,35 @@ TOGETHER = (4, 16)  # images of one task that are asked about together
 _ORDER = 0  # the seed of the order in which test images are put together
 
 
-def unnamed_scratch(trial: Trial[ScratchUnnamedExperiment], environment: Environment) -> Work:
-    """A ResNet-18 of random weights; its masks learn every image in four rotations."""
-    training, seed = trial.experiment.training, trial.seeds[0]
-    stream = stream_of(training, seed, environment)
-    basic = replace(recipes.UNNAMED_SCRATCH, budget=training.budget)
+Unnamed = TypeVar("Unnamed", ScratchUnnamedExperiment, PretrainedUnnamedExperiment)
+
+
+def unnamed(trial: Trial[Unnamed], environment: Environment) -> Work:
+    """Every task learned, then asked about with and without its name."""
+    seed = trial.seeds[0]
+    model, stream = prepared(trial.experiment.training, seed, environment)
+    for wanted in trial.wanted:
+        yield _finished(wanted, seed, model, stream, environment)
+
+
+def prepared(
+    training: ScratchTraining | PretrainedTraining, seed: int, environment: Environment
+) -> tuple[SupSup, Stream]:
+    """A model that has learned nothing yet, and its tasks.
+
+    A ResNet-18 of random weights, whose masks learn every image in four rotations; or EfficientNet-Lite0 with its
+    published weights, all kept at first, and a head for each task.
+    """
+    if isinstance(training, ScratchTraining):
+        outputs = 4 * training.classes_per_task  # for each class one for each rotation
+        net: nn.Module = nets.ResNet(outputs, (2,) * len(training.widths), training.widths)
+        basic = replace(recipes.UNNAMED_SCRATCH, budget=training.budget)
+    else:
+        net = nets.efficientnet_lite0(training.classes_per_task, pretrained=True, size=training.size)
+        basic = recipes.UNNAMED_PRETRAINED
     recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
-    model = SupSup(_residual(training), seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
-    for wanted in trial.wanted:
-        yield _finished(wanted, seed, model, stream, environment)
-
-
-def unnamed_pretrained(trial: Trial[PretrainedUnnamedExperiment], environment: Environment) -> Work:
-    """EfficientNet-Lite0 with its published weights, all kept at first, and a head for each task."""
-    training, seed = trial.experiment.training, trial.seeds[0]
-    net = nets.efficientnet_lite0(training.classes_per_task, pretrained=True, size=training.size)
-    stream = stream_of(training, seed, environment, net)
-    recipe = recipe_of(recipes.UNNAMED_PRETRAINED, training.batch_size, training.epochs, training.steps)
     model = SupSup(net, seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
-    for wanted in trial.wanted:
-        yield _finished(wanted, seed, model, stream, environment)
+    return model, stream_of(training, seed, environment, model)
 
 
 def _finished(
@@ -102,22 +113,12 @@ def _bytes_kept(file: Path) -> dict[str, int]:
     return {"masks": sum(len(row.mask) for row in rows)} | found if codec.available() else found
 
 
-def stream_of(
-    training: UnnamedTraining, seed: int, environment: Environment, net: nets.ImageNetwork | None = None
-) -> Stream:
+def stream_of(training: UnnamedTraining, seed: int, environment: Environment, model: SupSup) -> Stream:
     """The tasks of a seed; for a pretrained network, normalised as its weights expect."""
     source = environment.source("cifar100") if training.source == "cifar100" else environment.tiny_imagenet()
-    source, classes = source if net is None else _as_trained(source, net), training.classes_per_task
+    net, classes = model.net.module, training.classes_per_task
+    if isinstance(net, nets.ImageNetwork):
+        assert net.pixels is not None
+        mean, deviation = (torch.tensor(numbers) for numbers in net.pixels)
+        source = replace(source, gain=1 / (255 * deviation), offset=-mean / deviation)
     return data.split(source, classes, seed=seed, tasks=min(source.classes // classes, training.tasks))
-
-
-def _as_trained(source: Source, net: nets.ImageNetwork) -> Source:
-    """Images normalised as the published weights expect them."""
-    assert net.pixels is not None
-    mean, deviation = (torch.tensor(numbers) for numbers in net.pixels)
-    return replace(source, gain=1 / (255 * deviation), offset=-mean / deviation)
-
-
-def _residual(training: ScratchTraining) -> nets.ResNet:
-    """Four outputs for each class, one for each rotation."""
-    return nets.ResNet(4 * training.classes_per_task, (2,) * len(training.widths), training.widths)

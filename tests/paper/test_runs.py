@@ -410,6 +410,10 @@ def test_tasks_that_nobody_names_are_found_from_scratch(tmp_path: Path, coloured
     assert tasks["1"] >= 90
     assert labels["from one image"] <= min(labels["task given"], tasks["1"])
     assert row["bytes"]["beside masks"] > 0
+    path = tmp_path / "tiny" / "row0-seed0.json"
+    path.write_text(json.dumps(row | {"bytes": {"beside masks": 1}}))
+    assert add_bytes(tmp_path, "tiny") == [path]
+    assert json.loads(path.read_text()) == row, "counted again as it was"
     assert row["settings"]["defaults"]["recipe"]["self labels"] == "rotations"
     assert row["settings"]["defaults"]["finding"]["tried"] == 8
     assert list(row["per task"]) == supsup.load(tmp_path / "tiny" / "row0-seed0.supsup", device="cpu").tasks

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from supsup.file import codec
-from supsup.file.format import Header
+from supsup.file.format import Header, TaskRecord
 from supsup.file.modelfile import ModelFile
 from supsup.paper import records
+
+_BESIDE = "beside masks"
 
 
 def bytes_of(file: Path) -> dict[str, int]:
     """Bytes of masks, of statistics and by the paper's count; without the entropy coder the masks are left out."""
-    masks, paper = 0, 0.0
+    paper = 0.0
     with ModelFile(file) as model:
         header, rows = model.header, list(model.records())
         for row in rows:
-            packed = row.decoded(header, model.reference).packed
-            if codec.available():
-                masks += len(codec.encode(packed, header.sizes)[1])
-            kept = codec.kept(packed, header.sizes)
+            kept = codec.kept(row.decoded(header, model.reference).packed, header.sizes)
             paper += codec.paper_bytes(kept, list(header.shapes.values()), channels(header))
-    found = {"statistics": len(rows) * 8 * channels(header), "paper's count": round(paper)}
-    return {"masks": masks} | found if codec.available() else found
+        coded = _coded(model, rows)
+    return coded | {"statistics": len(rows) * 8 * channels(header), "paper's count": round(paper)}
+
+
+def bytes_kept(file: Path) -> dict[str, int]:
+    """Of all tasks: coded masks, and all else that the file has of them: heads, running statistics, what finds them."""
+    with ModelFile(file) as model:
+        rows = list(model.records())
+        return _coded(model, rows) | {_BESIDE: sum(len(row.extras) for row in rows)}
+
+
+def _coded(model: ModelFile, rows: Sequence[TaskRecord]) -> dict[str, int]:
+    """Bytes of the masks; nothing without the entropy coder."""
+    if not codec.available():
+        return {}
+    packed = (row.decoded(model.header, model.reference).packed for row in rows)
+    return {"masks": sum(len(codec.encode(mask, model.header.sizes)[1]) for mask in packed)}
 
 
 def channels(header: Header) -> int:
@@ -31,11 +46,12 @@ def channels(header: Header) -> int:
 
 
 def add_bytes(folder: Path, entry: str) -> list[Path]:
-    """Measure the models that lie beside an entry's rows, and write their bytes into the rows."""
+    """Measure the models that lie beside an entry's rows, and write their bytes into the rows, counted as they were."""
     changed = []
     for path in sorted((folder / entry).glob("*-seed*.json")):
         record, file = records.read(path), path.with_suffix(".supsup")
         if record is not None and file.exists():
-            records.write(path, record | {"bytes": bytes_of(file)})
+            count = bytes_kept if _BESIDE in record["bytes"] else bytes_of
+            records.write(path, record | {"bytes": count(file)})
             changed.append(path)
     return changed

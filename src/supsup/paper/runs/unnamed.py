@@ -6,7 +6,6 @@ Beyond the paper, which is at chance there. No test image or label decides anyth
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -15,8 +14,6 @@ from torch import Tensor, nn
 from supsup import data, nets, progress
 from supsup.data import Stream
 from supsup.evaluate import evaluate
-from supsup.file import codec
-from supsup.file.modelfile import ModelFile
 from supsup.inference import Inference
 from supsup.learner import SupSup
 from supsup.paper import recipes
@@ -32,6 +29,7 @@ from supsup.paper.image_experiments import (
 from supsup.paper.records import Finished, Wanted
 from supsup.paper.runs.cifar import recipe_of
 from supsup.paper.runs.graded import per_task
+from supsup.paper.sizes import bytes_kept
 from supsup.paper.trials import Trial, Work
 
 TOGETHER = (4, 16)  # images of one task that are asked about together
@@ -88,7 +86,7 @@ def _finished(
     file = wanted.path(seed).with_suffix(".supsup")
     file.parent.mkdir(parents=True, exist_ok=True)
     model.save(file)
-    return Finished(wanted, seed, figures, per_task(given), _bytes_kept(file), seconds)
+    return Finished(wanted, seed, figures, per_task(given), bytes_kept(file), seconds)
 
 
 def _found_from(count: int, model: SupSup, stream: Stream) -> float:
@@ -103,14 +101,6 @@ def _found_from(count: int, model: SupSup, stream: Stream) -> float:
             hits += [name == task.name for name in model.infer_batches(together)]
             advance(1)
     return sum(hits) / max(1, len(hits))
-
-
-def _bytes_kept(file: Path) -> dict[str, int]:
-    """Of all tasks: coded masks, and all else that the file has of them: heads, running statistics, what finds them."""
-    with ModelFile(file) as model:
-        rows = list(model.records())
-    found = {"beside masks": sum(len(row.extras) for row in rows)}
-    return {"masks": sum(len(row.mask) for row in rows)} | found if codec.available() else found
 
 
 def stream_of(training: UnnamedTraining, seed: int, environment: Environment, model: SupSup) -> Stream:

@@ -112,6 +112,8 @@ def test_learning_more_leaves_what_was_there(earlier: tuple[Path, list[Task]]) -
     assert again.predict(shown(more[0])).way == "exhaustive"
     new = again.predict(torch.cat([shown(task) for task in more]), among=[task.name for task in more])
     assert new.way == "features and masks"
+    with pytest.raises(SupSupError, match=f"task '{tasks[1].name}' has no statistics"):
+        again.predict(shown(more[0]), among=[more[0].name, tasks[1].name], inference=Inference("features"))
     right = [task.name for task in more for _ in task.test.labels]
     assert sum(map(str.__eq__, new.tasks, right)) > 0.9 * len(right)
     again.forget(tasks[0].name)

@@ -133,7 +133,7 @@ class ByTraces:
     ) -> Decision:
         """Where a task has left no trace, or one of an earlier version: every mask of a few tasks, else One-Shot."""
         if how.method == "features":
-            lacking = [index for index, trace in zip(candidates, traces) if trace is None]
+            lacking = [index for index, trace in zip(candidates, traces) if trace is None or not trace.comparable]
             raise _lacking(self.state.tasks.at((lacking or candidates)[0]).name)
         if how.method == "exhaustive":
             return self._every_mask(views, candidates, None, how.objective)

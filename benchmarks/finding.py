@@ -118,17 +118,32 @@ def left_out(model: SupSup, tasks: list[Task], images: int) -> dict[str, dict[st
 
 def refused_of(model: SupSup, known: Tensor, strange: Tensor, among: list[str]) -> tuple[float, float, float]:
     """In %: the area under the curve, and how many known and strange images are refused at 5 %."""
-    pairs = [[refusals(model, x, among, share) for x in (known, strange)] for share in SHARES]
+    levels = [refused_from(model, x, among) for x in (known, strange)]
+    pairs = [[float((level <= position).float().mean()) for level in levels] for position in range(len(SHARES))]
     points = torch.tensor([[0.0, 0.0], *pairs, [1.0, 1.0]])
     area = float(torch.trapezoid(points[:, 1], points[:, 0]))
     of_known, of_strange = pairs[0]
     return round(100 * area, 1), round(100 * of_known, 1), round(100 * of_strange, 1)
 
 
-def refusals(model: SupSup, x: Tensor, among: list[str], share: float) -> float:
-    unknown = model.predict(x, among=among, inference=Inference("features"), unknown=share).unknown
-    assert unknown is not None
-    return float(unknown.float().mean())
+def refused_from(model: SupSup, x: Tensor, among: list[str]) -> Tensor:
+    """The position of the first of `SHARES` at which each image is refused, or their number where none refuses it.
+
+    Who is refused at one share is refused at all larger ones, so that few have to be asked about.
+    """
+    low, high = torch.zeros(len(x), dtype=torch.long), torch.full((len(x),), len(SHARES))
+    how = Inference("features")
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        for position in middle[open_].unique().tolist():
+            rows = (open_ & (middle == position)).nonzero().flatten()
+            asked = x[rows.to(x.device)]
+            unknown = model.predict(asked, among=among, inference=how, unknown=SHARES[position]).unknown
+            assert unknown is not None
+            refused = unknown.cpu()
+            high[rows[refused]] = position
+            low[rows[~refused]] = position + 1
+    return low
 
 
 def percent(right: Tensor) -> float:

@@ -1,7 +1,7 @@
 """Natural images of tasks that a model has not learned: how many it takes for none of its own.
 
     python -m benchmarks.left_out cifar100-unnamed/scratch --seed 0 --results results --data-dir DATA --out FILE
-    python -m benchmarks.left_out cifar100-unnamed/pretrained --learn --size 64 --steps 240 --data-dir DATA --out FILE
+    python -m benchmarks.left_out cifar100-unnamed/pretrained --learn --size 96 --steps 80 --data-dir DATA --out FILE
 
 The models are those that `supsup reproduce cifar100-unnamed` and `tiny-imagenet-unnamed` keep beside their results, or,
 with `--learn`, one that learns the known tasks here, with fewer steps and smaller images if it is told so. The second
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--learn", action="store_true", help="the known tasks, here, instead of loading a model")
     parser.add_argument("--steps", type=int, help="of each task that is learned here; the row's epochs if not given")
     parser.add_argument("--size", type=int, help="of the images of a pretrained network that learns here")
-    parser.add_argument("--images", type=int, default=200, help="test images of each task; each is looked at 19 times")
+    parser.add_argument("--images", type=int, default=200, help="test images of each task; each is looked at 5 times")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     entry, _, name = asked.row.partition("/")

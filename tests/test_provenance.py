@@ -76,3 +76,15 @@ def test_a_record_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made["command"] == "supsup reproduce gamma --out results"
     assert made["torch"] == torch.__version__
     assert "(CPU)" in str(made["device"])
+
+
+@pytest.mark.parametrize("started", [["benchmarks/some.py"], ["-m", "benchmarks.some"]], ids=["script", "module"])
+def test_a_benchmark_is_named_as_it_was_started(started: list[str], tmp_path: Path) -> None:
+    """One that imports another does not run as a script."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "some.py").write_text(
+        "import torch\nfrom supsup.provenance import provenance\nprint(provenance(torch.device('cpu'))['command'])\n"
+    )
+    command = [sys.executable, *started, "--tasks", "3"]
+    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert said == f"python {' '.join(started)} --tasks 3\n"

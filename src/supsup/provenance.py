@@ -16,10 +16,8 @@ CHANGED = "+changes"  # after a commit whose tree was changed
 
 def provenance(device: torch.device) -> dict[str, str | int]:
     """What somebody needs to know to get the same figures again."""
-    script = Path(sys.argv[0])
-    program = "supsup" if script.stem in ("supsup", "__main__") else f"python {script.parent.name}/{script.name}"
     return {
-        "command": " ".join([program, *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]),
+        "command": " ".join([_program(), *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]),
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()} (CPU)",
@@ -27,6 +25,14 @@ def provenance(device: torch.device) -> dict[str, str | int]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def _program() -> str:
+    """What was started, as somebody would type it."""
+    script, module = Path(sys.argv[0]), getattr(sys.modules["__main__"], "__spec__", None)
+    if script.stem in ("supsup", "__main__"):
+        return "supsup"
+    return f"python {script.parent.name}/{script.name}" if module is None else f"python -m {module.name}"
 
 
 def _commit() -> str:

@@ -16,8 +16,9 @@ CHANGED = "+changes"  # after a commit whose tree was changed
 
 def provenance(device: torch.device) -> dict[str, str | int]:
     """What somebody needs to know to get the same figures again."""
+    words = (Path(word).name if word.startswith("/") else word for word in sys.argv[1:])
     return {
-        "command": " ".join([_program(), *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]),
+        "command": " ".join([_program(), *words]),
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()} (CPU)",

@@ -34,6 +34,15 @@ def test_a_plot_is_well_formed_and_says_what_it_shows() -> None:
     assert "#" not in chart.whole  # colours are the page's variables
 
 
+def test_a_row_of_one_point_is_a_mark_in_the_legend_too() -> None:
+    chart = line_chart("t", [LINES[0], Curve("one", [Point(100, 93.5)])], Axis("x"), Axis("y"))
+    assert chart is not None
+    (line, _), (mark, label), _ = chart.legend
+    assert label == "one"
+    assert "18.0" in line
+    assert "18.0" not in mark
+
+
 def test_higher_values_stand_higher_and_later_ones_further_right() -> None:
     root = parsed(line_chart("t", LINES[:1], Axis("x"), Axis("y")))
     (line, *_) = (element for element in root.iter("polyline") if element.get("class") == "line")

@@ -113,7 +113,8 @@ def _bars(summary: EntrySummary) -> list[Chart]:
         measured, published = row.figures.get(figure, {}).get(position), row.row.published.get(figure, {}).get(position)
         if measured is not None or published is not None:
             bars.append(Bar(row.row.label, measured.mean if measured else None, published))
-    return _not_empty(bar_chart(_title(summary, figure), bars, figure))
+    what = f"{figure}, {position}" if position and as_number(position) is None else figure
+    return _not_empty(bar_chart(f"{summary.entry.title}: {what}", bars, what))
 
 
 def _distances(summary: EntrySummary) -> list[Chart]:

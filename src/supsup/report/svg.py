@@ -296,9 +296,10 @@ def _legend(lines: Sequence[Curve]) -> tuple[tuple[str, str], ...]:
     for number, line in enumerate(lines):
         if not (line.ours or line.published):
             continue
-        swatch = (
-            _ours([(0.0, 0.0), (18.0, 0.0)], number) if line.ours else _published([(4.0, 0.0), (14.0, 0.0)], number)
-        )
+        if line.ours:
+            swatch = _ours([(0.0, 0.0), (18.0, 0.0)] if len(line.ours) > 1 else [(9.0, 0.0)], number)
+        else:
+            swatch = _published([(4.0, 0.0), (14.0, 0.0)], number)
         shown.append((swatch, line.label))
     if any(line.published for line in lines) and any(line.ours for line in lines):
         shown.append((_cross(9, 0, "var(--ink)"), "published"))

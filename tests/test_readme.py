@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,38 @@ def test_the_alphabets_are_those_of_the_results() -> None:
     assert f"it is found for {usual['task found, %']} % of them" in said
     assert f"every mask for {tried['task found, %']} %" in said
     assert f"One-Shot for {shot['task found, %']} %, which is chance" in said
-    assert f"| 10 alphabets of Omniglot | {usual['task found, %']} %, One-Shot" in README
+    assert f"| 10 alphabets of Omniglot | the default | {usual['task found, %']} %, One-Shot" in README
+
+
+def test_how_often_tasks_are_found_is_what_was_measured() -> None:
+    """Each row of the table has its file; those of CIFAR-100 are means over seeds."""
+    lines = README.partition("## Which tasks")[2].splitlines()
+    rows = {line.split(" | ")[0]: line for line in lines if "figures](" in line}
+
+    def found(row: str) -> list[float]:
+        return [float(number) for number in re.findall(r"([\d.]+) %", rows[f"| {row}"])]
+
+    def measured(name: str) -> Any:
+        return json.loads((ROOT / "results" / f"{name}.json").read_text())["figures"]
+
+    many = measured("permutations-2-cores")
+    assert many["tasks"] == 1000
+    assert found("1,000 scrambles") == [many["ways"]["auto"]["task right %"]]
+    pairs = measured("finding")["split digits"]["ways"]["auto"]
+    assert found("MNIST in 5 tasks of 2 digits") == [round(pairs["task right"], 1)]
+    for row, name in (
+        ("50 alphabets of Omniglot, LeNet", "finding-alphabets"),
+        ("36 rotations of MNIST", "finding-rotations"),
+    ):
+        usual = measured(name)["ways"]["auto"]
+        assert found(row) == [round(usual["task right"], 1), round(usual["task right from 4"], 1)]
+    for row, name, positions in (
+        ("CIFAR-100 in 20 tasks of 5 classes, a network from scratch", "scratch", ("1", "4", "16")),
+        ("the same, a network that was trained on ImageNet", "pretrained", ("1", "4")),
+    ):
+        seeds = [measured(f"cifar100-unnamed/{name}-seed{seed}")["task right %"] for seed in range(3)]
+        means = [round(sum(seed[position] for seed in seeds) / 3, 1) for position in positions]
+        assert found(row)[: len(means)] == means
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -47,9 +47,13 @@ def main() -> None:
     (row,) = (row for row in ENTRIES[entry].rows if row.name == name)
     assert isinstance(row.experiment, ScratchUnnamedExperiment | PretrainedUnnamedExperiment)
     training, begin = row.experiment.training, time.perf_counter()
+    if not asked.learn and (asked.steps, asked.size) != (None, None):
+        parser.error("--steps and --size are of a model that learns here: give --learn too")
     if asked.steps is not None:
         training = replace(training, epochs=None, steps=asked.steps)
-    if asked.size is not None and isinstance(training, PretrainedTraining):
+    if asked.size is not None:
+        if not isinstance(training, PretrainedTraining):
+            parser.error(f"{asked.row} takes images as they are: --size is for a pretrained network")
         training = replace(training, size=asked.size)
     environment = Environment(resolve(), asked.data_dir)
     if asked.learn:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supsup.file import codec
+from supsup.file.codec import Bytes
 from supsup.file.format import Header, TaskRecord
 from supsup.file.modelfile import ModelFile
 from supsup.paper import records
@@ -15,29 +16,31 @@ _BESIDE = "beside masks"
 
 def bytes_of(file: Path) -> dict[str, int]:
     """Bytes of masks, of statistics and by the paper's count; without the entropy coder the masks are left out."""
-    paper = 0.0
     with ModelFile(file) as model:
-        header, rows = model.header, list(model.records())
-        for row in rows:
-            kept = codec.kept(row.decoded(header, model.reference).packed, header.sizes)
-            paper += codec.paper_bytes(kept, list(header.shapes.values()), channels(header))
-        coded = _coded(model, rows)
-    return coded | {"statistics": len(rows) * 8 * channels(header), "paper's count": round(paper)}
+        header, masks = model.header, _masks(model, list(model.records()))
+    shapes = list(header.shapes.values())
+    paper = sum(codec.paper_bytes(codec.kept(mask, header.sizes), shapes, channels(header)) for mask in masks)
+    statistics = len(masks) * 8 * channels(header)
+    return _coded(masks, header) | {"statistics": statistics, "paper's count": round(paper)}
 
 
 def bytes_kept(file: Path) -> dict[str, int]:
     """Of all tasks: coded masks, and all else that the file has of them: heads, running statistics, what finds them."""
     with ModelFile(file) as model:
         rows = list(model.records())
-        return _coded(model, rows) | {_BESIDE: sum(len(row.extras) for row in rows)}
+        masks = _masks(model, rows)
+    return _coded(masks, model.header) | {_BESIDE: sum(len(row.extras) for row in rows)}
 
 
-def _coded(model: ModelFile, rows: Sequence[TaskRecord]) -> dict[str, int]:
-    """Bytes of the masks; nothing without the entropy coder."""
+def _masks(model: ModelFile, rows: Sequence[TaskRecord]) -> list[Bytes]:
+    return [row.decoded(model.header, model.reference).packed for row in rows]
+
+
+def _coded(masks: Sequence[Bytes], header: Header) -> dict[str, int]:
+    """Their bytes; nothing without the entropy coder."""
     if not codec.available():
         return {}
-    packed = (row.decoded(model.header, model.reference).packed for row in rows)
-    return {"masks": sum(len(codec.encode(mask, model.header.sizes)[1]) for mask in packed)}
+    return {"masks": sum(len(codec.encode(mask, header.sizes)[1]) for mask in masks)}
 
 
 def channels(header: Header) -> int:

@@ -26,6 +26,8 @@ from PIL import Image
 from supsup import SupSup, data, nets
 from supsup.bench.machine import once
 from supsup.data import Task
+from supsup.data.decode import decoded
+from supsup.data.streaming import StreamedPart
 from supsup.devices import resolve
 from supsup.inference import Inference
 from supsup.provenance import provenance
@@ -87,6 +89,22 @@ def decoding_rate(task: Task, batch: int, steps: int, device: torch.device) -> f
     return batch * steps / once(rest, device)
 
 
+def one_core(task: Task, count: int) -> float:
+    """Images a second that one core decodes and crops when nothing else is to be done: what all of them could reach."""
+    part = task.train
+    assert isinstance(part, StreamedPart)
+    assert part.crop is not None
+    boxes = part.crop.boxes(0, task.name, 0, part.files.sizes[:count]).tolist()
+    images = list(zip(part.files.paths, boxes))
+    decoded(images[0][0], part.files.size)
+
+    def each() -> None:
+        for path, (left, top, width, height, mirrored) in images:
+            decoded(path, part.files.size, (left, top, width, height, mirrored))
+
+    return len(images) / once(each, torch.device("cpu"))
+
+
 def main(
     size: Annotated[int, typer.Option(help="Side of the images that are learned.", min=32)] = 224,
     batch: Annotated[int, typer.Option(help="Images in a batch.", min=1)] = 256,
@@ -114,6 +132,7 @@ def main(
             "size": size,
             "batch": batch,
             "cores": len(os.sched_getaffinity(0)),
+            "images per second that one core decodes": one_core(read[True], 400),
             "images per second": rates,
             "hours for one budget of imagenet-gg": hours,
             "made by": provenance(chosen),

@@ -111,14 +111,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         decoded(str(tmp_path / "a.png"))
 
 
-def test_a_worker_answers_with_pixels_and_ends_an_answer_at_a_bad_file(tmp_path: Path) -> None:
+def test_a_worker_answers_with_all_pixels_or_the_name_of_a_bad_file(tmp_path: Path) -> None:
     good, bad = saved(tmp_path / "a.png", Image.fromarray(COLOURS)), str(tmp_path / "b.png")
-    requests = [[[good, None], [good, [0, 0, 6, 6, 1]]], [[bad, None], [good, None]], [[good, None]]]
+    requests = [[[good, None], [good, [0, 0, 6, 6, 1]]], [[good, None], [bad, None]], [[good, None]]]
     lines = b"".join(json.dumps({"size": 6, "images": images}).encode() + b"\n" for images in requests)
     answers = io.BytesIO()
     serve(io.BytesIO(lines), answers)
     whole = b"\0" + decoded(good, 6).tobytes()
     message = f"{bad} (No such file or directory)".encode()
-    expected = whole + b"\0" + decoded(good, 6, (0, 0, 6, 6, 1)).tobytes()
+    expected = whole + decoded(good, 6, (0, 0, 6, 6, 1)).tobytes()
     expected += b"\1" + struct.pack("<I", len(message)) + message + whole
     assert answers.getvalue() == expected

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from supsup.data.decode import decoded
-from supsup.data.decoder_pool import DecoderPool
+from supsup.data.decoder_pool import DecoderPool, _exchange
 from supsup.errors import SupSupError
 
 
@@ -88,6 +88,15 @@ def test_a_process_that_dies_is_reported_and_replaced(pool: DecoderPool, paths: 
         except SupSupError:
             continue
     assert np.array_equal(batch[6].numpy(), decoded(paths[6], 8))
+
+
+def test_files_at_which_a_process_dies_are_named(paths: list[str]) -> None:
+    images, buffer = [(path, None) for path in paths], torch.empty(len(paths), 3, 8, 8, dtype=torch.uint8)
+    reads_and_ends = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(reads_and_ends, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        named = r"ended at .*0\.png or one of the 6 files with it; .* use fewer with workers="
+        with pytest.raises(SupSupError, match=named):
+            _exchange(worker, images, buffer)
 
 
 def test_odd_names_reach_the_processes(pool: DecoderPool, tmp_path: Path) -> None:

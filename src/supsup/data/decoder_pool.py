@@ -105,28 +105,27 @@ def _exchange(worker: _Worker, images: Sequence[Image], buffer: Tensor) -> bool:
     assert worker.stdout is not None
     worker.stdin.write(json.dumps({"size": buffer.shape[-1], "images": images}).encode() + b"\n")
     worker.stdin.flush()
-    for (path, _), pixels in zip(images, buffer):
-        view = memoryview(pixels.numpy()).cast("B")
-        status = _read(worker.stdout, 1, path)
-        if status == b"\1":
-            (length,) = struct.unpack("<I", _read(worker.stdout, 4, path))
-            message = _read(worker.stdout, length, path).decode()
-            raise unreadable([message])
-        if worker.stdout.readinto(view) != len(view):  # type: ignore[attr-defined]
-            raise _ended(path)
+    if _read(worker.stdout, 1, images) == b"\1":
+        (length,) = struct.unpack("<I", _read(worker.stdout, 4, images))
+        raise unreadable([_read(worker.stdout, length, images).decode()])
+    view = buffer.numpy().data.cast("B")
+    if worker.stdout.readinto(view) != len(view):  # type: ignore[attr-defined]
+        raise _ended(images)
     return True
 
 
-def _read(pipe: IO[bytes], count: int, path: str) -> bytes:
+def _read(pipe: IO[bytes], count: int, images: Sequence[Image]) -> bytes:
     answer = pipe.read(count)
     if len(answer) != count:
-        raise _ended(path)
+        raise _ended(images)
     return answer
 
 
-def _ended(path: str) -> SupSupError:
+def _ended(images: Sequence[Image]) -> SupSupError:
+    more = f" or one of the {len(images) - 1} files with it" if len(images) > 1 else ""
     return SupSupError(
-        f"a process that decodes images ended at {path}; if the machine is short of memory, use fewer with workers=…"
+        f"a process that decodes images ended at {images[0][0]}{more}; if the machine is short of memory, use fewer "
+        f"with workers=…"
     )
 
 

@@ -116,3 +116,36 @@ def test_the_costs_of_a_request_are_those_of_the_results() -> None:
     rows = json.loads((root / "results" / "bench" / "serve-costs-2-cores.json").read_text())["rows"]
     for tasks, *costs, some, many in (row.values() for row in rows):
         assert f"| {tasks:,} | {' | '.join(map(str, costs))} | {some} and {many} |" in page
+
+
+def test_the_hours_of_imagenet_are_those_of_the_results() -> None:
+    """`python -m benchmarks.imagenet_rate` measures them."""
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "reproduce.md").read_text()
+    found = json.loads((root / "results" / "bench" / "imagenet-rate-h200.json").read_text())
+    rates, hours = found["images per second"], found["hours for one budget of imagenet-gg"]
+    rows = {
+        "from JPEG files, as it runs": "from files",
+        "files only decoded": "files only decoded",
+        "images in memory, cropped on the GPU": "from memory",
+    }
+    for shown, name in rows.items():
+        assert f"| {shown} | {rates[name]:,.0f} | {hours[name]:.1f} |" in page
+    assert f"about **{3 * hours['from files']:.0f} hours**" in page
+    alone = found["images per second that one core decodes"]
+    assert (
+        f"one core alone does {alone:.0f} images a second,\n{found['cores']} of them could do {16 * alone:,.0f}" in page
+    )
+
+
+def test_the_steps_of_rivals_are_those_of_the_results() -> None:
+    """`python -m benchmarks.residual_rivals` measures them."""
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "speed.md").read_text()
+    found = json.loads((root / "results" / "bench" / "residual-rivals-h200.json").read_text())
+    cases = [row for rows in found.values() if isinstance(rows, list) for row in rows]
+    assert len(cases) == 5
+    for row in cases:
+        digits = 1 if "ResNet-50" in row["case"] else 2
+        ours, graphs = (f"{row[name]:.{digits}f}" for name in ("ms per task-step", "captured, ms per task-step"))
+        assert f"| {row['tasks']} | {ours} | {graphs} |" in page

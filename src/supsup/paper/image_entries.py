@@ -177,7 +177,8 @@ ENTRIES = (
         tuple(_imagenet(budget) for budget in _IMAGENET),
         figure="bytes",
         note="Needs --data-dir with ImageNet's train/ and val/, a folder for each class. BatchE (81.50) and Upper "
-        "Bound (92.55) are cited by the paper from Wen et al. and are not run.",
+        "Bound (92.55) are cited by the paper from Wen et al. and are not run. docs/reproduce.md has the hours that it "
+        "would take, from a measurement.",
     ),
     Entry(
         "tiny-imagenet-gg",

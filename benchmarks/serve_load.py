@@ -9,8 +9,8 @@ turns, over models of several sizes. Writes results/bench/serve-2-cores.json.
 
     python benchmarks/serve_load.py --only costs
 
-What a request costs, part by part, in processor time, which other work on the machine changes little; and so what
-batching can bring at most. Writes results/bench/serve-costs-2-cores.json.
+What a request costs, part by part, in processor time, which other work on the machine changes little; and the
+ratio that follows for batches. Writes results/bench/serve-costs-2-cores.json.
 """
 
 from __future__ import annotations
@@ -445,8 +445,8 @@ def costs(folder: Path, tasks: int, seconds: float = 2) -> dict[str, Any]:
         "answer alone, ms": round(alone, 2),
         "answer in a batch of 16, ms": round(some, 2),
         "answer in a batch of 64, ms": round(many, 2),
-        "at most, batches of 16": round((alone + around) / (some + around), 2),
-        "at most, batches of 64": round((alone + around) / (many + around), 2),
+        "ratio by this, batches of 16": round((alone + around) / (some + around), 2),
+        "ratio by this, batches of 64": round((alone + around) / (many + around), 2),
     }
 
 

@@ -36,7 +36,6 @@ from supsup.paper.mnist_experiments import (
 )
 from supsup.paper.reproduction import reproduce
 from supsup.query import Goal, can_be_captured
-from supsup.scores import soft_mask
 from supsup.search import Outer, inner, short
 from supsup.search.exact import add_plain
 from supsup.search.factors import narrowed
@@ -48,22 +47,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "0", reason="compile the kernels: TRITON_INTERPRET=0"),
 ]
-
-
-@pytest.mark.parametrize("count", [19_999, 20_000, 300_000])
-def test_edge_popup_keeps_the_weights_that_the_cpu_keeps(count: int) -> None:
-    """Selected or sorted, with many scores that are alike, and as part of a CUDA graph."""
-    scores = torch.randn(count, generator=torch.Generator().manual_seed(0)).mul(100).round()
-    here, mask = scores.cuda(), torch.zeros(count, device="cuda")
-
-    def select(keep: int) -> None:
-        mask.copy_(soft_mask(here, keep))
-
-    for keep in (1, count // 30, count):
-        launch = repeated(partial(select, keep))
-        mask.zero_()
-        launch()
-        assert torch.equal(mask.cpu(), soft_mask(scores, keep))
 
 
 @pytest.fixture(scope="module")

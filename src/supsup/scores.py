@@ -13,7 +13,6 @@ from supsup import philox
 from supsup.frozen import fan_in
 
 _TIE = 0.01  # how large a task's own random scores are beside the mean of earlier masks, which they put in an order
-_SORTED = 20_000  # numbers from which a GPU sorts sooner than torch finds one of them there, with one block of threads
 
 
 def initial_scores(
@@ -111,19 +110,13 @@ class _EdgePopup(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, keep: int) -> Tensor:
         ctx.save_for_backward(scores)
         size = scores.abs()
-        least = kth_largest(size, keep, by_sorting=size.is_cuda and size.numel() >= _SORTED)
+        least = size.flatten().kthvalue(size.numel() - keep + 1).values
         return (size >= least).to(scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (scores,) = ctx.saved_tensors
         return torch.where(scores >= 0, gradient, -gradient), None
-
-
-def kth_largest(values: Tensor, k: int, by_sorting: bool) -> Tensor:
-    """The k-th largest of all numbers, the same either way; NaN is larger than any."""
-    place = values.numel() - k
-    return values.flatten().sort().values[place] if by_sorting else values.flatten().kthvalue(place + 1).values
 
 
 def soft_mask(scores: Tensor, keep: int | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Images a second of training ResNet-50's masks from JPEG files, and the hours that follow for `imagenet-gg`.
 
-    PYTHONPATH=src python benchmarks/imagenet_rate.py [--size 224] [--batch 256] [--out FILE]
+    PYTHONPATH=src python -m benchmarks.imagenet_rate [--size 224] [--batch 256] [--out FILE]
 
 Pictures are made up: smooth colours with noise, as large as ImageNet's are on average. They are read, decoded, cropped
 and learned as `supsup reproduce imagenet-gg` does it; beside that, files that are only decoded, and the same training

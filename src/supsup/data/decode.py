@@ -94,7 +94,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer lines {"size": …, "images": [[path, box], …]} until they end.
 
     For each line: a 0 and the pixels of all its images; or, if one cannot be read, a 1, the length of a message in 4
-    bytes, and the message. In one piece, since every word between processes costs as much as some decoding.
+    bytes, and the message. One answer for all, so that nobody waits for the other at every image.
     """
     for line in requests:
         request = json.loads(line)

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 ALPHABETS, WAYS = 10, ("auto", "exhaustive", "one-shot")
@@ -70,11 +70,11 @@ def supsup(folder: Path, *arguments: str) -> str:
     ).stdout
 
 
-def counted(told: dict[str, Any]) -> dict[str, float]:
+def counted(replaced: dict[str, Any]) -> dict[str, float]:
     """All tasks together, in %."""
-    asked = sum(task["asked"] for task in told["tasks"].values())
+    asked = sum(task["asked"] for task in replaced["tasks"].values())
     names = ("task given", "task unknown", "task found")
-    shares = {f"{key}, %": sum(task[key] for task in told["tasks"].values()) for key in names}
+    shares = {f"{key}, %": sum(task[key] for task in replaced["tasks"].values()) for key in names}
     return {"asked": asked} | {key: round(100 * count / asked, 1) for key, count in shares.items()}
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from supsup import data, evaluate, nets
-from supsup.baselines import BatchE, TaskInference
 from supsup.data import Stream
-from supsup.devices import resolve
-from supsup.grading import Grading
-from supsup.provenance import provenance
+from supsup.evaluation.grading import Grading
+from supsup.runtime.devices import resolve
 from supsup.training import Recipe
+from supsup_paper.provenance import provenance
+from supsup_paper.rivals import BatchE, TaskInference
 
 VARIANTS = (
     ("kaiming_normal", 1e-5),

@@ -21,7 +21,7 @@ from typing import Annotated
 import torch
 import typer
 
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 WAYS = {

@@ -23,7 +23,7 @@ import torch
 
 from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Stream
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 OUT = Path(__file__).parents[1] / "results" / "bench" / "cluster-2-cores.json"
 WORKERS = (1, 2)

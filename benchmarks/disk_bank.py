@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from supsup import SupSup, load, nets
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 OUT = Path(__file__).parents[1] / "results" / "bench" / "disk-bank-2-cores.json"
 PROCESSES = 4
@@ -63,9 +63,9 @@ class Opened:
         command = [sys.executable, "-m", "benchmarks.disk_bank", "--open", str(path), str(warm), masks]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def told(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(_pipe(self._process.stdout).readline())
-        return told
+    def replaced(self) -> dict[str, Any]:
+        replaced: dict[str, Any] = json.loads(_pipe(self._process.stdout).readline())
+        return replaced
 
     def memory(self, what: str) -> int:
         """Bytes: "Pss" shares pages among those who have them, "Anonymous" are its own."""
@@ -92,9 +92,9 @@ def figures(kind: str, tasks: int, folder: Path, warm: Path) -> dict[str, Any]:
     answers = set()
     for name, masks in (("memory", "memory"), ("disk, blocks made", "disk"), ("disk", "disk")):
         process = Opened(path, warm, masks)
-        told = process.told()
-        answers |= set(told["task"])
-        seconds = {"open": told["open"], "open and answer": told["first"], "a later answer": told["later"]}
+        replaced = process.replaced()
+        answers |= set(replaced["task"])
+        seconds = {"open": replaced["open"], "open and answer": replaced["first"], "a later answer": replaced["later"]}
         found[name] = {f"{what}, s": round(value, 3) for what, value in seconds.items()}
         found[name]["memory of its own, MB"] = round(process.memory("Anonymous") / 1e6)
         process.end()
@@ -107,7 +107,7 @@ def shared(path: Path, warm: Path, count: int) -> Iterator[int]:
     """The memory of so many processes at once, each page counted once among those who share it."""
     processes = [Opened(path, warm, "disk") for _ in range(count)]
     for process in processes:
-        process.told()
+        process.replaced()
     yield from [process.memory("Pss") for process in processes]
     for process in processes:
         process.end()

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from supsup import data, evaluate, nets
-from supsup.baselines import OnlineEWC
 from supsup.data import Source
-from supsup.devices import resolve
-from supsup.paper import recipes
-from supsup.provenance import provenance
+from supsup.runtime.devices import resolve
+from supsup_paper import recipes
+from supsup_paper.provenance import provenance
+from supsup_paper.rivals import OnlineEWC
 
 
 def main() -> None:

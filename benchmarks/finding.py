@@ -19,7 +19,7 @@ from torch import Tensor
 
 from supsup import Inference, SupSup, data, nets
 from supsup.data import Task
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 WAYS = {
     "auto": Inference("auto"),

@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.finding import WAYS, from_few, percent, refused_of
 from supsup import Inference, Recipe, SupSup, nets
 from supsup.data import Part, Task
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 LEFT_OUT = 10  # alphabets
 

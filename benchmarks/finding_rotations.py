@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.finding import WAYS, from_few, percent
 from supsup import Inference, Recipe, SupSup, data, nets
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 
 def main() -> None:

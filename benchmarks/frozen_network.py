@@ -17,9 +17,9 @@ from typing import Any
 
 from supsup import Recipe, SupSup, data, nets
 from supsup.data import Stream
-from supsup.devices import resolve
-from supsup.inference import Inference
-from supsup.provenance import provenance
+from supsup.inference.methods import Inference
+from supsup.runtime.devices import resolve
+from supsup_paper.provenance import provenance
 
 EVERY = 10  # of the test images, to save time
 

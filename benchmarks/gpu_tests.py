@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 
 import torch
 
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "pytest.mark.gpu"

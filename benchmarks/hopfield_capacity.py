@@ -21,13 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supsup import HopSupSup, UnitRecipe, data, nets, philox, progress
+from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Part, Task
-from supsup.devices import resolve
-from supsup.hopfield.experiment import RIGHT
 from supsup.hopfield.learner import learn_together
 from supsup.hopfield.memory import RULES, overfull, overlap, running_mean, settle, unstable
-from supsup.provenance import provenance
+from supsup.masks import philox
+from supsup.runtime import progress
+from supsup.runtime.devices import resolve
+from supsup_paper.hopfield import RIGHT
+from supsup_paper.provenance import provenance
 
 FLIPPED = 0.2
 ASKED = 40  # stored masks that are looked at, the oldest and the newest among them

@@ -25,12 +25,12 @@ from torch.nn.functional import hardtanh
 
 from supsup import HopSupSup, Recovery, UnitRecipe, data, nets
 from supsup.data import Task
-from supsup.devices import resolve
 from supsup.hopfield.learner import learn_together, recover_together
 from supsup.hopfield.memory import hebb, running_mean, signs, storkey
+from supsup.inference.objectives import entropy
 from supsup.nets.hop_mlp import many_outputs
-from supsup.objectives import entropy
-from supsup.provenance import provenance
+from supsup.runtime.devices import resolve
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "hopfield.md", ROOT / "results" / "hopfield-readings.json"

@@ -24,14 +24,14 @@ import typer
 from PIL import Image
 
 from supsup import SupSup, data, nets
-from supsup.bench.machine import once
 from supsup.data import Task
 from supsup.data.decode import decoded
 from supsup.data.streaming import StreamedPart
-from supsup.devices import resolve
-from supsup.inference import Inference
-from supsup.provenance import provenance
+from supsup.inference.methods import Inference
+from supsup.runtime.devices import resolve
 from supsup.training import SPLIT_IMAGENET
+from supsup_paper.bench.machine import once
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 CLASSES = 10  # of a task

@@ -21,8 +21,8 @@ import torch
 
 from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Part, Task
-from supsup.devices import resolve
-from supsup.provenance import provenance
+from supsup.runtime.devices import resolve
+from supsup_paper.provenance import provenance
 
 BEFORE = 40  # tasks that are not timed
 RECIPE = Recipe("adam", 0.1, steps=1, batch_size=128, score_bound=1.0)

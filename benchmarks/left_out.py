@@ -23,12 +23,12 @@ import supsup
 from benchmarks.finding import refused_of
 from supsup import SupSup
 from supsup.data import Stream
-from supsup.devices import resolve
-from supsup.paper.entries import ENTRIES
-from supsup.paper.environment import Environment
-from supsup.paper.image_experiments import PretrainedTraining, PretrainedUnnamedExperiment, ScratchUnnamedExperiment
-from supsup.paper.runs.unnamed import prepared, stream_of
-from supsup.provenance import provenance
+from supsup.runtime.devices import resolve
+from supsup_paper.entries import ENTRIES
+from supsup_paper.environment import Environment
+from supsup_paper.image_experiments import PretrainedTraining, PretrainedUnnamedExperiment, ScratchUnnamedExperiment
+from supsup_paper.provenance import provenance
+from supsup_paper.runs.unnamed import prepared, stream_of
 
 
 def main() -> None:

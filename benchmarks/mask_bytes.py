@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from supsup.file import codec
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 TASKS = 20
 PUBLISHED = {1: 408_432, 2: 508_432, 4: 695_592, 8: 1_035_792, 16: 1_630_032, 32: 2_487_472}  # with normalisation

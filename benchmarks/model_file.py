@@ -19,7 +19,7 @@ import torch
 import supsup
 from supsup import Inference, SupSup, nets
 from supsup.file.modelfile import ModelFile
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 AT_ONCE = 256
 

@@ -44,8 +44,8 @@ import pytest
 import torch
 from hypothesis import Phase, settings
 
-from supsup import progress
-from supsup.provenance import provenance
+from supsup.runtime import progress
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

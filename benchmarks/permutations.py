@@ -21,7 +21,7 @@ import torch
 from benchmarks.finding import percent
 from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Part, Source, Stream
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 WAYS = {
     "auto": Inference("auto"),

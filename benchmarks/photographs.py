@@ -22,7 +22,7 @@ from PIL import Image
 
 from benchmarks.alphabets import ROOT, supsup
 from supsup import data
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 CLASSES, IMAGES = 10, 100
 NETWORKS = {"chosen": [], "small_resnet": ["--net", "small_resnet"]}
@@ -69,15 +69,15 @@ def learned(folder: Path, task: str, arguments: list[str]) -> dict[str, Any]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     supsup(folder, "learn", *arguments, "--device", "cpu", "--task", task)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    (told,) = [each for each in json.loads(supsup(folder, "tasks", arguments[0], "--json")) if each["task"] == task]
+    (replaced,) = [each for each in json.loads(supsup(folder, "tasks", arguments[0], "--json")) if each["task"] == task]
     about = json.loads(supsup(folder, "info", arguments[0], "--json"))
     (folder / arguments[0]).unlink()
     return {
         "command": " ".join(["supsup", "learn", *arguments]),
         "network": about["network"],
-        "right, %": round(100 * told["accuracy"], 1),
+        "right, %": round(100 * replaced["accuracy"], 1),
         "seconds of the CPU": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
-        "bytes": told["bytes"],
+        "bytes": replaced["bytes"],
         "made by": provenance(torch.device("cpu")),
     }
 

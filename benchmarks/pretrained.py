@@ -23,7 +23,7 @@ from torch.nn.functional import normalize, one_hot
 
 from supsup import Recipe, SupSup, data, nets
 from supsup.data import Part, Task
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 STRENGTHS = (1e1, 1e2, 1e3, 1e4, 1e5)
 TESTED = 100  # images of each class

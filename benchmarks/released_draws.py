@@ -29,14 +29,14 @@ import torch
 from torch import Tensor
 
 from supsup import Inference, Recipe, SupSup, data, evaluate, nets
-from supsup.bank import pack_columns
 from supsup.data import Source, Stream, Task
-from supsup.devices import resolve
-from supsup.grading import Known
+from supsup.evaluation.grading import CandidateTasks
+from supsup.masks.bank import pack_columns
 from supsup.nets import FullyConnected
-from supsup.provenance import provenance
+from supsup.runtime.devices import resolve
 from supsup.training import Trained
-from supsup.training.batched import BatchedTrainer
+from supsup.training.fast.batched import BatchedTrainer
+from supsup_paper.provenance import provenance
 
 SEED = 1  # of the scripts, where nobody asks for another
 TASKS = 250  # for which they draw scores, however many are learned here
@@ -66,7 +66,7 @@ def run(source: Source, outputs: int, tasks: int, seed: int, device: torch.devic
     for trained in learned(model, stream, source, draws):
         take_in(model, trained)
     names = [task.name for task in stream]
-    known = {stage: Known(orders=dict(zip(names, orders))) for stage, orders in draws.tests.items()}
+    known = {stage: CandidateTasks(orders=dict(zip(names, orders))) for stage, orders in draws.tests.items()}
     for objective in ("H", "G"):
         model.inference = Inference("one-shot", objective)
         graded = {stage: evaluate(model, stream, "GNu", stages=[stage], known=known[stage]) for stage in known}

@@ -20,14 +20,14 @@ from torch import nn
 
 from benchmarks.residual_step import ROOT, Case, Measuring, compiled
 from supsup import nets
-from supsup.baselines import BatchE, Rival, SeparateHeads, UpperBound
-from supsup.baselines.side_by_side import started
-from supsup.bench.machine import once, seconds
 from supsup.data import Stream
-from supsup.paper import recipes
 from supsup.training import Recipe
-from supsup.training.captured import Lane, run_lanes
-from supsup.training.residual.executor import bytes_of_training
+from supsup.training.fast.captured import Lane, run_lanes
+from supsup.training.fast.residual.executor import bytes_of_training
+from supsup_paper import recipes
+from supsup_paper.bench.machine import once, seconds
+from supsup_paper.rivals import BatchE, Rival, SeparateHeads, UpperBound
+from supsup_paper.rivals.side_by_side import started
 
 _STEPS = 400  # that a feed has batches for
 _CAPTURED = 20  # steps of the module itself

@@ -30,17 +30,17 @@ from torch.nn.functional import cross_entropy
 from triton.runtime.jit import JITFunction
 
 from supsup import data, nets
-from supsup.bench.machine import Machine, measure_machine, once, seconds
-from supsup.bench.training import plain_step, work_per_step
 from supsup.data import Augmentation, Source, Stream
-from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import repeated
-from supsup.provenance import provenance
-from supsup.scores import soft_mask
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import soft_mask
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
-from supsup.training.captured import _first_state, _mask_lane, run_lanes
-from supsup.training.residual.executor import bytes_per_task, feed_of
-from supsup.training.residual.trainer import ResidualTrainer
+from supsup.training.fast.captured import _first_state, _mask_lane, run_lanes
+from supsup.training.fast.residual.executor import bytes_per_task, feed_of
+from supsup.training.fast.residual.trainer import ResidualTrainer
+from supsup_paper.bench.machine import Machine, measure_machine, once, seconds
+from supsup_paper.bench.training import plain_step, work_per_step
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 _FEW = 16  # images, in float32

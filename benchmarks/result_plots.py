@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from supsup.report.plots import accuracy_plot, capacity_plot, recovery_plot, time_plot
-from supsup.report.writing import write
+from supsup_paper.report.plots import accuracy_plot, capacity_plot, recovery_plot, time_plot
+from supsup_paper.report.writing import write
 
 RESULTS = Path(__file__).parents[1] / "results"
 

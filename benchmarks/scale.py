@@ -26,10 +26,10 @@ from typing import Any
 import torch
 
 from supsup import Recipe, SupSup, data, load, nets
-from supsup.cluster.work import Finished, learn_group
+from supsup.cluster.worker import Finished, learn_group
 from supsup.file import copying
-from supsup.provenance import provenance
-from supsup.state import ModelState
+from supsup.model.state import ModelState
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCH, PAGE = ROOT / "results" / "bench", ROOT / "docs" / "scale.md"

@@ -23,16 +23,16 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.disk_bank import NETS, Opened, make
 from supsup import Recipe, data, nets
-from supsup.bank import Bank
-from supsup.bench import bench_growth, learned, measure_machine
-from supsup.bench.measurement import as_record
-from supsup.frozen import FrozenNet
-from supsup.inference import Inference, infer
-from supsup.kernels.replays import Replay
-from supsup.provenance import provenance
-from supsup.query import Goal, fully_connected_query, lone_query
-from supsup.report import search_plot, write
-from supsup.search import dense, short
+from supsup.inference.gradient import Goal, fully_connected_query, lone_query
+from supsup.inference.methods import Inference, infer
+from supsup.inference.search import dense, short
+from supsup.kernels.graphs import Replay
+from supsup.masks.bank import Bank
+from supsup.masks.frozen import FrozenNet
+from supsup_paper.bench import bench_growth, learned, measure_machine
+from supsup_paper.bench.measurement import as_record
+from supsup_paper.provenance import provenance
+from supsup_paper.report import search_plot, write
 
 GPU = torch.device("cuda")
 FEW = Inference(layers="first", coordinates=16384)
@@ -70,7 +70,7 @@ def lone(tasks: int) -> dict[str, object]:
     bank = Bank(net.shapes, GPU)
     bank.add_packed(torch.randint(256, (bank.length, tasks), dtype=torch.uint8, device=GPU))
     x = torch.randn(1, 1, 784, device=GPU)
-    told: dict[str, object] = {"k": tasks}
+    replaced: dict[str, object] = {"k": tasks}
     for name, how in {"short": FEW, "exact": Inference(layers="first")}.items():
 
         def whole(how: Inference = how) -> int:
@@ -84,9 +84,9 @@ def lone(tasks: int) -> dict[str, object]:
             replay.graph.replay()
             torch.cuda.synchronize()
 
-        told[name] = {"answer ms": median(whole), "graph ms": median(graph), "kernels": kernels(graph)}
+        replaced[name] = {"answer ms": median(whole), "graph ms": median(graph), "kernels": kernels(graph)}
         bank.replays.clear()
-    return told
+    return replaced
 
 
 def median(work: Callable[[], object]) -> float:
@@ -112,7 +112,7 @@ def growth(tasks: str, steps: int, images: int, coordinates: Sequence[int], out:
     counts, machine = [int(word) for word in tasks.split(",")], measure_machine(GPU)
     stream = data.permuted(data.mnist(), max(counts))
     model, taken = learned(nets.lenet_300_100(500), stream, Recipe(steps=steps), GPU)
-    told: dict[str, object] = {
+    replaced: dict[str, object] = {
         "learning seconds": taken,
         "steps": steps,
         "memory, GB": torch.cuda.max_memory_allocated() / 1e9,
@@ -129,26 +129,26 @@ def growth(tasks: str, steps: int, images: int, coordinates: Sequence[int], out:
         write(
             file.with_suffix(".svg"), search_plot(f"LeNet 300-100, a lone image among k tasks, {steps} batches", rows)
         )
-        told[f"{number} coordinates"] = {"seconds": time.perf_counter() - begin}
+        replaced[f"{number} coordinates"] = {"seconds": time.perf_counter() - begin}
         for row in rows:
             print(", ".join(f"{key} {value:.5g}" for key, value in row.items() if isinstance(value, int | float)))
-    return told
+    return replaced
 
 
 def from_disk(tasks: int) -> dict[str, object]:
     """A file of so many LeNet tasks: written, its blocks made, opened from them, and the first answer, on the CPU."""
-    told: dict[str, object] = {"tasks": tasks}
+    replaced: dict[str, object] = {"tasks": tasks}
     with tempfile.TemporaryDirectory() as folder:
         path, warm = Path(folder) / "model", Path(folder) / "warm"
         make(warm, NETS["small"](), 100)
         begin = time.perf_counter()
         make(path, NETS["lenet"](), tasks)
-        told |= {"written, s": time.perf_counter() - begin, "file, MB": path.stat().st_size / 1e6}
+        replaced |= {"written, s": time.perf_counter() - begin, "file, MB": path.stat().st_size / 1e6}
         for name in ("blocks made", "blocks there"):
             process = Opened(path, warm, "disk")
-            told[name] = process.told() | {"memory of its own, MB": process.memory("Anonymous") / 1e6}
+            replaced[name] = process.replaced() | {"memory of its own, MB": process.memory("Anonymous") / 1e6}
             process.end()
-    return told
+    return replaced
 
 
 def main() -> None:
@@ -173,18 +173,18 @@ def main() -> None:
         parts["trained"] = lambda: growth(asked.trained, 1000, *how, file)
     if asked.disk:
         parts["disk"] = lambda: from_disk(asked.disk)
-    told: dict[str, object] = {"made by": provenance(GPU)}
+    replaced: dict[str, object] = {"made by": provenance(GPU)}
     for name, part in parts.items():
         if asked.only not in (None, name):
             continue
         begin = time.perf_counter()
         try:
-            told[name] = part()
+            replaced[name] = part()
         except Exception:
             traceback.print_exc()
-            told[name] = {"failed": traceback.format_exc()}
-        print(f"{name}: {time.perf_counter() - begin:.1f} s", json.dumps(told[name], indent=1, ensure_ascii=False))
-        (asked.out / "search-gpu.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+            replaced[name] = {"failed": traceback.format_exc()}
+        print(f"{name}: {time.perf_counter() - begin:.1f} s", json.dumps(replaced[name], indent=1, ensure_ascii=False))
+        (asked.out / "search-gpu.json").write_text(json.dumps(replaced, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 
 from supsup import Recipe, SupSup, data, nets
 from supsup.data import Part, Task
-from supsup.provenance import provenance
+from supsup_paper.provenance import provenance
 
 CLASSES, TOGETHER, OBJECTIVES = 5, (1, 4, 16), ("H", "G", "M")
 
@@ -84,9 +84,9 @@ def row(name: str, recipe: Recipe, tasks: list[Task]) -> dict[str, Any]:
         for objective in OBJECTIVES
         for images in TOGETHER
     }
-    told = {"method": name, "labels right, task given, %": share(given), **found, "seconds": seconds}
-    print(told, flush=True)
-    return told
+    replaced = {"method": name, "labels right, task given, %": share(given), **found, "seconds": seconds}
+    print(replaced, flush=True)
+    return replaced
 
 
 def tasks_found(model: SupSup, tasks: list[Task], images: int, objective: str) -> list[float]:

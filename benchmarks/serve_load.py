@@ -42,8 +42,8 @@ from PIL import Image
 
 import supsup
 from supsup import Inference, Recipe, SupSup, data, nets
-from supsup.provenance import provenance
-from supsup.serve.served import Lesson, Question, Served
+from supsup.serve.service import Lesson, Question, Served
+from supsup_paper.provenance import provenance
 
 OUT = Path("results") / "bench" / "serve-2-cores.json"
 COSTS = OUT.with_name("serve-costs-2-cores.json")

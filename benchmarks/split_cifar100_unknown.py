@@ -20,11 +20,11 @@ from torch import Tensor
 
 from supsup import SupSup, SupSupError, data, load
 from supsup.data import Task
-from supsup.devices import resolve
-from supsup.grading import order_of_test
-from supsup.objectives import LEVELS
-from supsup.progress import bar
-from supsup.provenance import provenance
+from supsup.evaluation.grading import order_of_test
+from supsup.inference.objectives import LEVELS
+from supsup.runtime.devices import resolve
+from supsup.runtime.progress import bar
+from supsup_paper.provenance import provenance
 
 BATCH = 128
 GROUPS = (1, 4, 16, 64)  # images that decide together, where every mask is tried

@@ -39,7 +39,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # what is forked must have one th
 import torch  # noqa: E402
 
 from supsup.cli import model as commands  # noqa: E402
-from supsup.provenance import provenance  # noqa: E402
+from supsup_paper.provenance import provenance  # noqa: E402
 from tests.attack import asking, interrupting, judge, killing, mutating  # noqa: E402
 
 MOST_BYTES, MOST_SECONDS = 2 << 30, 20.0

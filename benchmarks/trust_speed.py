@@ -181,7 +181,7 @@ def ratios(times: dict[str, list[float]]) -> dict[str, float]:
 
 
 def write(measured: dict[str, dict[str, list[float]]]) -> None:
-    from supsup.provenance import provenance
+    from supsup_paper.provenance import provenance
 
     rows: dict[str, dict[str, Any]] = {}
     for case, times in measured.items():

@@ -20,17 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supsup import Inference, Recipe, SupSup, data, nets, progress
-from supsup.allocation import deviations_above
-from supsup.bank import Bank
+from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Stream, Task
-from supsup.devices import resolve
-from supsup.inference import alpha_gradient
-from supsup.provenance import provenance
-from supsup.query import Goal
-from supsup.scores import initial_scores, scores_of
-from supsup.training.order import many_positions
+from supsup.inference.gradient import Goal
+from supsup.inference.methods import alpha_gradient
+from supsup.inference.new_task import deviations_above
+from supsup.masks.bank import Bank
+from supsup.masks.scores import initial_scores, scores_of
+from supsup.runtime import progress
+from supsup.runtime.devices import resolve
+from supsup.training.batches import many_positions
 from supsup.training.stepwise import step_trainer
+from supsup_paper.provenance import provenance
 
 BATCH, EVERY, STEPS = 128, 100, 1000
 NEW, KNOWN, LEARNED, SHARED, WATCHED = 100, 60, 4, 6, 20  # tasks of each kind
@@ -68,8 +69,8 @@ def told_apart(model: SupSup, stream: Stream, k: int) -> dict[str, Any]:
     """The two figures, with the first k masks, for new, known and half-learned tasks."""
     bank, known = model.bank.subset(range(k)), range(0, k, -(-k // KNOWN))
     return {
-        "new": spread(standing(gradient(model, bank, task)) for task in stream[-NEW:]),
-        "known": spread(standing(gradient(model, bank, stream[i]), i) for i in known),
+        "new": spread(margin(gradient(model, bank, task)) for task in stream[-NEW:]),
+        "known": spread(margin(gradient(model, bank, stream[i]), i) for i in known),
         "being learned, 100 batches": spread(half_learned(model, task, k, EVERY) for task in stream[-LEARNED:]),
         "being learned, 1000 batches": spread(half_learned(model, task, k, STEPS) for task in stream[-LEARNED:]),
     }
@@ -81,7 +82,7 @@ def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float
     trainer.start(initial_scores(model.seed, task.name, model.net.shapes, model.device))
     trainer.run(task.train, order(model, task)[:batches])
     bank.add(trainer.mask())
-    return standing(gradient(model, bank, task), k)
+    return margin(gradient(model, bank, task), k)
 
 
 def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any]]:
@@ -91,7 +92,7 @@ def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any
     watched = stream[-NEW:][-WATCHED:]
     for tasks in range(1, SHARED + 2):
         values = [gradient(model, bank, task) for task in watched]
-        found = spread(standing(value, index) for value in values)
+        found = spread(margin(value, index) for value in values)
         drawn = sum(int(value.argmax()) == index for value in values)
         rows.append({"tasks in it": tasks, "largest for other tasks": f"{drawn} of {WATCHED}"} | found)
         if tasks <= SHARED:
@@ -119,7 +120,7 @@ def gradient(model: SupSup, bank: Bank, task: Task) -> Tensor:
     return alpha_gradient(model.net, bank, images[None], None, Goal("H", 0), list(model.net.weights))[0]
 
 
-def standing(values: Tensor, index: int | None = None) -> tuple[float, float]:
+def margin(values: Tensor, index: int | None = None) -> tuple[float, float]:
     """k · ν of one mask, or of the largest, and its distance from the mean of the others in their deviations."""
     index = int(values.argmax()) if index is None else index
     return float(len(values) * values.softmax(0)[index]), deviations_above(values, index)

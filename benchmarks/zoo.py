@@ -34,11 +34,11 @@ from benchmarks import zoo_data as own
 from benchmarks import zoo_networks as networks
 from supsup import Recipe, SupSup, data, nets
 from supsup.data import Part, Task
-from supsup.devices import resolve
 from supsup.file.modelfile import ModelFile
-from supsup.progress import bar
-from supsup.provenance import provenance
-from supsup.training.order import batch_positions
+from supsup.runtime.devices import resolve
+from supsup.runtime.progress import bar
+from supsup.training.batches import batch_positions
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "zoo.json", ROOT / "docs" / "own-network.md"

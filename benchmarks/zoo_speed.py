@@ -26,12 +26,12 @@ from typing import Any
 import torch
 
 from benchmarks.zoo import ROWS
-from supsup.bench import bench_training, measure_machine
-from supsup.bench.measurement import as_record
 from supsup.data import Part, Stream, Task
-from supsup.devices import resolve
-from supsup.provenance import provenance
-from supsup.training.fitting import round_for
+from supsup.runtime.devices import resolve
+from supsup.training.auto_recipe import first_round
+from supsup_paper.bench import bench_training, measure_machine
+from supsup_paper.bench.measurement import as_record
+from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "bench", ROOT / "docs" / "speed.md"
@@ -87,7 +87,7 @@ def measured(name: str, tasks: int, steps: int, machine: Any, device: torch.devi
     inputs = INPUTS[name]
     stream = drawn(inputs, tasks)
     torch.manual_seed(0)
-    net, recipe = ROWS[name].net(stream), replace(round_for(inputs.images), steps=steps)
+    net, recipe = ROWS[name].net(stream), replace(first_round(inputs.images), steps=steps)
     (row,) = bench_training(net, stream, [tasks], recipe, machine, device, cluster)
     size = {"network": ROWS[name].network, "inputs": "×".join(map(str, inputs.shape)), "batch": recipe.batch_size}
     return size | as_record(row)

@@ -11,22 +11,24 @@ import pytest
 import torch
 from torch import nn
 
-from supsup import Allocation, HopSupSup, Inference, Recipe, SupSup, data, evaluate, nets
-from supsup.bank import Bank
+from supsup import HopSupSup, Inference, NewTaskRule, Recipe, SupSup, data, evaluate, nets
 from supsup.data import Stream
-from supsup.frozen import FrozenNet
-from supsup.hopfield.experiment import run as run_hopfield
-from supsup.inference import alpha_gradient, choose_layers, few_coordinates, infer
+from supsup.inference.gradient import Goal, can_be_captured
+from supsup.inference.methods import alpha_gradient, choose_layers, few_coordinates, infer
+from supsup.inference.search import Outer, inner, short
+from supsup.inference.search.exact import add_plain
+from supsup.inference.search.factors import narrowed
 from supsup.kernels.graphs import repeated
-from supsup.paper.catalogue import Entry, Row
-from supsup.paper.environment import Environment
-from supsup.paper.image_experiments import (
-    CifarRival,
-    CifarRivalGrading,
-    CifarRivalTraining,
-    SplitCifarRivalExperiment,
-)
-from supsup.paper.mnist_experiments import (
+from supsup.masks.bank import Bank
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.switching import SwitchedNet, plain_fill
+from supsup.training import Job, train_mask, train_masks
+from supsup.training.executors import executor_for
+from supsup_paper.catalogue import Entry, Row
+from supsup_paper.environment import Environment
+from supsup_paper.hopfield import run as run_hopfield
+from supsup_paper.image_experiments import CifarRival, CifarRivalGrading, CifarRivalTraining, SplitCifarRivalExperiment
+from supsup_paper.mnist_experiments import (
     BoundGrading,
     BoundsExperiment,
     PSPExperiment,
@@ -34,14 +36,7 @@ from supsup.paper.mnist_experiments import (
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup.paper.reproduction import reproduce
-from supsup.query import Goal, can_be_captured
-from supsup.search import Outer, inner, short
-from supsup.search.exact import add_plain
-from supsup.search.factors import narrowed
-from supsup.switching import SwitchedNet, plain_fill
-from supsup.training import Job, train_mask, train_masks
-from supsup.training.executor import executor_for
+from supsup_paper.reproduction import reproduce
 
 pytestmark = [
     pytest.mark.gpu,
@@ -248,7 +243,7 @@ def test_observing_opens_the_same_masks(digits: Stream) -> None:
     opened = []
     for device in ("cuda", "cpu"):
         learner = SupSup(
-            nets.lenet_300_100(outputs=100), recipe=Recipe(), allocation=Allocation(every=50), device=device
+            nets.lenet_300_100(outputs=100), recipe=Recipe(), new_task_rule=NewTaskRule(every=50), device=device
         )
         for task in digits[:3]:
             learner.observe_batches(task.train, torch.arange(120 * 128).view(120, 128))

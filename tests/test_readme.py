@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from supsup.paper.entries import ENTRIES
-from supsup.report import markdown
-from supsup.report.summary import summarise
+from supsup_paper.entries import ENTRIES
+from supsup_paper.report import markdown
+from supsup_paper.report.summary import summarise
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -6,49 +6,48 @@ Names are imported when they are first used: `supsup --help` need not wait for t
 import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
-from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from supsup import data as data
     from supsup import nets as nets
-    from supsup.allocation import Allocation as Allocation
-    from supsup.errors import SupSupError as SupSupError
-    from supsup.evaluate import Evaluation as Evaluation
-    from supsup.evaluate import evaluate as evaluate
-    from supsup.evaluate import follow as follow
+    from supsup.evaluation.evaluator import Evaluation as Evaluation
+    from supsup.evaluation.evaluator import evaluate as evaluate
+    from supsup.evaluation.evaluator import follow as follow
+    from supsup.evaluation.learner import Prediction as Prediction
+    from supsup.evaluation.scenarios import Scenario as Scenario
     from supsup.file.export import export as export
     from supsup.hopfield.learner import HopSupSup as HopSupSup
     from supsup.hopfield.recovery import Recovery as Recovery
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
-    from supsup.inference import Inference as Inference
-    from supsup.learner import SupSup as SupSup
-    from supsup.learner import load as load
-    from supsup.protocol import Prediction as Prediction
-    from supsup.scenario import Scenario as Scenario
-    from supsup.training import Fitting as Fitting
-    from supsup.training import Recipe as Recipe
+    from supsup.inference.methods import Inference as Inference
+    from supsup.inference.new_task import NewTaskRule as NewTaskRule
+    from supsup.model.supsup import SupSup as SupSup
+    from supsup.model.supsup import load as load
+    from supsup.runtime.errors import SupSupError as SupSupError
+    from supsup.training.auto_recipe import AutoRecipe as AutoRecipe
+    from supsup.training.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
 
 _MODULES = ("data", "nets")
 _HOMES = {
-    "Allocation": "allocation",
-    "SupSupError": "errors",
-    "Evaluation": "evaluate",
-    "evaluate": "evaluate",
-    "follow": "evaluate",
+    "NewTaskRule": "inference.new_task",
+    "SupSupError": "runtime.errors",
+    "Evaluation": "evaluation.evaluator",
+    "evaluate": "evaluation.evaluator",
+    "follow": "evaluation.evaluator",
     "export": "file.export",
     "HopSupSup": "hopfield.learner",
     "Recovery": "hopfield.recovery",
     "UnitRecipe": "hopfield.units",
-    "Inference": "inference",
-    "SupSup": "learner",
-    "load": "learner",
-    "Prediction": "protocol",
-    "Scenario": "scenario",
-    "Fitting": "training",
-    "Recipe": "training",
+    "Inference": "inference.methods",
+    "SupSup": "model.supsup",
+    "load": "model.supsup",
+    "Prediction": "evaluation.learner",
+    "Scenario": "evaluation.scenarios",
+    "AutoRecipe": "training.auto_recipe",
+    "Recipe": "training.recipe",
 }
 __all__ = [*_MODULES, *_HOMES]
 
@@ -62,25 +61,9 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'supsup' has no attribute {name!r}")
     found: object = getattr(_import_module(f"supsup.{_HOMES[name]}"), name)
-    if name != "evaluate":
-        globals()[name] = found
+    globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(_ModuleType):
-    """`supsup.evaluate` is the function, although importing anything sets it to the module of that name."""
-
-    @property
-    def evaluate(self) -> object:
-        return __getattr__("evaluate")
-
-    @evaluate.setter
-    def evaluate(self, module: _ModuleType) -> None:
-        pass
-
-
-_sys.modules[__name__].__class__ = _Package

@@ -77,7 +77,7 @@ def sound(kind: str = "plain", tasks: int = 3) -> bytes:
         return (Path(folder) / "m").read_bytes()
 
 
-def facts(model: SupSup | HopSupSup) -> str:
+def info(model: SupSup | HopSupSup) -> str:
     """A digest of all that answers depend on."""
     digest = hashlib.blake2b(model.net.checksum.encode(), digest_size=16)
     for index, task in enumerate(model.tasks):

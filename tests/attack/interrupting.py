@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import supsup
-from supsup import Allocation, Recipe, SupSup, data, nets
+from supsup import NewTaskRule, Recipe, SupSup, data, nets
 from supsup.data import Task
 from supsup.file.lock import WriterLock
 from supsup.file.modelfile import ModelFile
@@ -79,14 +79,14 @@ class Interrupter:
 
     def __enter__(self) -> Interrupter:
         self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.settrace(self.trace)
+        sys.settrace(self.profile)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
         signal.signal(signal.SIGINT, self._handler)
 
-    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def profile(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
         if not name.startswith(SOURCE) and not name.endswith("contextlib.py"):
             return None
@@ -96,7 +96,7 @@ class Interrupter:
                 self.seen.setdefault(_place(frame), [self.lines, 0])[1] = self.lines
             elif self.lines == self.line:
                 signal.raise_signal(signal.SIGINT)
-        return self.trace
+        return self.profile
 
 
 def leaves_a_with(frame: FrameType) -> bool:
@@ -205,7 +205,7 @@ class Scenario:
         self._other.unlink(missing_ok=True)
         in_place = self.name not in ("compact", "repair", "open in place")
         self._model = supsup.load(self._path, in_place=in_place, device="cpu")
-        self._model.allocation = Allocation(every=2, budget=TASKS + 2)
+        self._model.new_task_rule = NewTaskRule(every=2, budget=TASKS + 2)
 
     def _observe(self) -> None:
         for number in range(4):

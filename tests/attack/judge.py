@@ -34,8 +34,8 @@ from tests.attack.forging import (
     CASES,
     bystander,
     digest_of,
-    facts,
     hop_model,
+    info,
     mask_of,
     plain_model,
     residual_model,
@@ -85,10 +85,10 @@ def peak_bytes() -> int:
 
 def sound_ones() -> Right:
     models: dict[str, Any] = {"plain": plain_model(), "residual": residual_model(), "hop": hop_model()}
-    whole, others = {kind: facts(model) for kind, model in models.items()}, [plain_model(tasks) for tasks in TASKS]
+    whole, others = {kind: info(model) for kind, model in models.items()}, [plain_model(tasks) for tasks in TASKS]
     learned = [model for model in [*models.values(), *others] if isinstance(model, SupSup)]
     masks = {f"{task}/{mask_of(model, task)}" for model in learned for task in model.tasks}
-    return Right(whole, {*whole.values(), *map(facts, others)}, masks)
+    return Right(whole, {*whole.values(), *map(info, others)}, masks)
 
 
 def limit() -> None:
@@ -108,7 +108,7 @@ def judged(path: Path, expect: str, kind: str, right: Right, *, in_place: bool =
 
     def load(**how: Any) -> str:
         model = HopSupSup.load(path, device="cpu") if kind == "hop" else supsup.load(path, device="cpu", **how)
-        found = facts(model)
+        found = info(model)
         if isinstance(model, SupSup):
             model.close()
         return found

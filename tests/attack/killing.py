@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import supsup
-from supsup import Allocation, Recipe, SupSup, data, nets
+from supsup import NewTaskRule, Recipe, SupSup, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
@@ -188,7 +188,7 @@ class Kills:
             "learn_many": [[*before, *(f"task-{TASKS + 1 + i}" for i in range(done))] for done in range(3)],
             "forget": [before, [name for name in before if name != "task-2"]],
         }.get(operation, [before])
-        names = self._right(place / "m.supsup", observing=operation == "observe" and "cut" in said)
+        names = self._right(place / "m.supsup", observe_part=operation == "observe" and "cut" in said)
         known = [name for name in names if name.startswith("task-")]
         assert known in possible, f"the tasks are {names}"
         for line in said:
@@ -203,7 +203,7 @@ class Kills:
             if (place / "rescued").exists() or "repaired" in said:
                 assert self._right(place / "rescued") == [name for name in before if name != "task-3"]
 
-    def _right(self, path: Path, observing: bool = False) -> list[str]:
+    def _right(self, path: Path, observe_part: bool = False) -> list[str]:
         """The tasks of a file, once every one of them has its own mask.
 
         observing  whoever was interrupted has written the one mask in training as it stood, in the middle of a step
@@ -212,7 +212,7 @@ class Kills:
         masks = found(supsup.load(path, device="cpu"))
         known = {name: {mask} for name, mask in self._masks.items()} | self._observed
         others = [name for name, mask in masks.items() if mask not in known[name]]
-        halfway = [name for name in others if name.startswith("observed-")] if observing else []
+        halfway = [name for name in others if name.startswith("observed-")] if observe_part else []
         assert others == halfway[:1], f"{others} have other masks"
         return list(masks)
 
@@ -247,7 +247,7 @@ class Kills:
 
     def _learned(self, numbers: list[int]) -> SupSup:
         model = SupSup(nets.FullyConnected((WIDTH, 40, 8)), recipe=Recipe(steps=2, batch_size=6), device="cpu")
-        model.allocation = Allocation(every=2)
+        model.new_task_rule = NewTaskRule(every=2)
         model.learn_many([task(number) for number in numbers])
         return model
 

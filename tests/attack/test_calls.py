@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 import supsup
-from supsup import Allocation, HopSupSup, Inference, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, baselines, data
+from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, data
 from supsup import nets as networks
 from supsup.data import Augmentation, Part, Source, Stream, Task
+from supsup_paper import rivals as baselines
 
 NAN, INF = float("nan"), float("inf")
 
@@ -320,7 +321,7 @@ def settings_calls(w: World) -> dict[str, Calls]:
             },
         ),
         "Allocation": Calls(
-            Allocation,
+            NewTaskRule,
             {},
             {
                 "every": POSITIVE,
@@ -542,7 +543,7 @@ def model_calls(w: World) -> dict[str, Calls]:
                 "own_head": [value for value in FLAG if value is not None],
                 "recipe": wrong_settings,
                 "inference": wrong_settings,
-                "allocation": wrong_settings,
+                "new_task_rule": wrong_settings,
             },
         ),
         "SupSup on a device": Calls(SupSup, {"net": net}, {"device": DEVICE}),

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 import supsup
-from supsup import Allocation, HopSupSup, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, nets
-from supsup.baselines import PSP, SI, BatchE
+from supsup import HopSupSup, NewTaskRule, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, nets
 from supsup.data import Stream
 from supsup.file.repair import verify
+from supsup_paper.rivals import PSP, SI, BatchE
 
 WAIT = 60.0  # seconds for a process that ought to answer at once
 
@@ -117,7 +117,7 @@ def test_a_network_of_ones_own_and_a_subclass(way: str, images: Tensor, stream: 
 
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])
 def test_what_is_half_trained_stays_behind(way: str, stream: Stream, images: Tensor) -> None:
-    model = SupSup(nets.FullyConnected((784, 20, 10)), allocation=Allocation(every=2), device="cpu")
+    model = SupSup(nets.FullyConnected((784, 20, 10)), new_task_rule=NewTaskRule(every=2), device="cpu")
     for number in range(3):
         model.observe(*stream[0].train.batch(torch.arange(16 * number, 16 * number + 16)))
     other = WAYS[way](model)

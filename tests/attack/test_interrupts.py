@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 import supsup
-from supsup import Allocation, HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, nets
-from supsup.concurrency.interrupts import uninterrupted
+from supsup import HopSupSup, NewTaskRule, Recipe, SupSup, SupSupError, UnitRecipe, nets
 from supsup.file.lock import WriterLock
 from supsup.file.repair import verify
 from supsup.hopfield.learner import MemoryFull
+from supsup.runtime.interrupts import uninterrupted
 from tests.attack.interrupting import CHANCE, TASKS, found, fresh, interrupt_everywhere, is_right, task
 
 # A lock that was taken when the interrupt came is let go of with the last reference to it, as any open file is.
@@ -143,7 +143,7 @@ def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_observing(kind: str) -> None:
     """The mask in training, those put aside and their names stay together."""
     module = nets.FullyConnected((16, 8, 4)) if kind == "by hand" else nn.Sequential(nn.Linear(16, 4), nn.Tanh())
-    model = SupSup(module, recipe=Recipe(batch_size=6), allocation=Allocation(every=2, budget=6), device="cpu")
+    model = SupSup(module, recipe=Recipe(batch_size=6), new_task_rule=NewTaskRule(every=2, budget=6), device="cpu")
     done = [0]
 
     def call() -> None:
@@ -249,7 +249,7 @@ def test_memory_that_runs_out_while_a_change_is_prepared(monkeypatch: pytest.Mon
             def fail(*_: Any, **__: Any) -> None:
                 raise MemoryError
 
-            patch.setattr(f"supsup.bank.torch.{name}", fail)
+            patch.setattr(f"supsup.masks.bank.torch.{name}", fail)
             calls: list[Callable[[], None]] = [
                 lambda: model.state.remove("task-1"),
                 lambda: model.state.add({"new": 4}, model.bank.packed(0)[:, None], {}, (16,)),

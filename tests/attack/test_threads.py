@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from supsup import Allocation, HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
-from supsup.baselines import BatchE, OnlineEWC, UpperBound
-from supsup.concurrency.locks import ReadersWriter
+from supsup import HopSupSup, NewTaskRule, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.data import Stream
+from supsup.runtime.locks import ReadersWriter
+from supsup_paper.rivals import BatchE, OnlineEWC, UpperBound
 from tests.attack import asking
 from tests.attack.asking import NETWORKS, Asked, Convolutional, ask_while_another_learns
 
@@ -55,7 +55,7 @@ def test_networks_with_dropout_learn_in_threads_what_they_learn_alone(permutatio
     alone = [model(seed) for seed in range(2)]
     for each in alone:
         each.learn_many(tasks)
-    together, observing = [model(seed) for seed in range(2)], model(5)
+    together, observe_part = [model(seed) for seed in range(2)], model(5)
     before = torch.get_rng_state()
     done = threading.Barrier(len(together) + 1)
 
@@ -66,7 +66,7 @@ def test_networks_with_dropout_learn_in_threads_what_they_learn_alone(permutatio
     def observe(end: threading.Event) -> None:
         images, labels = tasks[0].train.batch(torch.arange(16))
         while not end.is_set():
-            observing.observe(images, labels)
+            observe_part.observe(images, labels)
             alone[0].predict(x[:2])
 
     def stop(end: threading.Event) -> None:
@@ -98,7 +98,7 @@ def test_learning_in_threads_leaves_torch_its_threads(permutations: Stream) -> N
 
 def test_answers_while_another_thread_observes(permutations: Stream, x: Tensor) -> None:
     recipe = Recipe(steps=2, batch_size=16)
-    model = SupSup(nets.FullyConnected((784, 40, 20)), recipe=recipe, allocation=Allocation(every=5), device="cpu")
+    model = SupSup(nets.FullyConnected((784, 40, 20)), recipe=recipe, new_task_rule=NewTaskRule(every=5), device="cpu")
     model.learn_many(permutations[:2])
     expected = model.predict(x, permutations[0].name)
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any, get_type_hints
 
 import pytest
 
-from supsup.bench.growth import GrowthMeasurement
-from supsup.bench.inferring import InferenceMeasurement
-from supsup.bench.masking import MaskingMeasurement
-from supsup.bench.measurement import as_record
-from supsup.bench.memory import MemoryMeasurement
+from supsup_paper.bench.growth import GrowthMeasurement
+from supsup_paper.bench.inferring import InferenceMeasurement
+from supsup_paper.bench.masking import MaskingMeasurement
+from supsup_paper.bench.measurement import as_record
+from supsup_paper.bench.memory import MemoryMeasurement
 
 RESULTS = Path(__file__).parents[2] / "results" / "bench"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from supsup.bench import Machine, training
+from supsup_paper.bench import Machine, training
 
 
 def test_the_networks_of_the_zoo_are_measured_beside_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:

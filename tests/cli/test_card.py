@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 import supsup
 from supsup import SupSup, SupSupError, nets
 from supsup.cli import app
-from supsup.cli.contents import note_outcome
-from supsup.tasks import Facts
+from supsup.cli.inspect import note_outcome
+from supsup.model.task_table import TaskInfo
 
 
 def run(*arguments: object) -> Result:
@@ -23,8 +23,8 @@ def run(*arguments: object) -> Result:
 def birds(tmp_path: Path) -> Path:
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
     model.notes["data"] = 'pictures: "all" of them'
-    facts = Facts(names=("razorbill", "jay"), recipe={"optimiser": "adam", "steps": 300})
-    model.state.add({"birds": 2, "x | <b>*y*": 2}, torch.zeros(3, 2, dtype=torch.uint8), {}, (5,), {"birds": facts})
+    info = TaskInfo(names=("razorbill", "jay"), recipe={"optimiser": "adam", "steps": 300})
+    model.state.add({"birds": 2, "x | <b>*y*": 2}, torch.zeros(3, 2, dtype=torch.uint8), {}, (5,), {"birds": info})
     note_outcome(model, "birds", 120, 0.875)
     model.save(tmp_path / "birds.supsup")
     return tmp_path / "birds.supsup"

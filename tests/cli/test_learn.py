@@ -16,10 +16,10 @@ from sklearn.datasets import load_wine
 import supsup
 from supsup import nets
 from supsup.cli import main, networks
-from supsup.data.places import Reading, tasks_at
+from supsup.data.discovery import Reading, tasks_at
 from supsup.file.repair import verify
 from supsup.nets import imagenet
-from supsup.training import fitting
+from supsup.training import auto_recipe as fitting
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (120, 120, 120)}
 
@@ -91,9 +91,9 @@ def test_folders_are_learned_and_asked_about(model: Path, folders: Path, capsys:
     assert all(name in said for name in ("cold", "warm", "task found", "all"))
     assert run("evaluate", model, folders, "--each", "--all", "--json") == 0
     counts = json.loads(capsys.readouterr().out)["tasks"]
-    assert {name: told["asked"] for name, told in counts.items()} == {"cold": 36, "warm": 24}
-    for told in counts.values():
-        assert told["asked"] >= told["task given"] >= told["task unknown"]
+    assert {name: replaced["asked"] for name, replaced in counts.items()} == {"cold": 36, "warm": 24}
+    for replaced in counts.values():
+        assert replaced["asked"] >= replaced["task given"] >= replaced["task unknown"]
 
 
 def test_what_is_of_no_task_is_refused_where_asked(
@@ -148,7 +148,7 @@ def test_tables(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("learn", path, wine, "--label", "kind", "--task-column", "year", "--device", "cpu") == 0
     learned = supsup.load(path, device="cpu")
     assert sorted(learned.tasks) == ["2000", "2001"]
-    assert learned.facts("2000").names == ("a", "b", "c")
+    assert learned.info("2000").names == ("a", "b", "c")
     capsys.readouterr()
     assert run("evaluate", path, wine, "--label", "kind", "--task-column", "year") == 0
     assert "2001" in capsys.readouterr().out
@@ -227,9 +227,9 @@ def test_photographs_are_learned_on_a_pretrained_network(
     for command in (*needing, ("serve", "m.supsup", "--port", "0"), ("learn", "m.supsup", "warm", "--task", "x")):
         capsys.readouterr()
         assert run(*command) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1
-        assert "Put the file into DIR/weights and set SUPSUP_DATA=DIR" in told
+        replaced = capsys.readouterr().err
+        assert replaced.count("\n") == 1
+        assert "Put the file into DIR/weights and set SUPSUP_DATA=DIR" in replaced
 
 
 def test_without_its_weights_the_small_network_is_taken_and_said(

@@ -312,8 +312,8 @@ def typed_there(at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(at)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SUPSUP_DATA", raising=False)
-    monkeypatch.setattr("supsup.nets.weights._in_package", lambda _: None)
-    monkeypatch.setattr("supsup.cli.talking.on_a_terminal", lambda: False)
+    monkeypatch.setattr("supsup.nets.published._in_package", lambda _: None)
+    monkeypatch.setattr("supsup.cli.console.on_a_terminal", lambda: False)
 
 
 @pytest.mark.usefixtures("typed_there")

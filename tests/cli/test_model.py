@@ -16,7 +16,7 @@ import supsup
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.file.modelfile import ModelFile
-from supsup.tasks import Facts
+from supsup.model.task_table import TaskInfo
 
 
 def run(*arguments: object) -> Result:
@@ -61,7 +61,7 @@ def test_info_says_what_was_chosen_for_tasks(tmp_path: Path) -> None:
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
     packed = torch.zeros(3, 3, dtype=torch.uint8)
     steps = {"a": 100, "b": 200, "c": 100}
-    chosen = {name: Facts(recipe=Recipe("adam", 0.1, count, 16).differing) for name, count in steps.items()}
+    chosen = {name: TaskInfo(recipe=Recipe("adam", 0.1, count, 16).differing) for name, count in steps.items()}
     model.state.add({"a": 2, "b": 2, "c": 2}, packed, {}, (5,), chosen)
     model.save(tmp_path / "m.supsup")
     said = " ".join(run("info", tmp_path / "m.supsup").stdout.replace("│", " ").split())
@@ -156,12 +156,12 @@ def test_the_same_as_json(file: Path) -> None:
     assert [task["task"] for task in listed] == [f"permutation-{number}" for number in range(4)]
     assert all(0.3 < task["density"] < 0.7 for task in listed)
     assert sum(task["bytes"] for task in listed) < file.stat().st_size
-    told = json.loads(run("info", file, "--json").stdout)
-    assert (told["tasks"], told["weights"], told["seed"]) == (4, 270_200, 0)
-    assert told["recipe"]["steps"] == 80
-    assert told["notes"] == {"data": "digits"}
-    assert told["masks"] >= told["entropy_bound"] * 0.99
-    assert told["file_bytes"] == file.stat().st_size
+    replaced = json.loads(run("info", file, "--json").stdout)
+    assert (replaced["tasks"], replaced["weights"], replaced["seed"]) == (4, 270_200, 0)
+    assert replaced["recipe"]["steps"] == 80
+    assert replaced["notes"] == {"data": "digits"}
+    assert replaced["masks"] >= replaced["entropy_bound"] * 0.99
+    assert replaced["file_bytes"] == file.stat().st_size
     sound = run("verify", file, "--json")
     assert sound.exit_code == 0
     assert json.loads(sound.stdout) == {

@@ -11,12 +11,13 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from supsup import SupSup, nets
-from supsup.cli import app, bench
+from supsup.cli import app
 from supsup.cli.tables import show
-from supsup.paper.entries import ENTRIES
-from supsup.report.comparison import comparison_table
-from supsup.report.summary import summarise
-from supsup.tasks import Facts
+from supsup.model.task_table import TaskInfo
+from supsup_paper.commands import bench
+from supsup_paper.entries import ENTRIES
+from supsup_paper.report.comparison import comparison_table
+from supsup_paper.report.summary import summarise
 
 ROOT = Path(__file__).parents[2]
 WORD = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\\"), min_size=1, max_size=70)
@@ -55,9 +56,9 @@ def test_every_word_of_a_table_is_printed_whole(rows: list[list[str]], header: b
 @pytest.fixture
 def long_names(tmp_path: Path) -> Path:
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
-    facts = Facts(names=("razorbill", "black guillemot", "the-albatross-of-some-kind"))
+    info = TaskInfo(names=("razorbill", "black guillemot", "the-albatross-of-some-kind"))
     packed = torch.zeros(3, len(LONG), dtype=torch.uint8)
-    model.state.add(dict.fromkeys(LONG, 3), packed, {}, (5,), dict.fromkeys(LONG, facts))
+    model.state.add(dict.fromkeys(LONG, 3), packed, {}, (5,), dict.fromkeys(LONG, info))
     model.notes = {"where-all-of-it-comes-from": "somewhere"}
     model.save(tmp_path / "a-model-whose-name-is-longer-than-any-of-its-columns.supsup")
     return tmp_path / "a-model-whose-name-is-longer-than-any-of-its-columns.supsup"

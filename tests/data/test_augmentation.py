@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from supsup import philox
 from supsup.data import Augmentation
 from supsup.data.augmentation import ResizedCrop
-from supsup.errors import SupSupError
+from supsup.masks import philox
+from supsup.runtime.errors import SupSupError
 
 
 def plainly(image: Tensor, padding: int, row: int, column: int, flip: int) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from supsup.data import Source, cifar100, split
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 DATA = Path(os.environ.get("SUPSUP_DATA") or Path(__file__).parents[3] / "shared" / "data")
 MODULE = import_module("supsup.data.cifar100")
@@ -257,7 +257,7 @@ def test_missing_and_damaged_mosaics_are_named(tmp_path: Path) -> None:
 
 def test_mosaics_without_pillow_say_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mosaics(tmp_path, 100, (32, 32))
-    monkeypatch.setattr("supsup.data.decode_many.find_spec", lambda name: None)
+    monkeypatch.setattr("supsup.data.decode.find_spec", lambda name: None)
     with pytest.raises(SupSupError, match=r"Pillow, which is not installed: pip install 'supsup\[images\]'"):
         cifar100(tmp_path)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from supsup.data.decode_many import cores, decode_all, sizes_of
-from supsup.errors import SupSupError
+from supsup.data.decode import cores, decode_all, sizes_of
+from supsup.runtime.errors import SupSupError
 
 
 @pytest.fixture

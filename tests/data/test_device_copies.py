@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from supsup.data import device_copies
+from supsup.runtime import devices as device_copies
 
 ELSEWHERE = torch.device("meta")
 

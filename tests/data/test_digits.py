@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from supsup.data import Source, digits
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from supsup import Recipe, SupSup
 from supsup.data import Augmentation, Source, image_folder, permuted, split
 from supsup.data.decode import decoded
 from supsup.data.streaming import StreamedSource
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 
 def put(path: Path, width: int = 8, height: int = 8, red: int | None = None) -> Path:
@@ -231,6 +231,6 @@ def test_options_that_cannot_be_meant(tmp_path: Path, options: dict[str, Any], m
 
 
 def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supsup.data.decode_many.find_spec", lambda name: None)
+    monkeypatch.setattr("supsup.data.decode.find_spec", lambda name: None)
     with pytest.raises(SupSupError, match=r"image files are read with Pillow, .*pip install 'supsup\[images\]'"):
         image_folder(tmp_path)

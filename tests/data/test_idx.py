@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from supsup.data.idx import parse
-from supsup.errors import SupSupError
+from supsup.data.mnist import parse
+from supsup.runtime.errors import SupSupError
 
 
 def written(tensor: Tensor) -> bytes:

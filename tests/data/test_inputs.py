@@ -7,7 +7,7 @@ import torch
 
 from supsup import SupSupError, data
 from supsup.data.inputs import AS_THEY_ARE, Inputs, channels_of, fits, key_of, measured
-from supsup.data.making import in_terms_of
+from supsup.data.task_builder import in_terms_of
 
 
 def normal(mean: list[float], std: list[float], rows: int = 400) -> torch.Tensor:
@@ -65,7 +65,7 @@ def test_a_task_takes_the_model_s_normalisation_unless_told() -> None:
     y = torch.arange(400) % 2
     first = data.task((normal([10, 200], [2, 50]), y), "first")
     second = data.task((normal([12, 180], [3, 40]), y), "second")
-    told = data.task((normal([12, 180], [3, 40]), y), "told", normalise="own")
+    replaced = data.task((normal([12, 180], [3, 40]), y), "told", normalise="own")
     bare = data.task((normal([12, 180], [3, 40]), y), "bare", normalise=False)
     assert first.inputs is not None
     taken = in_terms_of(second, first.inputs)
@@ -73,10 +73,10 @@ def test_a_task_takes_the_model_s_normalisation_unless_told() -> None:
     assert taken.inputs.key == first.inputs.key
     assert torch.equal(taken.train.gain, first.train.gain)
     assert torch.equal(taken.test.offset, first.train.offset)
-    assert in_terms_of(told, first.inputs) is told
+    assert in_terms_of(replaced, first.inputs) is replaced
     assert in_terms_of(bare, first.inputs) is bare
     assert torch.equal(bare.train.tensors()[0], bare.train.images)
-    assert in_terms_of(told, first.inputs, always=True).train.gain is first.inputs.gain
+    assert in_terms_of(replaced, first.inputs, always=True).train.gain is first.inputs.gain
 
 
 def test_wrong_ones() -> None:

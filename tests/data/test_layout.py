@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from supsup import SupSupError
-from supsup.data.layout import as_learned, channels_first, channels_last, is_last
+from supsup.data.inputs import as_learned, channels_first, channels_last, is_last
 
 
 @pytest.mark.parametrize(

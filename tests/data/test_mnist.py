@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from supsup.data import Part, Source, fashion_mnist, mnist
+from supsup.data.archives import Archive
 from supsup.data.cifar100 import CIFAR100
-from supsup.data.files import Archive
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 archives = importlib.import_module("supsup.data.mnist")  # `supsup.data.mnist` is also the function
 DATA = Path(os.environ.get("SUPSUP_DATA") or Path(__file__).parents[3] / "shared" / "data")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supsup.data import SOURCES, named
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from supsup.data.rotation import rotation_map
+from supsup.data.streams import rotation_map
 
 
 def rotated(image: Tensor, degrees: float) -> Tensor:

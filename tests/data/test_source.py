@@ -10,7 +10,7 @@ import torch
 
 from supsup import data
 from supsup.data import Part, Source, arrays
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 LABELS = np.array([0, 1, 2, 1])
 

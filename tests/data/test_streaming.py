@@ -13,9 +13,8 @@ from torch import Tensor
 
 from supsup.data import Source, image_folder, permuted, rotated, split
 from supsup.data.decode import decoded
-from supsup.data.decoder_pool import DecoderPool, PendingBatch
-from supsup.data.streaming import AHEAD, StreamedPart
-from supsup.errors import SupSupError
+from supsup.data.streaming import AHEAD, DecoderPool, PendingBatch, StreamedPart
+from supsup.runtime.errors import SupSupError
 
 
 @pytest.fixture(scope="module")

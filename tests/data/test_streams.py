@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supsup import philox
 from supsup.data import Augmentation, Source, Stream, arrays, permuted, rotated, split
-from supsup.errors import SupSupError
+from supsup.masks import philox
+from supsup.runtime.errors import SupSupError
 
 
 def images(*shape: int, classes: int = 10) -> Source:

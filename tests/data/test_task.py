@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from supsup.data import Augmentation, Part
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 SHAPES = st.sampled_from([(6,), (1, 2, 3), (3, 2, 3)])
 

@@ -22,8 +22,8 @@ from supsup.file import codec, convert
 from supsup.file.convert import settings_of_a_file
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
-from supsup.frozen import FrozenNet
-from supsup.tasks import LearnedTask, TaskTable
+from supsup.masks.frozen import FrozenNet
+from supsup.model.task_table import LearnedTask, TaskTable
 
 BEFORE = Path(__file__).parent / "before"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((BEFORE / "expected.json").read_text())
@@ -69,7 +69,7 @@ def test_a_model_file_from_before_is_the_same_model(name: str, net: Any) -> None
     model = supsup.load(BEFORE / f"{name}.file", net and net(), device="cpu")
     check_facts(model, expected)
     assert model.inference == type(model.inference)(**expected["inference"])
-    assert model.allocation == type(model.allocation)(**expected["allocation"])
+    assert model.new_task_rule == type(model.new_task_rule)(**expected["allocation"])
     for task, tensors in expected["masks"].items():
         for weight, bits in model.mask(task).items():
             assert "".join(map(str, bits.int().flatten().tolist())) == tensors[weight], (task, weight)
@@ -131,7 +131,9 @@ def test_the_file_room_knows_no_learner() -> None:
     for path in Path(convert.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
-                assert node.module not in ("supsup.learner", "supsup.state", "supsup.hopfield.learner"), path.name
+                assert node.module not in ("supsup.model.supsup", "supsup.model.state", "supsup.hopfield.learner"), (
+                    path.name
+                )
 
 
 def test_blocks_are_what_a_bank_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

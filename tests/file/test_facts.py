@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from supsup import Inference, Recipe, SupSup, SupSupError, load, nets
 from supsup.data.inputs import Inputs
-from supsup.errors import Damaged
-from supsup.file import facts, limits
+from supsup.file import limits
+from supsup.file import task_info as info
 from supsup.file.card import card_of, text_of, with_card, with_text
 from supsup.file.convert import from_bytes, to_bytes
 from supsup.file.modelfile import ModelFile
-from supsup.tasks import NO_FACTS, Facts
+from supsup.model.task_table import NO_INFO, TaskInfo
+from supsup.runtime.errors import Damaged
 
 NUMBERS = st.floats(-(2.0**90), 2.0**90, width=32)
 
@@ -30,8 +31,8 @@ def test_facts_come_back_bit_for_bit(labels: list[Any], numbers: list[float], la
     names = tuple({(type(label), label): label for label in labels}.values())
     gain = torch.tensor(numbers)
     inputs = Inputs(gain, -gain, last) if len(numbers) > 1 else Inputs(gain[0], gain[0])
-    own = Facts(names, inputs, {"optimiser": "adam", "learning_rate": 1e-3, "epochs": None})
-    found = facts.from_text(facts.to_text(own, len(names)), len(names), [len(numbers), 2, 2])
+    own = TaskInfo(names, inputs, {"optimiser": "adam", "learning_rate": 1e-3, "epochs": None})
+    found = info.from_text(info.to_text(own, len(names)), len(names), [len(numbers), 2, 2])
     assert found.names == names
     assert [*map(type, found.names or ())] == [*map(type, names)]
     assert found.inputs is not None
@@ -41,11 +42,11 @@ def test_facts_come_back_bit_for_bit(labels: list[Any], numbers: list[float], la
 
 
 def test_no_facts_take_no_byte() -> None:
-    assert facts.to_text(NO_FACTS, 3) == ""
-    assert facts.from_text(None, 3, None) is NO_FACTS
+    assert info.to_text(NO_INFO, 3) == ""
+    assert info.from_text(None, 3, None) is NO_INFO
 
 
-GOOD = json.loads(facts.to_text(Facts(("a", "b"), Inputs(torch.ones(3), torch.zeros(3))), 2))
+GOOD = json.loads(info.to_text(TaskInfo(("a", "b"), Inputs(torch.ones(3), torch.zeros(3))), 2))
 
 
 @pytest.mark.parametrize(
@@ -80,17 +81,17 @@ GOOD = json.loads(facts.to_text(Facts(("a", "b"), Inputs(torch.ones(3), torch.ze
 )
 def test_what_cannot_be_is_refused(values: Any) -> None:
     with pytest.raises(SupSupError):
-        facts.from_text(json.dumps(values), 2, [3, 4, 4])
+        info.from_text(json.dumps(values), 2, [3, 4, 4])
 
 
 def test_limits() -> None:
     with pytest.raises(Damaged, match="characters"):
-        facts.from_text(" " * (limits.LONGEST_FACTS + 1), 2, None)
+        info.from_text(" " * (limits.LONGEST_INFO + 1), 2, None)
     with pytest.raises(Damaged, match="cannot be read"):
-        facts.from_text("[" * 100_000, 2, None)
+        info.from_text("[" * 100_000, 2, None)
     many = tuple(f"{'x' * 900}{number}" for number in range(6000))
     with pytest.raises(SupSupError, match="shorter names"):
-        facts.to_text(Facts(many), len(many))
+        info.to_text(TaskInfo(many), len(many))
 
 
 def test_the_text_stays_when_the_card_is_written_anew() -> None:
@@ -110,7 +111,7 @@ def test_a_task_with_other_facts_is_damaged(tmp_path: Path) -> None:
     model.learn((torch.rand(6, 4), ["left", "right"] * 3), task="t")
     path = tmp_path / "m"
     model.save(path)
-    assert load(path, device="cpu").facts("t").names == ("left", "right")
+    assert load(path, device="cpu").info("t").names == ("left", "right")
     content = path.read_bytes()
     assert content.count(b"right") == 1
     path.write_bytes(content.replace(b"right", b"wrong"))
@@ -125,14 +126,14 @@ def test_a_model_without_facts_has_the_bytes_it_had(tmp_path: Path) -> None:
     model.save(tmp_path / "m")
     with ModelFile(tmp_path / "m") as file:
         (record,) = file.records()
-    assert text_of(record.extras, facts.KEY) is None
+    assert text_of(record.extras, info.KEY) is None
     assert json.loads(record.extras[8:])["__metadata__"].keys() == {"network"}
 
 
 def test_numbers_for_channels_need_images_that_have_channels() -> None:
     """A file may claim that its images have no sides at all."""
-    text = facts.to_text(Facts(inputs=Inputs(torch.ones(3), torch.zeros(3))), 2)
-    assert facts.from_text(text, 2, [3, 8, 8]).inputs is not None
+    text = info.to_text(TaskInfo(inputs=Inputs(torch.ones(3), torch.zeros(3))), 2)
+    assert info.from_text(text, 2, [3, 8, 8]).inputs is not None
     for shape in (None, [], [1, 8, 8]):
         with pytest.raises(Damaged, match="normalisation"):
-            facts.from_text(text, 2, shape)
+            info.from_text(text, 2, shape)

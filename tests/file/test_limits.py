@@ -10,9 +10,9 @@ import torch
 
 import supsup
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
-from supsup.errors import Damaged
 from supsup.file import limits
 from supsup.nets.registry import Architecture
+from supsup.runtime.errors import Damaged
 
 
 @pytest.fixture(autouse=True)

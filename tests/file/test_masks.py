@@ -11,7 +11,7 @@ from torch import nn
 
 from supsup import Recipe, SupSup, SupSupError, data, load, nets
 from supsup.data import Stream
-from supsup.file import masks
+from supsup.file import mask_blocks as masks
 
 WIDTH = 8
 

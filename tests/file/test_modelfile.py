@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import supsup
-from supsup import Allocation, Inference, Recipe, SupSup, SupSupError, nets
+from supsup import Inference, NewTaskRule, Recipe, SupSup, SupSupError, nets
 from supsup.data import Stream
 from supsup.file import codec, sqlite
 from supsup.file.format import Header
@@ -74,7 +74,7 @@ class TestSaveAndLoad:
 
     def test_everything_comes_back(self, path: Path) -> None:
         settings = {"recipe": Recipe("adam", 0.01, 7), "inference": Inference("binary", "G", ["layers.0.weight"])}
-        model = SupSup(nets.lenet_300_100(outputs=12), seed=2**40, allocation=Allocation(every=3), **settings)  # type: ignore[arg-type]
+        model = SupSup(nets.lenet_300_100(outputs=12), seed=2**40, new_task_rule=NewTaskRule(every=3), **settings)  # type: ignore[arg-type]
         model.notes["data"] = {"name": "digits", "Größe": 5000}
         for number, density in enumerate((0.0, 0.003, 0.5, 1.0)):
             mask = {n: torch.rand(s) < density for n, s in model.net.shapes.items()}
@@ -83,7 +83,11 @@ class TestSaveAndLoad:
         model.extras["Aufgabe 2 ✓"] = {"running_mean": torch.randn(5), "count": torch.tensor(3)}
         model.save(path)
         again = supsup.load(path)
-        assert (again.recipe, again.inference, again.allocation) == (model.recipe, model.inference, model.allocation)
+        assert (again.recipe, again.inference, again.new_task_rule) == (
+            model.recipe,
+            model.inference,
+            model.new_task_rule,
+        )
         assert (again.seed, again.notes, again.tasks) == (model.seed, model.notes, model.tasks)
         assert [again.classes(t) for t in again.tasks] == [1, 2, 3, 4]
         assert masks(again) == masks(model)
@@ -100,7 +104,7 @@ class TestSaveAndLoad:
         assert path.stat().st_mode & 0o777 == 0o640
 
     def test_an_observed_mask_is_saved_as_it_stands(self, stream: Stream, path: Path, images: Tensor) -> None:
-        model = SupSup(nets.FullyConnected((784, 40, 20)), allocation=Allocation(every=2), device="cpu")
+        model = SupSup(nets.FullyConnected((784, 40, 20)), new_task_rule=NewTaskRule(every=2), device="cpu")
         for start in (0, 64, 128):
             model.observe(*stream[0].train.batch(torch.arange(start, start + 64)))
         model.save(path)
@@ -310,7 +314,7 @@ class TestInPlace:
         assert masks(supsup.load(path)) == masks(small)
 
     def test_what_is_observed_is_committed_when_masks_are_chosen_and_on_close(self, stream: Stream, path: Path) -> None:
-        SupSup(nets.FullyConnected((784, 40, 20)), allocation=Allocation(every=2), device="cpu").save(path)
+        SupSup(nets.FullyConnected((784, 40, 20)), new_task_rule=NewTaskRule(every=2), device="cpu").save(path)
         batches = [stream[0].train.batch(torch.arange(start, start + 64)) for start in (0, 64, 128)]
         with supsup.load(path, in_place=True) as model:
             model.observe(*batches[0])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from supsup import SupSupError, philox
+from supsup import SupSupError
 from supsup.hopfield.memory import (
     RULES,
     energy,
@@ -22,6 +22,7 @@ from supsup.hopfield.memory import (
     storkey_capacity,
     unstable,
 )
+from supsup.masks import philox
 
 
 def patterns(seed: int, count: int, units: int) -> Tensor:

@@ -11,8 +11,8 @@ from supsup.data import Task
 from supsup.hopfield import recovery
 from supsup.hopfield.memory import energy, settle, signs, unstable
 from supsup.hopfield.recovery import Memory, mean_entropy, recombined, recover, start_strings
+from supsup.inference.objectives import entropy
 from supsup.nets.hop_mlp import many_outputs
-from supsup.objectives import entropy
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 

@@ -6,10 +6,10 @@ from torch.nn.functional import cross_entropy
 
 from supsup import SupSupError, UnitRecipe, nets
 from supsup.data import Stream
-from supsup.frozen import FrozenNet
 from supsup.hopfield.units import train_units
-from supsup.scores import soft_mask
-from supsup.training.order import batch_positions
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import soft_mask
+from supsup.training.batches import batch_positions
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,7 @@
 import gc
 from contextlib import suppress
 
-from supsup.concurrency.collecting import no_collecting
+from supsup.runtime.process import no_collecting
 
 
 def test_garbage_waits_and_collecting_goes_on_afterwards_whatever_happens() -> None:

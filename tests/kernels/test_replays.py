@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from supsup.kernels import replays
-from supsup.kernels.replays import Replays
+from supsup.kernels import graphs as replays
+from supsup.kernels.graphs import Replays
 
 
 class OnGPU(Tensor):

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from supsup import Recipe
 from supsup.data import Part
-from supsup.training import operations
-from supsup.training.feed import Feed
-from supsup.training.operations import LayerState, Rates, rule_of
-from supsup.training.threads import ThreadsOfOne
+from supsup.training.batches import Feed
+from supsup.training.fast import operations
+from supsup.training.fast.operations import LayerState, Rates, rule_of
+from supsup.training.fast.threads import ThreadsOfOne
 
 triton_training = pytest.importorskip("supsup.kernels.triton_training", reason="triton is not installed")
 

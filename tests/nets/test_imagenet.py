@@ -6,8 +6,7 @@ from torch import nn
 
 from supsup import SupSupError, nets
 from supsup.data.inputs import Inputs, Pixels
-from supsup.nets.imagenet import _IMAGENET
-from supsup.nets.inverted import PaddedAtTheEnd
+from supsup.nets.imagenet import _IMAGENET, PaddedAtTheEnd
 from supsup.nets.known import known_throughout
 from supsup.nets.registry import architecture_of
 

@@ -11,9 +11,9 @@ from torch.nn.utils import parametrizations
 
 import supsup
 from supsup import Recipe, SupSup, SupSupError
-from supsup.frozen import FrozenNet
-from supsup.nets.masked import masked_weights, run_with
-from supsup.state import ModelState
+from supsup.masks.frozen import FrozenNet
+from supsup.model.state import ModelState
+from supsup.nets.maskable import masked_weights, run_with
 
 CPU = torch.device("cpu")
 

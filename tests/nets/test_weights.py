@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from supsup import SupSupError
-from supsup.nets import weights
-from supsup.nets.weights import Published, provide, tensors
+from supsup.nets import published as weights
+from supsup.nets.published import Published, provide, tensors
 
 STATE = {"a.weight": torch.arange(6.0).view(2, 3), "a.num_batches_tracked": torch.tensor(3), "b.weight": torch.ones(4)}
 SHAPES = {"first": torch.Size((2, 3)), "second": torch.Size((4,))}

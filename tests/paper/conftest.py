@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from supsup import Evaluation, SupSup, nets
-from supsup.baselines.rival import Rival
-from supsup.grading import Grade, Grading
-from supsup.paper.environment import Environment
-from supsup.paper.records import Wanted
-from supsup.paper.runs import RUNS, cifar, hop, masks, resuming, rivals, transfer
-from supsup.paper.trials import Trial
+from supsup.evaluation.grading import Grade, Grading
+from supsup_paper.environment import Environment
+from supsup_paper.records import Wanted
+from supsup_paper.rivals.rival import Rival
+from supsup_paper.runs import RUNS, cifar, hop, masks, resuming, rivals, transfer
+from supsup_paper.trials import Trial
 
 
 class Stopped(Exception):

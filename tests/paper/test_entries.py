@@ -8,16 +8,16 @@ import torch
 
 from supsup import SupSupError, nets
 from supsup.file import codec
-from supsup.paper.catalogue import Entry, Row, repeated
-from supsup.paper.entries import ENTRIES, GROUPS, entries_named, only_rows
-from supsup.paper.experiments import Experiment
-from supsup.paper.image_experiments import SplitImagenetExperiment
-from supsup.paper.mnist_experiments import BatchEExperiment, StagedTraining, SupSupExperiment
-from supsup.paper.runs import RUNS
-from supsup.paper.scales import SCALES, at_scale
-from supsup.paper.settings import settings_of
-from supsup.paper.tolerances import TOLERANCES
-from supsup.scores import weights_kept
+from supsup.masks.scores import weights_kept
+from supsup_paper.catalogue import Entry, Row, repeated
+from supsup_paper.entries import ENTRIES, GROUPS, entries_named, only_rows
+from supsup_paper.experiments import Experiment
+from supsup_paper.image_experiments import SplitImagenetExperiment
+from supsup_paper.mnist_experiments import BatchEExperiment, StagedTraining, SupSupExperiment
+from supsup_paper.runs import RUNS
+from supsup_paper.scales import SCALES, at_scale
+from supsup_paper.settings import settings_of
+from supsup_paper.tolerances import TOLERANCES
 
 NAMES = [
     "permuted-lenet",

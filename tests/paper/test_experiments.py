@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from supsup.paper.experiments import as_json
-from supsup.paper.image_experiments import (
+from supsup_paper.experiments import as_json
+from supsup_paper.image_experiments import (
     Budget,
     CifarRivalGrading,
     CifarTraining,
@@ -24,7 +24,7 @@ from supsup.paper.image_experiments import (
     TransferSpeedExperiment,
     TransferSpeedTraining,
 )
-from supsup.paper.mnist_experiments import (
+from supsup_paper.mnist_experiments import (
     FC,
     LENET,
     AllocationRule,

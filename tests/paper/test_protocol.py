@@ -13,20 +13,19 @@ from typing import Any
 import pytest
 import torch
 
-from supsup import Allocation, HopSupSup, Inference, Recipe, Recovery, SupSup, UnitRecipe, data, nets
-from supsup.baselines import PSP, SI, BatchE, OnlineEWC, SeparateHeads, UpperBound
-from supsup.grading import Known
-from supsup.paper.catalogue import Row
-from supsup.paper.entries import ENTRIES
-from supsup.paper.environment import Environment
-from supsup.paper.image_experiments import (
+from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, UnitRecipe, data, nets
+from supsup.evaluation.grading import CandidateTasks
+from supsup_paper.catalogue import Row
+from supsup_paper.entries import ENTRIES
+from supsup_paper.environment import Environment
+from supsup_paper.image_experiments import (
     ImagenetBoundsExperiment,
     SplitCifarExperiment,
     SplitCifarRivalExperiment,
     SplitImagenetExperiment,
     TransferSpeedExperiment,
 )
-from supsup.paper.mnist_experiments import (
+from supsup_paper.mnist_experiments import (
     FC,
     LENET,
     BatchEExperiment,
@@ -38,6 +37,7 @@ from supsup.paper.mnist_experiments import (
     SupSupExperiment,
     UnannouncedExperiment,
 )
+from supsup_paper.rivals import PSP, SI, BatchE, OnlineEWC, SeparateHeads, UpperBound
 
 
 @dataclass(frozen=True)
@@ -240,15 +240,15 @@ def test_published_rows_of_supsup_infer_as_the_paper_does(entry: str) -> None:
 
 def test_a_row_of_unannounced_tasks_has_the_allocation_it_names(witness: Any) -> None:
     """The two rows differ in nothing else: with the rule ignored they would show the same figures twice."""
-    assert {name: getattr(Allocation(), name) for name in ALLOCATION} == ALLOCATION
+    assert {name: getattr(NewTaskRule(), name) for name in ALLOCATION} == ALLOCATION
     found = []
     for row in ENTRIES["permuted-2500"].rows:
         if isinstance(row.experiment, UnannouncedExperiment):
             (model,) = witness.start(row.experiment)
-            assert {name: getattr(model.allocation, name) for name in ALLOCATION} == ALLOCATION
+            assert {name: getattr(model.new_task_rule, name) for name in ALLOCATION} == ALLOCATION
             asked = row.experiment.training.allocation
-            assert model.allocation.deviations == (OUR_DEVIATIONS if asked is None else asked.deviations)
-            found.append(model.allocation.deviations)
+            assert model.new_task_rule.deviations == (OUR_DEVIATIONS if asked is None else asked.deviations)
+            found.append(model.new_task_rule.deviations)
     assert 0 in found, "the paper's own rule"
 
 
@@ -394,7 +394,7 @@ def test_a_task_of_ten_thousand_images_is_inferred_79_times() -> None:
     """Once for each batch of 128 of the whole test set."""
     images, labels = torch.zeros(10_000, 1, dtype=torch.uint8), torch.arange(10_000) % 10
     (task,) = data.permuted(data.arrays(images[:10], labels[:10], images, labels, normalise=False), 1)
-    known = Known()
+    known = CandidateTasks()
     assert known.sizes_of(task).tolist() == [128] * 78 + [16]
     assert len(known.leading_of(task, torch.device("cpu"))) == 79
 

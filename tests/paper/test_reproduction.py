@@ -10,11 +10,11 @@ import pytest
 
 import supsup
 from supsup import SupSup, SupSupError
-from supsup.grading import Grader
-from supsup.observing import Observer
-from supsup.paper.catalogue import Entry, Row
-from supsup.paper.environment import Environment
-from supsup.paper.mnist_experiments import (
+from supsup.evaluation.grading import Grader
+from supsup.model.observer import Observer
+from supsup_paper.catalogue import Entry, Row
+from supsup_paper.environment import Environment
+from supsup_paper.mnist_experiments import (
     BoundGrading,
     BoundsExperiment,
     MnistTraining,
@@ -24,10 +24,10 @@ from supsup.paper.mnist_experiments import (
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup.paper.reproduction import reproduce, wanted_rows
-from supsup.paper.runs import RUNS, masks
-from supsup.paper.tolerances import RIVALS
-from supsup.paper.trials import plan
+from supsup_paper.reproduction import reproduce, wanted_rows
+from supsup_paper.runs import RUNS, masks
+from supsup_paper.tolerances import RIVALS
+from supsup_paper.trials import plan
 
 TRAINING = MnistTraining("permuted", "784-24", 20, 2, 40)
 STAGED = StagedTraining("permuted", "784-24", 20, 2, 40, stages=(1, 2))

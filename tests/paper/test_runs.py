@@ -13,15 +13,15 @@ import torch
 
 import supsup
 from supsup import SupSup, SupSupError, data, nets
-from supsup.baselines.rival import Rival
-from supsup.hopfield import experiment as hopfield_experiment
-from supsup.hopfield.experiment import Recall
 from supsup.nets.resnet import ResNet
-from supsup.paper.catalogue import Entry, Row
-from supsup.paper.entries import ENTRIES
-from supsup.paper.environment import Environment
-from supsup.paper.experiments import Experiment
-from supsup.paper.image_experiments import (
+from supsup.training.recipe import Transfer
+from supsup_paper import hopfield as hopfield_experiment
+from supsup_paper.catalogue import Entry, Row
+from supsup_paper.entries import ENTRIES
+from supsup_paper.environment import Environment
+from supsup_paper.experiments import Experiment
+from supsup_paper.hopfield import Recall
+from supsup_paper.image_experiments import (
     Budget,
     CifarRival,
     CifarRivalGrading,
@@ -41,7 +41,7 @@ from supsup.paper.image_experiments import (
     TransferSpeedExperiment,
     TransferSpeedTraining,
 )
-from supsup.paper.mnist_experiments import (
+from supsup_paper.mnist_experiments import (
     BatchEExperiment,
     BatchEGrading,
     BatchETraining,
@@ -60,12 +60,12 @@ from supsup.paper.mnist_experiments import (
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup.paper.records import Wanted
-from supsup.paper.reproduction import reproduce
-from supsup.paper.runs import RUNS, cifar, cifar_rivals, hop, masks, rivals, transfer
-from supsup.paper.runs.cifar_rivals import model_of
-from supsup.paper.sizes import add_bytes
-from supsup.training.recipe import Transfer
+from supsup_paper.records import Wanted
+from supsup_paper.reproduction import reproduce
+from supsup_paper.rivals.rival import Rival
+from supsup_paper.runs import RUNS, cifar, cifar_rivals, hop, masks, rivals, transfer
+from supsup_paper.runs.cifar_rivals import model_of
+from supsup_paper.sizes import add_bytes
 
 STAGED = StagedTraining("permuted", "784-24", 20, 2, 4, stages=(1, 2))
 
@@ -451,7 +451,7 @@ def test_tasks_that_nobody_names_are_found_by_a_pretrained_network(
     assert row["figures"]["task right %"]["16"] == 100
     model = supsup.load(tmp_path / "tiny" / "row0-seed0.supsup", device="cpu")
     assert model.net.pretrained
-    assert model.facts(model.tasks[0]).inputs is None
+    assert model.info(model.tasks[0]).inputs is None
 
 
 def test_mask_overhead(tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:

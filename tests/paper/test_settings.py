@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from supsup import nets
-from supsup.allocation import Allocation
-from supsup.frozen import FrozenNet
 from supsup.hopfield.recovery import Recovery
-from supsup.paper import recipes, settings
-from supsup.paper.catalogue import Row
-from supsup.paper.earlier_defaults import EARLIER
-from supsup.paper.entries import ENTRIES
-from supsup.paper.records import Wanted
-from supsup.paper.runs import RUNS
-from supsup.paper.scales import at_scale
-from supsup.paper.settings import recorded, settings_of
+from supsup.inference.new_task import NewTaskRule
+from supsup.masks.frozen import FrozenNet
 from supsup.training import Recipe
-from supsup.training.batched import BatchedTrainer
+from supsup.training.fast.batched import BatchedTrainer
+from supsup_paper import recipes, settings
+from supsup_paper.catalogue import Row
+from supsup_paper.earlier_defaults import EARLIER
+from supsup_paper.entries import ENTRIES
+from supsup_paper.records import Wanted
+from supsup_paper.runs import RUNS
+from supsup_paper.scales import at_scale
+from supsup_paper.settings import recorded, settings_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROWS = {f"{entry.name}/{row.name}": row for entry in ENTRIES.values() for row in entry.rows}
@@ -92,7 +92,7 @@ Patch = Callable[[object, str, object], None]
         ("permuted-lenet/supsup-H-s100", lambda patch: patch(settings, "MASKS", {"GPU": "float32", "CPU": "float32"})),
         ("permuted-lenet/psp", lambda patch: patch(recipes, "MNIST", Recipe(second_decay=0.9))),
         ("permuted-lenet/batche", lambda patch: patch(recipes, "BATCHE_FILLING", "kaiming_uniform")),
-        ("permuted-2500/nns-H", lambda patch: patch(settings, "Allocation", lambda: Allocation(deviations=5))),
+        ("permuted-2500/nns-H", lambda patch: patch(settings, "Allocation", lambda: NewTaskRule(deviations=5))),
         ("hopfield/paper", lambda patch: patch(settings, "Recovery", lambda: replace(Recovery(), energy_weight=1e-3))),
         ("cifar100-gg/heads", lambda patch: patch(recipes, "CIFAR_LATER", recipes.CIFAR_RIVALS)),
     ],
@@ -116,7 +116,7 @@ def test_a_changed_default_makes_old_results_stale(
 
 def test_a_default_that_the_row_says_itself_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ROWS["permuted-2500/nns-H-paper"].settings
-    monkeypatch.setattr(settings, "Allocation", lambda: Allocation(deviations=5))
+    monkeypatch.setattr(settings, "Allocation", lambda: NewTaskRule(deviations=5))
     assert ROWS["permuted-2500/nns-H-paper"].settings == before
 
 

@@ -9,16 +9,17 @@ from typing import ClassVar, Self
 import pytest
 import torch
 
-from supsup import SupSupError, data, nets, progress
-from supsup.baselines import UpperBound
-from supsup.paper import trials
-from supsup.paper.environment import Environment
-from supsup.paper.experiments import Experiment, NoSettings
-from supsup.paper.mnist_experiments import HopfieldExperiment, HopfieldGrading, HopfieldTraining
-from supsup.paper.records import Finished, Wanted
-from supsup.paper.runs import cifar_rivals, rivals
-from supsup.paper.runs.rivals import Sequential
-from supsup.paper.trials import Run, Trial, Work, run_of
+from supsup import SupSupError, data, nets
+from supsup.runtime import progress
+from supsup_paper import trials
+from supsup_paper.environment import Environment
+from supsup_paper.experiments import Experiment, NoSettings
+from supsup_paper.mnist_experiments import HopfieldExperiment, HopfieldGrading, HopfieldTraining
+from supsup_paper.records import Finished, Wanted
+from supsup_paper.rivals import UpperBound
+from supsup_paper.runs import cifar_rivals, rivals
+from supsup_paper.runs.rivals import Sequential
+from supsup_paper.trials import Run, Trial, Work, run_of
 
 ENVIRONMENT = Environment(torch.device("cpu"))
 

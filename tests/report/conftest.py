@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import pytest
 
-from supsup.paper import Entry, Row
-from supsup.paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
-from supsup.paper.scales import at_scale
-from supsup.paper.settings import settings_of
-from supsup.paper.tolerances import Tolerance
+from supsup_paper import Entry, Row
+from supsup_paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.scales import at_scale
+from supsup_paper.settings import settings_of
+from supsup_paper.tolerances import Tolerance
 
 STAGES = ("10", "50", "100", "250")
 TOLERANCE = Tolerance(0.3, "rows of these tests", "nowhere")
@@ -180,8 +180,8 @@ class Browser:
 
     def measured(self, text: str, width: int, script: str, scheme: int) -> Any:
         """What a script gives, as JSON, on a page shown at a width: a frame has it, as windows are never narrow."""
-        told = f"<script>onload=()=>parent.postMessage(({script})(),'*')</script>"
-        (self.folder / "copy.html").write_text(text.replace("</body>", f"{told}</body>"))
+        replaced = f"<script>onload=()=>parent.postMessage(({script})(),'*')</script>"
+        (self.folder / "copy.html").write_text(text.replace("</body>", f"{replaced}</body>"))
         frame = self.folder / "frame.html"
         frame.write_text(
             '<!doctype html><meta name="color-scheme" content="light dark"><pre id="said"></pre>'

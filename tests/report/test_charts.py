@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from supsup.paper import Entry, Row
-from supsup.paper.image_experiments import OverheadExperiment, OverheadTraining
-from supsup.report.charts import byte_tick, entry_charts, family
-from supsup.report.summary import EntrySummary, summarise
-from supsup.report.svg import TOP, Axis, Curve, Point, line_chart
+from supsup_paper import Entry, Row
+from supsup_paper.image_experiments import OverheadExperiment, OverheadTraining
+from supsup_paper.report.charts import byte_tick, entry_charts, family
+from supsup_paper.report.summary import EntrySummary, summarise
+from supsup_paper.report.svg import TOP, Axis, Curve, Point, line_chart
 
 EXPERIMENT = OverheadExperiment(OverheadTraining(precision="float32"))  # any: none is run
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from supsup.paper import Entry
-from supsup.paper.entries import ENTRIES
-from supsup.report.comparison import comparison_table
-from supsup.report.summary import summarise
+from supsup_paper import Entry
+from supsup_paper.entries import ENTRIES
+from supsup_paper.report.comparison import comparison_table
+from supsup_paper.report.summary import summarise
 
 
 @pytest.fixture

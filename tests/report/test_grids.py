@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from supsup.paper import Entry, Row
-from supsup.paper.image_experiments import OverheadExperiment, OverheadTraining
-from supsup.report.grids import Cell, abridged, figure_grids, headline, number, origin_grid, remarks, shown_time
-from supsup.report.summary import EntrySummary, WallTime, summarise
+from supsup_paper import Entry, Row
+from supsup_paper.image_experiments import OverheadExperiment, OverheadTraining
+from supsup_paper.report.grids import Cell, abridged, figure_grids, headline, number, origin_grid, remarks, shown_time
+from supsup_paper.report.summary import EntrySummary, WallTime, summarise
 
 
 def entry_of(catalogue: dict[str, Entry], results: Path, name: str) -> EntrySummary:

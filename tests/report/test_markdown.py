@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from supsup.paper import Entry
-from supsup.paper.entries import ENTRIES
-from supsup.report.grids import figure_grids, origin_grid, remarks
-from supsup.report.markdown import (
+from supsup_paper import Entry
+from supsup_paper.entries import ENTRIES
+from supsup_paper.report.grids import figure_grids, origin_grid, remarks
+from supsup_paper.report.markdown import (
     MAIN_ROWS,
     README_MARKS,
     plots,
@@ -18,8 +18,8 @@ from supsup.report.markdown import (
     rows_in_full,
     with_block,
 )
-from supsup.report.summary import summarise
-from supsup.report.writing import write
+from supsup_paper.report.summary import summarise
+from supsup_paper.report.writing import write
 
 
 def tables(text: str) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from supsup.paper import Entry
-from supsup.paper.tolerances import TOLERANCES
-from supsup.report.page import page
-from supsup.report.summary import summarise
+from supsup_paper import Entry
+from supsup_paper.report.page import page
+from supsup_paper.report.summary import summarise
+from supsup_paper.tolerances import TOLERANCES
 
 VOID = {"meta", "br", "circle", "line", "path", "polygon", "polyline", "rect"}
 READING = """() => {

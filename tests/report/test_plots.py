@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import supsup
-from supsup.report.plots import accuracy_plot, capacity_plot, recovery_plot, time_plot
+from supsup_paper.report.plots import accuracy_plot, capacity_plot, recovery_plot, time_plot
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"

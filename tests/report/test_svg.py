@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supsup.report.svg import PLOT, TOP, WIDTH, Axis, Bar, Chart, Curve, Point, bar_chart, line_chart, ticks
+from supsup_paper.report.svg import PLOT, TOP, WIDTH, Axis, Bar, Chart, Curve, Point, bar_chart, line_chart, ticks
 
 LINES = [
     Curve("ours & theirs", [Point(10, 93.0, 0.5), Point(250, 94.0)], [Point(10, 92.0), Point(250, 93.5)]),

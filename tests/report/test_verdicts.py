@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from supsup.paper import Row
-from supsup.paper.entries import ENTRIES
-from supsup.paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
-from supsup.paper.tolerances import Tolerance
-from supsup.report.grids import remarks
-from supsup.report.summary import summarise
-from supsup.report.verdicts import (
+from supsup_paper import Row
+from supsup_paper.entries import ENTRIES
+from supsup_paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.report.grids import remarks
+from supsup_paper.report.summary import summarise
+from supsup_paper.report.verdicts import (
     BETTER,
     LARGEST_SPREAD,
     MEASURED,
@@ -27,6 +26,7 @@ from supsup.report.verdicts import (
     over_seeds,
     status_of,
 )
+from supsup_paper.tolerances import Tolerance
 
 EXPERIMENT = SupSupExperiment(MnistTraining("permuted", LENET, 100, 250), SupSupGrading(stages=(250,)))
 TOLERANCE = Tolerance(0.3, "rows of these tests", "nowhere")

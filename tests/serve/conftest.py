@@ -26,8 +26,8 @@ from PIL import Image
 
 from supsup import Recipe, SupSup, nets
 from supsup.serve.app import Server
-from supsup.serve.running import address, bound
-from supsup.serve.served import Lesson, Question, Served
+from supsup.serve.server import address, bound
+from supsup.serve.service import Lesson, Question, Served
 from supsup.serve.settings import Settings
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -179,15 +179,15 @@ class Chromium:
             "--hide-scrollbars",
         ]
         flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        told, telling = self._pipe()
+        replaced, telling = self._pipe()
         listening, answered = self._pipe()
         # The browser reads from descriptor 3 and writes to 4; both are beyond them here.
-        command = f"import os, sys; os.dup2({told}, 3); os.dup2({answered}, 4); os.execv(sys.argv[1], sys.argv[1:])"
+        command = f"import os, sys; os.dup2({replaced}, 3); os.dup2({answered}, 4); os.execv(sys.argv[1], sys.argv[1:])"
         arguments = [program, *flags, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", command, *arguments], pass_fds=(told, answered), stderr=subprocess.DEVNULL
+            [sys.executable, "-c", command, *arguments], pass_fds=(replaced, answered), stderr=subprocess.DEVNULL
         )
-        os.close(told)
+        os.close(replaced)
         os.close(answered)
         self._telling, self._listening = telling, listening
         self._buffer, self._count, self._session = b"", 0, ""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from supsup.serve.batching import Batcher
-from supsup.serve.refused import Refused
+from supsup.serve.errors import Refused
 
 
 class Slow:

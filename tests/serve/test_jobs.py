@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
+from supsup.serve.errors import Refused
 from supsup.serve.jobs import Job, Jobs, Progress
 from supsup.serve.metrics import Metrics
-from supsup.serve.refused import Refused
 
 
 def failing(error: Exception) -> Job:
@@ -28,7 +28,7 @@ def test_jobs_are_done_in_order_and_say_how_they_ended() -> None:
     after = jobs.add(Job("forget", "a", lambda progress: done.append("forgotten")))
     after.ended.result(10)
     assert done == ["a", "b", "c", "forgotten"]
-    assert [job.facts()["state"] for job in (*added, *failed, after)] == ["done"] * 3 + ["failed"] * 3 + ["done"]
+    assert [job.info()["state"] for job in (*added, *failed, after)] == ["done"] * 3 + ["failed"] * 3 + ["done"]
     assert failed[0].error == "two classes are needed"
     assert "too little memory" in str(failed[1].error)
     assert jobs.get(added[0].id).progress == 1.0

@@ -12,7 +12,7 @@ from PIL import Image
 
 import supsup
 from supsup import Recipe, SupSup, data, nets
-from supsup.serve.served import Lesson, Served
+from supsup.serve.service import Lesson, Served
 
 PICTURE = Path(__file__).parents[2] / "docs" / "page.png"
 TASKS, SIZE, HEIGHT = 20, (1000, 760), 572

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from supsup.data.decode import decoded as folder_decoded
-from supsup.serve.refused import Refused
+from supsup.serve.errors import Refused
 from supsup.serve.uploads import Picture, arrays, class_of, from_base64, pictures
 
 

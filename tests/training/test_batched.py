@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from supsup import Recipe, nets
-from supsup.bank import pack_columns
 from supsup.data import Augmentation, Stream
-from supsup.frozen import FrozenNet
-from supsup.scores import initial_scores
-from supsup.training import Job, batched, train_mask, train_masks
-from supsup.training.batched import BatchedOnCPU, BatchedOnGPU, BatchedTrainer, bytes_per_task, start_jobs
+from supsup.masks.bank import pack_columns
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import initial_scores
+from supsup.training import Job, train_mask, train_masks
+from supsup.training.fast import batched
+from supsup.training.fast.batched import BatchedOnCPU, BatchedOnGPU, BatchedTrainer, bytes_per_task, start_jobs
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from supsup import Recipe, evaluate, nets
-from supsup.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
-from supsup.baselines.executors import learn_captured, learn_plain
-from supsup.baselines.rival import Rival
 from supsup.data import Augmentation, Stream, Task
-from supsup.frozen import FrozenNet
-from supsup.scores import initial_scores
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import initial_scores
 from supsup.training import Job, train_mask, train_masks
-from supsup.training.captured import CannotCapture, Lane, captures, run_lanes
+from supsup.training.fast.captured import CannotCapture, Lane, captures, run_lanes
 from supsup.training.trainee import MaskTrainee
+from supsup_paper.rivals import BatchE, LowerBound, SeparateHeads, UpperBound
+from supsup_paper.rivals.executors import learn_captured, learn_plain
+from supsup_paper.rivals.rival import Rival
 
 Make = Callable[..., Rival]
 RIVALS: dict[str, Make] = {

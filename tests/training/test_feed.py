@@ -8,10 +8,9 @@ import torch
 
 from supsup import data
 from supsup.data import Augmentation, Stream
-from supsup.training import feed as feeding
-from supsup.training.feed import Feed, feature_map, fits
-from supsup.training.operations import gather
-from supsup.training.order import batch_positions
+from supsup.training import batches as feeding
+from supsup.training.batches import Feed, batch_positions, feature_map, fits
+from supsup.training.fast.operations import gather
 
 
 def colour() -> data.Source:

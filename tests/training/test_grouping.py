@@ -3,8 +3,9 @@
 import torch
 
 from supsup import Recipe, data
-from supsup.training import Job, batched
-from supsup.training.grouping import fitting, groups
+from supsup.training import Job
+from supsup.training.fast import batched
+from supsup.training.jobs import fitting, groups
 
 
 def test_groups_fit_into_memory_are_alike_and_keep_the_order() -> None:

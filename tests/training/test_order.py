@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supsup.training.order import batch_positions
+from supsup.training.batches import batch_positions
 
 
 @given(st.integers(0, 100), st.integers(1, 40), st.integers(1, 50), st.integers(1, 12))

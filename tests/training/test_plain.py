@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from supsup import Recipe, nets
 from supsup.data import Stream
-from supsup.frozen import FrozenNet
-from supsup.scores import initial_scores
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import initial_scores
 from supsup.training import MaskTraining, train_mask
 from supsup.training.plain import PlainTraining
 

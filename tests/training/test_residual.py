@@ -8,17 +8,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from supsup import nets
-from supsup.frozen import FrozenNet
-from supsup.scores import initial_scores, soft_mask
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import initial_scores, soft_mask
 from supsup.training import MaskTraining, Recipe
 
 pytest.importorskip("triton")
 
 from supsup.data import Augmentation, Part
-from supsup.training.feed import Feed
-from supsup.training.residual import normalisation
-from supsup.training.residual import passes as passes_module
-from supsup.training.residual.trainer import ResidualTrainer
+from supsup.training.batches import Feed
+from supsup.training.fast.residual import normalisation
+from supsup.training.fast.residual import passes as passes_module
+from supsup.training.fast.residual.trainer import ResidualTrainer
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-2, steps=4, weight_decay=1e-3, schedule="cosine", selection="edge-popup", budget=2)

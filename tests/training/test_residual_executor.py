@@ -10,14 +10,14 @@ from torch import nn
 
 from supsup import data, nets
 from supsup.data import Augmentation, Source, Stream
-from supsup.frozen import FrozenNet
+from supsup.masks.frozen import FrozenNet
 from supsup.training import Job, Recipe
-from supsup.training.order import batch_positions
+from supsup.training.batches import batch_positions
 
 pytest.importorskip("triton")
 
-from supsup.training.residual.executor import addressable, alike, by_hand, bytes_per_task, feed_of, feeds
-from supsup.training.residual.trainer import ResidualTrainer
+from supsup.training.fast.residual.executor import addressable, alike, by_hand, bytes_per_task, feed_of, feeds
+from supsup.training.fast.residual.trainer import ResidualTrainer
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-2, epochs=2, batch_size=4, selection="edge-popup", budget=2)

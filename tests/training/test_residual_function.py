@@ -13,8 +13,8 @@ from supsup import nets
 
 pytest.importorskip("triton")
 
-from supsup.training.residual.function import ResidualFunction
-from supsup.training.residual.passes import Passes
+from supsup.training.fast.residual.function import ResidualFunction
+from supsup.training.fast.residual.passes import Passes
 
 CPU = torch.device("cpu")
 TASKS, BATCH = 2, 4

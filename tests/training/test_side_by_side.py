@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from supsup import Recipe
 from supsup.data import Part, Stream, Task
-from supsup.frozen import FrozenNet
-from supsup.training import Job, MaskTraining, heap, side_by_side, train_mask, train_masks
-from supsup.training.executor import executor_for
-from supsup.training.flat import FlatTraining
-from supsup.training.job import first_scores
-from supsup.training.side_by_side import SideBySide, Trial, tried
-from supsup.training.threads import ThreadsOfOne
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime import process as heap
+from supsup.training import Job, MaskTraining, train_mask, train_masks
+from supsup.training.executors import executor_for
+from supsup.training.fast import side_by_side
+from supsup.training.fast.side_by_side import FlatTraining, SideBySide, Trial, tried
+from supsup.training.fast.threads import ThreadsOfOne
+from supsup.training.jobs import first_scores
 
 CPU = torch.device("cpu")
 RECIPES = [
@@ -198,16 +199,16 @@ def test_nobody_s_random_numbers_or_gradients_are_touched(split: Stream) -> None
 
 def test_progress_is_told_step_by_step_and_stops_with_the_asker(split: Stream) -> None:
     """Who closes the generator, as an interruption does, waits for a step and not for a task."""
-    net, told = FrozenNet(NETS["connected"](), 0, CPU), list[float]()
+    net, replaced = FrozenNet(NETS["connected"](), 0, CPU), list[float]()
     short = [Job(task, Recipe(steps=4, batch_size=16)) for task in split]
-    assert len(list(train_masks(net, short, advance=told.append))) == 2
-    assert len(told) == 8
-    assert sum(told) == pytest.approx(2)
-    told.clear()
+    assert len(list(train_masks(net, short, advance=replaced.append))) == 2
+    assert len(replaced) == 8
+    assert sum(replaced) == pytest.approx(2)
+    replaced.clear()
     long = Job(split[1], Recipe(steps=200_000, batch_size=16))
-    with closing(train_masks(net, [short[0], long], advance=told.append)) as finished:
+    with closing(train_masks(net, [short[0], long], advance=replaced.append)) as finished:
         next(finished)
-    assert sum(told) < 2
+    assert sum(replaced) < 2
 
 
 def test_glibc_is_told_nothing_where_somebody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from supsup.training import threads
-from supsup.training.job import Job, Trained
-from supsup.training.threads import in_threads_of_one
+from supsup.training.fast import threads
+from supsup.training.fast.threads import in_threads_of_one
+from supsup.training.jobs import Job, Trained
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from typer import Option
 
 import supsup
 from supsup.cli.commands import Commands
-from supsup.cli.talking import INTERRUPTED, complain
-from supsup.errors import SupSupError
+from supsup.cli.console import INTERRUPTED, complain
+from supsup.runtime.errors import SupSupError
 
 _MISTYPED: Any = typer.BadParameter.__mro__[1]  # what typer calls a usage error, wherever it keeps its parser
 _OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)

@@ -15,11 +15,11 @@ from typing import Annotated
 from typer import Argument, Option
 
 import supsup
-from supsup.cli.contents import ModelContents, TaskContents, contents_of, recipe_in_words, tasks_of
-from supsup.cli.talking import Yes, agreed, interruptible, say, shown
-from supsup.errors import printable
+from supsup.cli.console import Yes, agreed, escape_for_terminal, interruptible, say
+from supsup.cli.inspect import ModelContents, TaskContents, contents_of, recipe_in_words, tasks_of
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import to_write
+from supsup.runtime.errors import printable
 
 _LISTED = 200  # tasks in the table
 _NAMED = 10  # classes of a task that are listed
@@ -53,7 +53,7 @@ def card(
         if path.is_file():
             agreed(f"Replace {target}?", yes)
         path.write_text(text, encoding="utf-8")
-    say(f"{shown(target)}: {len(found):,} tasks")
+    say(f"{escape_for_terminal(target)}: {len(found):,} tasks")
 
 
 def written(name: str, model: ModelContents, tasks: Sequence[TaskContents], licence: str | None = None) -> str:

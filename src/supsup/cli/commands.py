@@ -20,63 +20,73 @@ class Place(NamedTuple):
 
 COMMANDS = {
     "learn": Place(
-        "learn",
+        "supsup.cli.learn",
         "learn",
         "Learn tasks from your own data into a model file; what is in it already stays as it is.",
     ),
     "predict": Place(
-        "answers",
+        "supsup.cli.predict",
         "predict",
         "Say of each image or row what it is: its class by the name you gave it, its task, and how sure both are.",
     ),
     "evaluate": Place(
-        "answers",
+        "supsup.cli.predict",
         "evaluate",
         "Say how often a model is right on data with labels: with the task given, and with the task to be found.",
     ),
     "demo": Place(
-        "demo",
+        "supsup_paper.commands.demo",
         "demo",
         "Learn a stream of tasks on one frozen network, then answer with the task given and with the task unknown.",
     ),
     "reproduce": Place(
-        "reproduce", "reproduce", "Run tables and figures of the paper, and print ours beside the published ones."
+        "supsup_paper.commands.reproduce",
+        "reproduce",
+        "Run tables and figures of the paper, and print ours beside the published ones.",
     ),
     "report": Place(
-        "report",
+        "supsup_paper.commands.report",
         "report",
         "Set the results beside the paper's numbers: one HTML page that needs no network, and Markdown tables.",
     ),
-    "tasks": Place("model", "tasks", "List the tasks of a model file."),
+    "tasks": Place("supsup.cli.model", "tasks", "List the tasks of a model file."),
     "info": Place(
-        "model",
+        "supsup.cli.model",
         "info",
         "Say what a model file holds, and how its size compares with the entropy bound and the paper's own count.",
     ),
-    "verify": Place("model", "verify", "Check every task of a model file; the exit code is 1 if anything is damaged."),
+    "verify": Place(
+        "supsup.cli.model", "verify", "Check every task of a model file; the exit code is 1 if anything is damaged."
+    ),
     "repair": Place(
-        "model",
+        "supsup.cli.model",
         "repair",
         "Write every intact task of a damaged file to a new one; the exit code is 1 if a task is or may be lost.",
     ),
     "forget": Place(
-        "model", "forget", "Remove tasks for good: their bytes are overwritten; every other answer stays as it is."
+        "supsup.cli.model",
+        "forget",
+        "Remove tasks for good: their bytes are overwritten; every other answer stays as it is.",
     ),
     "compact": Place(
-        "model",
+        "supsup.cli.model",
         "compact",
         "Make a model file as small as it can be: no space of forgotten tasks, no mask larger than it must be.",
     ),
-    "export": Place("export", "export", "Write subnetworks as ordinary networks, each checked by running it."),
+    "export": Place(
+        "supsup.cli.export", "export", "Write subnetworks as ordinary networks, each checked by running it."
+    ),
     "card": Place(
-        "card", "card", "Write a model card: tasks, classes, accuracies, data, recipe and size, as the file has them."
+        "supsup.cli.card",
+        "card",
+        "Write a model card: tasks, classes, accuracies, data, recipe and size, as the file has them.",
     ),
     "serve": Place(
-        "serve",
+        "supsup.cli.serve",
         "serve",
         "Serve a model over HTTP: answers, tasks to learn and forget, and a page to try it on at http://127.0.0.1:8000.",
     ),
-    "bench": Place("bench", "app", "Measure speed and memory on this machine."),
+    "bench": Place("supsup_paper.commands.bench", "app", "Measure speed and memory on this machine."),
 }
 
 
@@ -102,7 +112,7 @@ class Later(TyperCommand):
 
 def loaded(place: Place) -> Any:
     """The command itself."""
-    found = getattr(import_module(f"supsup.cli.{place.module}"), place.name)
+    found = getattr(import_module(place.module), place.name)
     if isinstance(found, typer.Typer):
         return get_command(found)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -9,9 +9,9 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 import supsup
+from supsup.cli.console import Yes, agreed, escape_for_terminal, interruptible, say
 from supsup.cli.networks import OwnNet, own_network
-from supsup.cli.talking import Yes, agreed, interruptible, say, shown
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 _READABLE = " ,;()[]+&='"  # characters that a file's name may have beside letters, digits and _.-~
 
@@ -52,6 +52,6 @@ def export(
         for name, place in places.items():
             supsup.export(model, name, place)
     if everything:
-        say(f"{shown(target)}: {len(places):,} tasks, same outputs as the model")
+        say(f"{escape_for_terminal(target)}: {len(places):,} tasks, same outputs as the model")
     else:
-        say(f"{shown(target)}: task {shown(task)}, same outputs as the model")
+        say(f"{escape_for_terminal(target)}: task {escape_for_terminal(task)}, same outputs as the model")

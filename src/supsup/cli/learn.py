@@ -11,7 +11,8 @@ from rich.table import Table
 from typer import Argument, Option
 
 from supsup import nets
-from supsup.cli.contents import network_in, note_outcome, some_images
+from supsup.cli.console import escape_for_terminal, interruptible, say
+from supsup.cli.inspect import network_in, note_outcome, some_images
 from supsup.cli.networks import (
     KNOWN,
     NOTED,
@@ -25,12 +26,11 @@ from supsup.cli.networks import (
     reading_for,
 )
 from supsup.cli.tables import show
-from supsup.cli.talking import interruptible, say, shown
 from supsup.data import Task
-from supsup.data.places import Found, Reading, tasks_at
-from supsup.evaluate import evaluate
+from supsup.data.discovery import Found, Reading, tasks_at
+from supsup.evaluation.evaluator import evaluate
 from supsup.file.modelfile import ModelFile
-from supsup.learner import SupSup, load
+from supsup.model.supsup import SupSup, load
 
 Data = Annotated[
     Path, Argument(help="A folder with a folder of images for each class, or a .csv, .tsv, .parquet, .npz.")
@@ -108,7 +108,7 @@ def learn(
             known = file.names
     waiting = [one for one in found if one.name not in known]
     for name in (one.name for one in found if one.name in known):
-        say(f"{shown(name)} is in {shown(model)} already")
+        say(f"{escape_for_terminal(name)} is in {escape_for_terminal(model)} already")
     if not waiting:
         return
 
@@ -132,7 +132,7 @@ def learn(
             for number, one in enumerate(waiting if cluster is None else [], 1):
                 done.append(_learned(learner, one, first if number == 1 else None, reading, examples))
                 _note_source(learner, data)
-                say(f"{number} of {len(waiting)}  {shown(one.name)}: {100 * done[-1].accuracy:.1f} %")
+                say(f"{number} of {len(waiting)}  {escape_for_terminal(one.name)}: {100 * done[-1].accuracy:.1f} %")
     _table(model, done)
 
 
@@ -195,18 +195,22 @@ def _new(path: Path, task: Task, net: str | None, outputs: int | None, size: int
     model.save(path)
     weights = sum(parameter.numel() for parameter in module.parameters())
     with ModelFile(path) as file:
-        say(f"{shown(path)}: a new model on {shown(network_in(file.header) or net)}, {weights:,} weights")
+        say(
+            f"{escape_for_terminal(path)}: a new model on {escape_for_terminal(network_in(file.header) or net)}, {weights:,} weights"
+        )
 
 
 def _table(path: Path, done: list[Learned]) -> None:
     with ModelFile(path) as file:
         sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
         network = network_in(file.header) or "a network of your own"
-    table = Table(title=f"learned into {shown(path)} on {shown(network)}")
+    table = Table(title=f"learned into {escape_for_terminal(path)} on {escape_for_terminal(network)}")
     table.add_column("task")
     for name in ("classes", "examples", "right", "bytes", "seconds"):
         table.add_column(name, justify="right")
     for one in done:
         right, size = f"{100 * one.accuracy:.1f} %", f"{sizes.get(one.name, 0):,}"
-        table.add_row(shown(one.name), f"{one.classes:,}", f"{one.examples:,}", right, size, f"{one.seconds:.1f}")
+        table.add_row(
+            escape_for_terminal(one.name), f"{one.classes:,}", f"{one.examples:,}", right, size, f"{one.seconds:.1f}"
+        )
     show(table)

@@ -1,6 +1,6 @@
 """`supsup tasks`, `info`, `verify`, `repair`, `forget` and `compact`: what is done with a model file.
 
-What a file says may come from anybody: it reaches the terminal through `shown` alone.
+What a file says may come from anybody: it reaches the terminal through `escape_for_terminal` alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typer import Argument, Option
 
 import supsup
 import supsup.file.repair
-from supsup.cli.contents import ModelContents, TaskContents, as_json, contents_of, tasks_of
+from supsup.cli.console import Yes, agreed, escape_for_terminal, interruptible, say
+from supsup.cli.inspect import ModelContents, TaskContents, as_json, contents_of, tasks_of
 from supsup.cli.tables import show
-from supsup.cli.talking import Yes, agreed, interruptible, say, shown
-from supsup.errors import SupSupError
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND
+from supsup.runtime.errors import SupSupError
 
 File = Annotated[Path, Argument(help="A model file.")]
 Json = Annotated[bool, Option("--json", help="Print it as JSON, with nothing left out.")]
@@ -38,7 +38,7 @@ def tasks(file: File, json: Json = False) -> None:
     masks = any(task.bytes is not None for task in found)
     graded = any(task.accuracy is not None for task in found)
     figures = ["density %", "bytes", "bits/weight"] if masks else []
-    table = Table("task", title=shown(file.name))
+    table = Table("task", title=escape_for_terminal(file.name))
     for heading in ("classes", *figures, *(["right %"] if graded else []), "learned"):
         table.add_column(heading, justify="right")
     table.add_column("labels and inputs")
@@ -48,7 +48,12 @@ def tasks(file: File, json: Json = False) -> None:
             cells += [f"{100 * (task.density or 0):.2f}", f"{task.bytes:,}", f"{task.bits_per_weight:.4f}"]
         if graded:
             cells.append("–" if task.accuracy is None else f"{100 * task.accuracy:.1f}")
-        table.add_row(shown(task.task, _MOST_OF_A_LINE), *cells, shown(task.learned[:10]), _labels(task))
+        table.add_row(
+            escape_for_terminal(task.task, _MOST_OF_A_LINE),
+            *cells,
+            escape_for_terminal(task.learned[:10]),
+            _labels(task),
+        )
     show(table)
 
 
@@ -56,7 +61,7 @@ def _labels(task: TaskContents) -> str:
     """What the user calls a task's classes and what becomes of raw inputs, in a few words."""
     names = task.class_names or []
     labels = ", ".join(map(str, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
-    return shown("; ".join(filter(None, (labels, task.inputs))), _MOST_OF_A_LINE)
+    return escape_for_terminal("; ".join(filter(None, (labels, task.inputs))), _MOST_OF_A_LINE)
 
 
 def info(file: File, json: Json = False) -> None:
@@ -66,10 +71,10 @@ def info(file: File, json: Json = False) -> None:
     if json:
         print(as_json(asdict(contents)))
         return
-    table = Table(title=shown(file.name), show_header=False)
+    table = Table(title=escape_for_terminal(file.name), show_header=False)
     for name, value in _lines(contents).items():
         if value:
-            table.add_row(name, shown(value, _MOST_OF_A_LINE))
+            table.add_row(name, escape_for_terminal(value, _MOST_OF_A_LINE))
     show(table)
 
 
@@ -110,7 +115,7 @@ def _way(model: ModelContents) -> str:
     """How tasks are found."""
     if model.inference.get("method") not in ("auto", "features"):
         return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
-    some = "all" if model.traces == model.tasks else f"{model.traces:,} of {model.tasks:,}"
+    some = "all" if model.profiles == model.tasks else f"{model.profiles:,} of {model.tasks:,}"
     return f"{model.inference['method']}, by statistics of {some} tasks"
 
 
@@ -125,11 +130,13 @@ def verify(file: File, json: Json = False) -> None:
         print(as_json({"file": file, "clean": findings.clean, "intact": count} | problems))
         raise typer.Exit(0 if findings.clean else 1)
     for problem in [*findings.structure, *findings.damaged.values()]:
-        say(f"[red]damaged[/] {shown(problem, _MOST_OF_A_LINE)}")
+        say(f"[red]damaged[/] {escape_for_terminal(problem, _MOST_OF_A_LINE)}")
     if findings.clean:
-        say(f"{shown(file)}: {count:,} tasks, all intact")
+        say(f"{escape_for_terminal(file)}: {count:,} tasks, all intact")
         return
-    say(f"{len(findings.intact):,} tasks can be read as they are; `supsup repair {shown(file.name)}` may find more")
+    say(
+        f"{len(findings.intact):,} tasks can be read as they are; `supsup repair {escape_for_terminal(file.name)}` may find more"
+    )
     raise typer.Exit(1)
 
 
@@ -143,9 +150,9 @@ def repair(
     target = out or file.with_name(f"{file.stem}-repaired{file.suffix}")
     with interruptible(f"{file} is as it was, and {target} was not written; start again"):
         findings = supsup.file.repair.repair(file, target)
-    say(f"{shown(target)}: {len(findings.intact):,} tasks rescued")
+    say(f"{escape_for_terminal(target)}: {len(findings.intact):,} tasks rescued")
     for name, problem in findings.damaged.items():
-        say(f"[red]lost[/] {shown(name)}: {shown(problem, _MOST_OF_A_LINE)}")
+        say(f"[red]lost[/] {escape_for_terminal(name)}: {escape_for_terminal(problem, _MOST_OF_A_LINE)}")
     if findings.structure and not findings.damaged:
         say("tasks whose names could not be read may be missing; compare with what you learned")
     if not findings.clean:
@@ -178,7 +185,7 @@ def forget(
             if compact:
                 model.compact()
         left = len(model.names)
-    say(f"{', '.join(map(shown, wanted))} forgotten; {left:,} tasks left")
+    say(f"{', '.join(map(escape_for_terminal, wanted))} forgotten; {left:,} tasks left")
 
 
 def _check_forgettable(model: ModelFile, names: list[str]) -> None:
@@ -213,4 +220,4 @@ def compact(
     again = "every task is as it was; start again to make the file smaller"
     with interruptible(again), ModelFile(file, write=True) as model:
         model.compact(against_mean=against_mean)
-    say(f"{shown(file)}: {before:,} → {file.stat().st_size:,} bytes")
+    say(f"{escape_for_terminal(file)}: {before:,} → {file.stat().st_size:,} bytes")

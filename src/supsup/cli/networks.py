@@ -15,13 +15,13 @@ from torch import nn
 from typer import Option
 
 from supsup import nets
-from supsup.cli.talking import say, shown
+from supsup.cli.console import escape_for_terminal, say
 from supsup.data import Task
-from supsup.data.places import Found, Reading
-from supsup.errors import SupSupError, printable
+from supsup.data.discovery import Found, Reading
 from supsup.file.modelfile import ModelFile
 from supsup.nets.imagenet import MOBILENET_V2
-from supsup.nets.weights import provide
+from supsup.nets.published import provide
+from supsup.runtime.errors import SupSupError, printable
 
 OwnNet = Annotated[str | None, Option(help="module:function, if the model was learned on a network of your own.")]
 OUTPUTS = 100  # of a network that nobody said more about
@@ -42,7 +42,7 @@ def name_for(found: Found) -> str | None:
     try:
         provide(MOBILENET_V2, _SILENCE, _WITHIN)
     except SupSupError as error:
-        say(f"small_resnet is taken in place of the pretrained mobilenet_v2: {shown(error, 1000)}")
+        say(f"small_resnet is taken in place of the pretrained mobilenet_v2: {escape_for_terminal(error, 1000)}")
         return None
     return "mobilenet_v2"
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from supsup.cli.talking import interruptible, say, shown
-from supsup.errors import SupSupError
-from supsup.inference import Method
+from supsup.cli.console import escape_for_terminal, interruptible, say
+from supsup.inference.methods import Method
+from supsup.runtime.errors import SupSupError
 
 
 def serve(
@@ -53,8 +53,8 @@ def serve(
     """
     try:
         from supsup.cli.networks import own_network
-        from supsup.serve.running import address, bound, run
-        from supsup.serve.served import Served
+        from supsup.serve.server import address, bound, run
+        from supsup.serve.service import Served
         from supsup.serve.settings import Settings
     except ModuleNotFoundError as error:
         raise SupSupError(f"serving needs the package {error.name}: pip install 'supsup[serve]'") from error
@@ -63,14 +63,16 @@ def serve(
     with interruptible("nothing was served"), listening:
         own = own_network(net, model)
         served = Served.open(model, own, read_only=read_only, masks=masks, device=device, method=method)
-        facts = served.facts()
+        info = served.info()
 
         def ready() -> None:
-            say(f"{shown(model)}: {facts['tasks']:,} tasks on {facts['device']}, at [bold]{address(listening)}[/]")
+            say(
+                f"{escape_for_terminal(model)}: {info['tasks']:,} tasks on {info['device']}, at [bold]{address(listening)}[/]"
+            )
             say(_who(settings.local, settings.token is not None, read_only))
 
         run(served, settings, listening, ready)
-    say(f"stopped; {shown(model)} has {len(served.model.tasks):,} tasks")
+    say(f"stopped; {escape_for_terminal(model)} has {len(served.model.tasks):,} tasks")
 
 
 def _who(local: bool, token: bool, read_only: bool) -> str:

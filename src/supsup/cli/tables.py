@@ -61,9 +61,9 @@ def _show_rows(table: Table, console: Console) -> None:
     for first, *others in zip(*(column.cells for column in table.columns)):
         if _plain(first):
             _wrapped(_plain(first), console, "bold")
-        told = [" ".join(filter(None, pair)) for pair in zip(headings[1:], map(_plain, others)) if pair[1]]
-        if told:
-            _wrapped(" · ".join(told), console, indent=2)
+        replaced = [" ".join(filter(None, pair)) for pair in zip(headings[1:], map(_plain, others)) if pair[1]]
+        if replaced:
+            _wrapped(" · ".join(replaced), console, indent=2)
 
 
 def _wrapped(text: str, console: Console, style: str = "", indent: int = 0) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from supsup.data import Task
-from supsup.frozen import FrozenNet
 from supsup.kernels import available
-from supsup.training import Fitting, Job, Recipe, batched
-from supsup.training.executor import executor_for
-from supsup.training.fitting import round_for
-from supsup.training.grouping import fitting, free_memory
+from supsup.masks.frozen import FrozenNet
+from supsup.training import AutoRecipe, Job, Recipe
+from supsup.training.auto_recipe import first_round
+from supsup.training.executors import executor_for
+from supsup.training.fast import batched
+from supsup.training.jobs import fitting, free_memory
 
 _PER_THREAD = 4  # tasks in a row on each thread of a CPU, so that sending them out costs little
 _IN_STEP = 2500  # tasks on a GPU at most, where all of them take a step together; with convolutions fewer do
@@ -20,13 +21,13 @@ _CONVOLUTIONS = 120
 
 
 def tasks_at_once(
-    net: FrozenNet, tasks: Sequence[Task], recipe: Recipe | Fitting, precision: torch.dtype | None
+    net: FrozenNet, tasks: Sequence[Task], recipe: Recipe | AutoRecipe, precision: torch.dtype | None
 ) -> int:
     """How many tasks like these an executor trains at once on the network's device."""
     if net.device.type == "cpu":
         return _PER_THREAD * torch.get_num_threads()
     task = tasks[0]
-    job = Job(task, round_for(len(task.train)) if isinstance(recipe, Fitting) else recipe)
+    job = Job(task, first_round(len(task.train)) if isinstance(recipe, AutoRecipe) else recipe)
     kind = executor_for(net, [job], precision).name
     sizes = _sizes()
     if kind not in sizes:
@@ -40,7 +41,7 @@ def _sizes() -> dict[str, tuple[Callable[[FrozenNet, Job], int], int]]:
     found: dict[str, tuple[Callable[[FrozenNet, Job], int], int]] = {}
     found[batched.BatchedOnGPU.name] = (batched.bytes_per_task, _IN_STEP)
     if available.TRITON:
-        from supsup.training.residual import executor
+        from supsup.training.fast.residual import executor
 
         found[executor.Residual.name] = (executor.bytes_per_task, _CONVOLUTIONS)
     return found

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from supsup.data import Part, Task
 from supsup.data.augmentation import Augmentation
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 _FIELDS = ("images", "labels", "gain", "offset", "rows", "pixels")  # of a part
 

@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from supsup.errors import SupSupError
-from supsup.validation import shown
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import quoted
 
 _MOST = 1024  # processes on one machine
 
@@ -148,17 +148,17 @@ def workers_of(cluster: str | Executor) -> Workers:
     if not isinstance(cluster, str):
         if not callable(getattr(cluster, "submit", None)):
             raise SupSupError(
-                f'cluster={shown(cluster)} is none: give "local:4", the address of a Ray cluster, or an executor '
+                f'cluster={quoted(cluster)} is none: give "local:4", the address of a Ray cluster, or an executor '
                 "with submit, as those of concurrent.futures"
             )
         return GivenExecutor(cluster)
     local = re.fullmatch(r"local:(\d{1,6})", cluster)
     if local is None and cluster.startswith("local"):
-        raise SupSupError(f'cluster={shown(cluster)} does not say how many processes: "local:4"')
+        raise SupSupError(f'cluster={quoted(cluster)} does not say how many processes: "local:4"')
     if local is None:
-        from supsup.cluster.on_ray import RayWorkers
+        from supsup.cluster.ray import RayWorkers
 
         return RayWorkers(cluster)
     if not 1 <= int(local[1]) <= _MOST:
-        raise SupSupError(f"cluster={shown(cluster)} asks for {local[1]} processes; give 1 to {_MOST:,}")
+        raise SupSupError(f"cluster={quoted(cluster)} asks for {local[1]} processes; give 1 to {_MOST:,}")
     return LocalProcesses(int(local[1]))

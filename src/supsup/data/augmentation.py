@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from supsup import philox
-from supsup.validation import check_fields, flag, whole
+from supsup.masks import philox
+from supsup.runtime.validation import check_fields, flag, whole
 
 _MOST_PADDING = 10_000  # pixels around an image
 _ATTEMPTS = 10  # boxes tried for an image before the middle of it is taken, as in torchvision

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from supsup.data.archives import Archive, cache_folder, content, find, locate
 from supsup.data.augmentation import Augmentation
-from supsup.data.decode_many import decode_all, needs_pillow
-from supsup.data.files import Archive, cache_folder, content, find, locate
+from supsup.data.decode import decode_all, needs_pillow
 from supsup.data.source import Source
-from supsup.errors import SupSupError
-from supsup.validation import path as checked_path
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import path as checked_path
 
 TARBALL = "cifar-100-binary.tar.gz"
 CIFAR100 = Archive(
@@ -38,7 +38,7 @@ _MOSAIC = re.compile(r"(\d{3})-.+\.webp")
 _ROWS, _COLUMNS = 20, 30  # tiles of a mosaic; the last sixth are test images
 _MEAN, _STD = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
 
-Halves = dict[str, tuple[Tensor, Tensor]]
+HoldoutSplit = dict[str, tuple[Tensor, Tensor]]
 
 
 def cifar100(data_dir: str | os.PathLike[str] | None = None) -> Source:
@@ -60,7 +60,7 @@ def cifar100(data_dir: str | os.PathLike[str] | None = None) -> Source:
     return Source("cifar100", train_x, train_y, test_x, test_y, gain, offset, _CLASSES, augmentation)
 
 
-def _local(data_dir: str | os.PathLike[str] | None) -> Halves | None:
+def _local(data_dir: str | os.PathLike[str] | None) -> HoldoutSplit | None:
     data = os.environ.get("SUPSUP_DATA") if data_dir is None else checked_path(data_dir, "data_dir")
     above = [checked_path(data, "SUPSUP_DATA")] if data else []
     folders = [folder / CIFAR100.folders[0] for folder in above]
@@ -86,7 +86,7 @@ def _local(data_dir: str | os.PathLike[str] | None) -> Halves | None:
     return None
 
 
-def _from_files(folder: Path) -> Halves | None:
+def _from_files(folder: Path) -> HoldoutSplit | None:
     for inner in (folder, folder / _INNER):
         paths = {half: inner / f"{half}.bin" for half in COUNTS}
         found = {half: path.is_file() for half, path in paths.items()}
@@ -98,7 +98,7 @@ def _from_files(folder: Path) -> Halves | None:
     return None
 
 
-def _from_archive(folder: Path) -> Halves | None:
+def _from_archive(folder: Path) -> HoldoutSplit | None:
     path = find(folder, TARBALL)
     if not path.is_file():
         return None
@@ -130,7 +130,7 @@ def _records(stored: bytes, half: str, where: str) -> tuple[Tensor, Tensor]:
     return _checked(table[:, 2:].reshape(-1, *_SHAPE), table[:, 1], half, where)
 
 
-def _from_npz(folder: Path) -> Halves | None:
+def _from_npz(folder: Path) -> HoldoutSplit | None:
     path = folder / "cifar100.npz"
     if not path.is_file():
         return None
@@ -150,7 +150,7 @@ def _from_npz(folder: Path) -> Halves | None:
     return halves
 
 
-def _from_mosaics(folder: Path) -> Halves | None:
+def _from_mosaics(folder: Path) -> HoldoutSplit | None:
     """One lossless picture for each class: 20 rows of 30 tiles, the first 500 to train on, the last 100 to test."""
     found = {int(match[1]): path for path in folder.glob("*.webp") if (match := _MOSAIC.fullmatch(path.name))}
     if not found:
@@ -173,7 +173,7 @@ def _from_mosaics(folder: Path) -> Halves | None:
     return halves
 
 
-_FORMS: tuple[Callable[[Path], Halves | None], ...] = (_from_files, _from_archive, _from_npz, _from_mosaics)
+_FORMS: tuple[Callable[[Path], HoldoutSplit | None], ...] = (_from_files, _from_archive, _from_npz, _from_mosaics)
 
 
 def _checked(

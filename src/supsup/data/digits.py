@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from supsup import philox
 from supsup.data.mnist import normalisation
 from supsup.data.source import Source
-from supsup.errors import SupSupError
+from supsup.masks import philox
+from supsup.runtime.errors import SupSupError
 
 _CLASSES, _PER_CLASS, _TRAIN_PER_CLASS = 10, 500, 400
 _SPLIT_SEED = 0

@@ -11,14 +11,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from supsup import philox
 from supsup.data.augmentation import Augmentation, ResizedCrop
-from supsup.data.decode_many import cores, decode_all, needs_pillow, sizes_of
+from supsup.data.decode import cores, decode_all, needs_pillow, sizes_of
 from supsup.data.inputs import measured_normalisation
 from supsup.data.source import Source
-from supsup.errors import SupSupError
-from supsup.validation import choice, flag, optional, real, text, whole
-from supsup.validation import path as checked_path
+from supsup.masks import philox
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import choice, flag, optional, real, text, whole
+from supsup.runtime.validation import path as checked_path
 
 Normalisation = Literal["measured", "imagenet"]
 _LARGEST = 1 << 16  # pixels along a side
@@ -108,8 +108,7 @@ def _streamed(
     crop: ResizedCrop | None,
     workers: int | None,
 ) -> Source:
-    from supsup.data.decoder_pool import DecoderPool
-    from supsup.data.streaming import ImageFiles, StreamedSource
+    from supsup.data.streaming import DecoderPool, ImageFiles, StreamedSource
 
     if normalisation == "imagenet":
         gain, offset = _imagenet()

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supsup.errors import SupSupError
-from supsup.validation import listed, shown
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import listed, quoted
 
 Label = str | int | bool | tuple[Any, ...]  # tuples hold labels
 Names = tuple[Label, ...]
@@ -44,7 +44,7 @@ def numbered(values: Any, names: Names | None, classes: int, what: str = "labels
     found = [known.get(_key(plain(value, what))) for value in column.tolist()]
     if None in found:
         first = column.tolist()[found.index(None)]
-        raise SupSupError(f"{what} hold {shown(first)}, which is no class of the training data; leave such inputs out")
+        raise SupSupError(f"{what} hold {quoted(first)}, which is no class of the training data; leave such inputs out")
     return torch.tensor(found, dtype=torch.int64)
 
 
@@ -59,7 +59,7 @@ def _encoded(column: np.ndarray[Any, Any], what: str) -> tuple[Tensor, int, Name
         names, positions = _ordered([plain(value, what) for value in column.tolist()])
     ordered = check_names(names, what)
     if len(ordered) < 2:
-        raise SupSupError(f"all {what} are {shown(ordered[0])}; give at least two classes to tell apart")
+        raise SupSupError(f"all {what} are {quoted(ordered[0])}; give at least two classes to tell apart")
     numbers = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64))
     return numbers, len(ordered), None if is_numbers(ordered) else ordered
 
@@ -90,10 +90,10 @@ def plain(value: Any, what: str, depth: int = 0) -> Label:
     if isinstance(value, tuple) and depth < _DEEPEST and len(value) <= _LONGEST:
         return tuple(plain(each, what, depth + 1) for each in value)
     if value is None or (isinstance(value, float) and value != value):
-        raise SupSupError(f"some {what} are missing ({shown(value)}); remove those inputs or fill them in")
+        raise SupSupError(f"some {what} are missing ({quoted(value)}); remove those inputs or fill them in")
     if isinstance(value, float):
-        raise SupSupError(f"{what} hold the real number {shown(value)}; give classes: whole numbers or names")
-    raise SupSupError(f"{what} hold {shown(value)} ({type(value).__name__}); give {_KINDS}, such as str(label)")
+        raise SupSupError(f"{what} hold the real number {quoted(value)}; give classes: whole numbers or names")
+    raise SupSupError(f"{what} hold {quoted(value)} ({type(value).__name__}); give {_KINDS}, such as str(label)")
 
 
 def _column(values: Any, what: str) -> np.ndarray[Any, Any]:
@@ -108,7 +108,7 @@ def _column(values: Any, what: str) -> np.ndarray[Any, Any]:
     if isinstance(values, np.ma.MaskedArray):
         raise SupSupError(f"{what} are a masked array; fill its holes first, with filled(…)")
     if isinstance(values, str | bytes | dict) or not hasattr(values, "__len__"):
-        raise SupSupError(f"{what} are {shown(values)}; give one label for each input")
+        raise SupSupError(f"{what} are {quoted(values)}; give one label for each input")
     try:
         if isinstance(values, list | tuple):
             return _of_objects(values, what)

@@ -9,8 +9,8 @@ from supsup.data.cifar100 import cifar100
 from supsup.data.digits import digits
 from supsup.data.mnist import fashion_mnist, mnist
 from supsup.data.source import Source
-from supsup.errors import SupSupError
-from supsup.validation import shown
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import quoted
 
 SOURCES: dict[str, Callable[[str | os.PathLike[str] | None], Source]] = {
     "digits": lambda data_dir: digits(),
@@ -23,5 +23,5 @@ SOURCES: dict[str, Callable[[str | os.PathLike[str] | None], Source]] = {
 def named(name: str, data_dir: str | os.PathLike[str] | None = None) -> Source:
     """The source of this name, from local files in `data_dir` if given."""
     if not isinstance(name, str) or name not in SOURCES:
-        raise SupSupError(f"there is no source called {shown(name)}; use one of {', '.join(SOURCES)}")
+        raise SupSupError(f"there is no source called {quoted(name)}; use one of {', '.join(SOURCES)}")
     return SOURCES[name](data_dir)

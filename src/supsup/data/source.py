@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supsup.data import forms
+from supsup.data import formats as forms
 from supsup.data.augmentation import Augmentation
-from supsup.data.inputs import Inputs, is_table, measured
+from supsup.data.inputs import Inputs, channels_first, is_last, is_table, measured
 from supsup.data.labels import Names, check_names, encoded_together
-from supsup.data.layout import channels_first, is_last
 from supsup.data.task import Part
-from supsup.errors import SupSupError
-from supsup.validation import check_fields, flag, given, text, whole
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import check_fields, flag, given, text, whole
 
 _DIMENSIONS = (2, 3, 4)
 _LAYOUTS = "[n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]"

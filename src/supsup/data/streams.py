@@ -5,6 +5,7 @@ Tasks are made when asked for and share the source's images, so a stream of thou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,12 +15,11 @@ from typing import Literal, get_args, overload
 import torch
 from torch import Tensor
 
-from supsup import philox
-from supsup.data.rotation import rotation_map
 from supsup.data.source import Source
 from supsup.data.task import BLACK, GREY, Part, Task, pixels_per_channel
-from supsup.errors import SupSupError
-from supsup.validation import given, real, whole
+from supsup.masks import philox
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import given, real, whole
 
 Corners = Literal["black", "grey"]
 _ORDERS_IN_A_CHUNK = 64
@@ -140,3 +140,21 @@ def _of_classes(part: Callable[..., Part], labels: Tensor, group: Tensor) -> Par
 
 def _first(tasks: int) -> range:
     return range(whole(0, _MOST_TASKS)(tasks, "tasks"))
+
+
+# MERGED MODULE DOC: Rotating images as a rearrangement of their pixels, so that a rotated task costs no more than a permuted one.
+def rotation_map(height: int, width: int, degrees: float) -> Tensor:
+    """For each pixel of an image turned anticlockwise, the pixel it shows, or −1 outside; int64 [height · width]."""
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
+    y = torch.arange(height, dtype=torch.float64)[:, None] - middle_row
+    x = torch.arange(width, dtype=torch.float64) - middle_column
+    row = _nearest(x * sine + y * cosine + middle_row)
+    column = _nearest(x * cosine - y * sine + middle_column)
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    return torch.where(inside, row * width + column, -1).flatten()
+
+
+def _nearest(coordinate: Tensor) -> Tensor:
+    """The nearest whole number; the 1e-9 decides ties alike on machines whose sines differ in the last bit."""
+    return torch.floor(coordinate + (0.5 + 1e-9)).long()

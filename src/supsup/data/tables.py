@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from supsup.data.forms import LABELS
-from supsup.errors import SupSupError
-from supsup.validation import shown
+from supsup.data.formats import LABELS
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import quoted
 
 Columns = Mapping[str, Any]
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
@@ -54,7 +54,7 @@ def features(found: Columns, without: tuple[str | None, ...], path: Path) -> Any
         if values.dtype.kind not in "biuf":
             example = next((value for value in values.tolist() if not _is_number(value)), "")
             raise SupSupError(
-                f"{path}: column {shown(name)} holds text ({shown(example)}); give numbers, or leave it out of the file"
+                f"{path}: column {quoted(name)} holds text ({quoted(example)}); give numbers, or leave it out of the file"
             )
     return np.stack([values.astype(np.float64) for values in kept.values()], 1)
 
@@ -62,7 +62,7 @@ def features(found: Columns, without: tuple[str | None, ...], path: Path) -> Any
 def column(found: Columns, name: str, path: Path) -> Any:
     """One column, or an error that lists those there are."""
     if name not in found:
-        raise SupSupError(f"{path} has no column {shown(name)}; it has {shown(list(found))}")
+        raise SupSupError(f"{path} has no column {quoted(name)}; it has {quoted(list(found))}")
     return found[name]
 
 
@@ -73,7 +73,7 @@ def label_column(found: Columns, label: str | None, path: Path) -> str:
         return label
     usual = [name for name in found if name.lower() in LABELS]
     if len(usual) != 1:
-        raise SupSupError(f"say which column of {path} has the labels: --label COLUMN, one of {shown(list(found))}")
+        raise SupSupError(f"say which column of {path} has the labels: --label COLUMN, one of {quoted(list(found))}")
     return usual[0]
 
 

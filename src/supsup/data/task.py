@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
-from supsup.data.device_copies import on_device
-from supsup.data.inputs import Inputs
+from supsup.data.inputs import Inputs, channels_last
 from supsup.data.labels import Names, check_names
-from supsup.data.layout import channels_last
-from supsup.devices import resolve
-from supsup.errors import SupSupError
-from supsup.validation import check_fields, given, text, whole
+from supsup.runtime.devices import on_device, resolve
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import check_fields, given, text, whole
 
 Device = str | torch.device
 GREY, BLACK = -1, -2  # in a map of pixels: what is shown where no pixel of the image is
@@ -41,7 +39,7 @@ class Part:
     pixels: int64, output pixel p of each channel shows input pixel pixels[p]; where that is BLACK, a pixel of 0 before
         normalisation, where it is GREY, 0 after it.
     augmentation: how `training_batches` varies the images, before their pixels are rearranged; not at all when None.
-    turned_classes: how many classes there are where each rotation of one has a label (`data/self_labels.py`); else 0.
+    turned_classes: how many classes there are where each rotation of one has a label (`data/rotations.py`); else 0.
     """
 
     images: Tensor
@@ -51,7 +49,7 @@ class Part:
     rows: Tensor | None = None
     pixels: Tensor | None = None
     augmentation: Augmentation | None = None
-    turned_classes: int = 0
+    rotated_classes: int = 0
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -174,11 +172,11 @@ class Part:
 
     def labels_mirrored(self, labels: Tensor, mirrored: Tensor) -> Tensor:
         """Labels where images are mirrored (1) or not (0): a quarter to the left is one to the right in a mirror."""
-        if not self.turned_classes:
+        if not self.rotated_classes:
             return labels
-        quarter = labels // self.turned_classes
+        quarter = labels // self.rotated_classes
         odd = (quarter % 2 == 1) & (mirrored == 1)
-        return torch.where(odd, labels + (4 - 2 * quarter) * self.turned_classes, labels)
+        return torch.where(odd, labels + (4 - 2 * quarter) * self.rotated_classes, labels)
 
     def tensors(self, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """All images and labels, in order."""

@@ -9,7 +9,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from supsup.errors import Damaged
+from supsup.runtime.errors import Damaged
 
 _KEY = "network"
 _METADATA = "__metadata__"

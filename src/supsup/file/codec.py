@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from supsup.errors import Damaged, SupSupError
+from supsup.runtime.errors import Damaged, SupSupError
 
 Bytes = NDArray[np.uint8]
 

@@ -19,20 +19,21 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
-from supsup.bank import Bank
-from supsup.errors import Damaged, SupSupError, printable
-from supsup.file import facts, limits
+from supsup.file import limits
+from supsup.file import task_info as info
 from supsup.file.card import holds_tensors, text_of, with_text
 from supsup.file.codec import Bytes
 from supsup.file.format import Header, PackedTask, TaskRecord
-from supsup.file.masks import MappedBlock, MaskFolder
+from supsup.file.mask_blocks import MappedBlock, MaskFolder
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
-from supsup.finding import Trace
-from supsup.frozen import RUNNING, FrozenNet
+from supsup.inference.profiles import TaskProfile
+from supsup.masks.bank import Bank
+from supsup.masks.frozen import RUNNING, FrozenNet
+from supsup.model.task_table import PROFILE, STATISTICS, LearnedTask, TaskInfo, TaskTable, check_extras
 from supsup.nets.imagenet import has_published_weights
 from supsup.nets.registry import Architecture, architecture_of
-from supsup.tasks import STATISTICS, TRACE, Facts, LearnedTask, TaskTable, check_extras
+from supsup.runtime.errors import Damaged, SupSupError, printable
 
 _BLOCK = 256  # tasks that are read together
 
@@ -223,10 +224,10 @@ def extras_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
     return from_bytes(task.extras, f"task {printable(repr(task.name))} has extras that") if tensors else {}
 
 
-def facts_of(task: TaskRecord | PackedTask, header: Header) -> Facts:
+def info_of(task: TaskRecord | PackedTask, header: Header) -> TaskInfo:
     """What the task has of its own beside its mask."""
     try:
-        return facts.from_text(text_of(task.extras, facts.KEY), task.classes, header.image_shape)
+        return info.from_text(text_of(task.extras, info.KEY), task.classes, header.image_shape)
     except SupSupError as error:
         raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
 
@@ -244,11 +245,11 @@ def _packed(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedT
             f"the statistics of task {task.name!r} are not finite, so its training went wrong; "
             "forget it, and learn it again with a smaller learning rate"
         )
-    trace = {} if task.trace is None else {TRACE + name: value for name, value in task.trace.tensors().items()}
-    tensors = task.extras | statistics | trace
+    profile = {} if task.profile is None else {PROFILE + name: value for name, value in task.profile.tensors().items()}
+    tensors = task.extras | statistics | profile
     extras = to_bytes(tensors) if tensors else b""
-    own = facts.to_text(task.facts, task.classes)
-    extras = with_text(extras, facts.KEY, own) if own else extras
+    own = info.to_text(task.info, task.classes)
+    extras = with_text(extras, info.KEY, own) if own else extras
     return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
 
 
@@ -256,7 +257,7 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
     tasks: list[LearnedTask] = []
     statistics: list[dict[str, Tensor]] = []
     with explained(file.path):
-        plain: dict[tuple[bytes, int], Facts] = {}  # of tasks without tensors, of which many are alike
+        plain: dict[tuple[bytes, int], TaskInfo] = {}  # of tasks without tensors, of which many are alike
         for task in packed:
             if (task.extras, task.classes) in plain:
                 own = plain[task.extras, task.classes]
@@ -264,11 +265,11 @@ def _block(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> Block:
                 continue
             tensors = {name: value.to(net.device) for name, value in extras_of(task).items()}
             statistics.append(_statistics(net, task.name, tensors))
-            own, trace = facts_of(task, file.header), _trace(task, tensors)
+            own, profile = info_of(task, file.header), _trace(task, tensors)
             if not tensors:
                 plain[task.extras, task.classes] = own
-            extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, TRACE))}
-            tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own, trace))
+            extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, PROFILE))}
+            tasks.append(LearnedTask(task.name, task.classes, task.created, extras, own, profile))
     columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
     stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
     with explained(file.path):
@@ -294,13 +295,13 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
     return stored
 
 
-def _trace(task: PackedTask, tensors: Mapping[str, Tensor]) -> Trace | None:
+def _trace(task: PackedTask, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
     """What a task is found by, among its tensors."""
-    stored = {name.removeprefix(TRACE): value for name, value in tensors.items() if name.startswith(TRACE)}
+    stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
     if not stored:
         return None
     try:
-        return Trace.from_tensors(stored, task.classes)
+        return TaskProfile.from_tensors(stored, task.classes)
     except SupSupError as error:
         raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
 
 _NAME = "model.supsup"
 _Model = TypeVar("_Model")

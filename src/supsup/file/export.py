@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from supsup.errors import SupSupError
 from supsup.file.paths import AnyPath, to_write
-from supsup.frozen import FrozenNet
+from supsup.masks.frozen import FrozenNet
+from supsup.model.task_table import TaskInfo
 from supsup.nets.registry import architecture_of
-from supsup.tasks import Facts
+from supsup.runtime.errors import SupSupError
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
@@ -36,7 +36,7 @@ class HasSubnetworks(Protocol):
 
     def classes(self, task: str) -> int: ...
 
-    def facts(self, task: str) -> Facts: ...
+    def info(self, task: str) -> TaskInfo: ...
 
     def subnetwork(self, task: str) -> dict[str, Tensor]: ...
 
@@ -84,14 +84,14 @@ def _safetensors(model: HasSubnetworks, task: str, path: Path) -> None:
 
 def _about(model: HasSubnetworks, task: str) -> dict[str, str]:
     """What goes with the network: the first `classes` outputs are the task's, and inputs are x · gain + offset."""
-    facts = model.facts(task)
+    info = model.info(task)
     about = {"task": task, "classes": str(model.classes(task)), "made_by": "supsup"}
-    if facts.turned:
+    if info.rotated:
         about["self_labels"] = "rotations"
-    if facts.names is not None:
-        about["names"] = json.dumps(facts.names)
-    if facts.inputs is not None:
-        inputs = facts.inputs
+    if info.names is not None:
+        about["names"] = json.dumps(info.names)
+    if info.inputs is not None:
+        inputs = info.inputs
         numbers = {"gain": inputs.gain.tolist(), "offset": inputs.offset.tolist()}
         about["inputs"] = json.dumps(numbers | {"channels_last": inputs.channels_last, "tokens": inputs.tokens})
     return about
@@ -140,7 +140,7 @@ def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -
 def _images(model: HasSubnetworks, task: str, count: int = 2) -> Tensor:
     if model.image_shape is None:
         raise SupSupError("the model has learned nothing yet, so there is no task to export")
-    inputs = model.facts(task).inputs
+    inputs = model.info(task).inputs
     if inputs is not None and inputs.tokens:
         return torch.zeros(count, *model.image_shape, dtype=torch.int64)
     return torch.randn(count, *model.image_shape, generator=torch.Generator().manual_seed(0))

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from supsup.errors import Damaged, SupSupError, printable
 from supsup.file import codec, limits
 from supsup.file.card import card, with_card
 from supsup.file.codec import Bytes
 from supsup.file.journal import PAGE
 from supsup.file.reference import Reference
 from supsup.file.reference import decode as decode_mask
-from supsup.tasks import MOST_CLASSES
+from supsup.model.task_table import MOST_CLASSES
+from supsup.runtime.errors import Damaged, SupSupError, printable
 
 FORMATS = {"SupSup": 1, "HopSupSup": 2}  # by kind of model
 APPLICATION_ID = 0x53555053  # "SUPS"

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from supsup.errors import SupSupError
 from supsup.file.descriptors import Held
 from supsup.file.paths import beside
+from supsup.runtime.errors import SupSupError
 
 PAGE = 1024  # bytes; a mask fills its last page by half on average, so small pages waste little
 MAGIC = bytes.fromhex("d9d505f920a163d7")  # before every header, and behind the name of a super-journal

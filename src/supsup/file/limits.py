@@ -11,13 +11,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from supsup.errors import Damaged, SupSupError, printable
+from supsup.runtime.errors import Damaged, SupSupError, printable
 
 VARIABLE = "SUPSUP_MAX_BYTES"
 MOST_BYTES = 2 << 30  # of memory that one file may ask for beyond what its own bytes account for
 MOST_TENSORS = 10_000  # masked weights of a network
 LONGEST_HEADER = 16 << 20  # characters
-LONGEST_FACTS = 4 << 20  # characters of what belongs to one task
+LONGEST_INFO = 4 << 20  # characters of what belongs to one task
 DEEPEST = 50  # lists and mappings in one another
 MOST_PARAMETERS = 2000  # of a network of which nothing else is known
 PER_WEIGHT = 40  # bytes, while a network is built and its weights are drawn from the seed

@@ -13,9 +13,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from supsup.concurrency.interrupts import uninterrupted
-from supsup.errors import SupSupError
 from supsup.file.paths import beside
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.interrupts import uninterrupted
 
 _TRIES = 100  # each fails only because another writer has just let go
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

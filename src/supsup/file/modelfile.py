@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from supsup.errors import Damaged, SupSupError, printable
-from supsup.file import blocks, codec, journal, limits
+from supsup.file import codec, journal, limits
+from supsup.file import mask_blocks as blocks
 from supsup.file.format import (
     COLUMNS,
     MOST_POSITION,
@@ -35,6 +35,7 @@ from supsup.file.opening import Opened
 from supsup.file.paths import AnyPath, existing, full_path, new_part, remove_parts, to_write
 from supsup.file.reference import Reference
 from supsup.file.sqlite import connect, explained, transaction
+from supsup.runtime.errors import Damaged, SupSupError, printable
 
 _INSERT = f"REPLACE INTO tasks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 

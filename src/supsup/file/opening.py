@@ -8,11 +8,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from supsup.errors import SupSupError
 from supsup.file import journal
 from supsup.file.descriptors import Held
 from supsup.file.format import check_first_page, check_format, read_header, read_index
 from supsup.file.sqlite import connect, is_unfinished, transaction
+from supsup.runtime.errors import SupSupError
 
 _TRIES = 10
 _INHERITED: list[sqlite3.Connection] = []  # by a forked child, which must not even close them

@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from supsup.errors import SupSupError, printable
+from supsup.runtime.errors import SupSupError, printable
 
 AnyPath = str | os.PathLike[str]
 _LONGEST_NAME = 200  # bytes; the names of a journal, a lock and a file in the making are a little longer

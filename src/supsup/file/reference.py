@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from supsup.errors import Damaged
 from supsup.file import codec
 from supsup.file.codec import Bytes
+from supsup.runtime.errors import Damaged
 
 AGAINST_MEAN = "mean-1+"  # before the name of the codec
 _PLANES = 3  # bits of a level; level i begins at a mean of (i/8)², fine where masks are sparse

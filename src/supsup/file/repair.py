@@ -13,10 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from supsup.errors import Damaged, SupSupError, printable
 from supsup.file import journal
 from supsup.file.card import card_of
-from supsup.file.convert import extras_of, facts_of, from_bytes, header_of_card, impossible
+from supsup.file.convert import extras_of, from_bytes, header_of_card, impossible, info_of
 from supsup.file.descriptors import Held
 from supsup.file.format import (
     COLUMNS,
@@ -34,7 +33,8 @@ from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath, existing, full_path
 from supsup.file.reference import Reference
 from supsup.file.sqlite import connect
-from supsup.tasks import STATISTICS
+from supsup.model.task_table import STATISTICS
+from supsup.runtime.errors import Damaged, SupSupError, printable
 
 # A damaged row may claim to be larger than memory.
 _UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError, OverflowError, MemoryError)
@@ -63,7 +63,7 @@ class Findings:
         """Add a task to the intact or to the damaged ones."""
         try:
             record.decoded(header, self.reference)
-            facts_of(record, header)
+            info_of(record, header)
             for name, value in extras_of(record).items():
                 if name.startswith(STATISTICS) and bool(impossible(name, value).any()):
                     raise Damaged(f"task {printable(repr(record.name))} has statistics that no training gives")

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from supsup.errors import Damaged, SupSupError, printable
+from supsup.runtime.errors import Damaged, SupSupError, printable
 
 _LONGEST = 2000  # characters of a message
 _WAIT = 30.0  # seconds for readers and a commit to get out of each other's way

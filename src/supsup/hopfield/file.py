@@ -8,15 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from supsup.errors import Damaged, SupSupError
-from supsup.file import convert, facts
+from supsup.file import convert
+from supsup.file import task_info as info
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath
-from supsup.frozen import FrozenNet
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
-from supsup.tasks import LearnedTask, TaskTable
+from supsup.masks.frozen import FrozenNet
+from supsup.model.task_table import LearnedTask, TaskTable
+from supsup.runtime.errors import Damaged, SupSupError
 
 KIND = "HopSupSup"
 Layers = Mapping[str, Sequence[Tensor]]  # a tensor for each hidden layer, under "psi" and "mean"
@@ -42,7 +43,7 @@ def write(path: AnyPath, net: FrozenNet, contents: Contents, memory: Layers) -> 
         "recovery": asdict(contents.recovery),
         "tasks": [[task.name, task.classes, task.learned_at] for task in contents.tasks],
     }
-    own = {task.name: facts.to_text(task.facts, task.classes) for task in contents.tasks}
+    own = {task.name: info.to_text(task.info, task.classes) for task in contents.tasks}
     if any(own.values()):
         details["facts"] = {name: text for name, text in own.items() if text}
     header = convert.header_of(
@@ -82,7 +83,7 @@ def read(file: ModelFile) -> Contents:
 def _learned(header: Header, name: str, classes: int, learned_at: str) -> LearnedTask:
     """A task as the header names it, with what belongs to it."""
     text = header.details.get("facts", {}).get(name)
-    return LearnedTask(name, classes, learned_at, facts=facts.from_text(text, classes, header.image_shape))
+    return LearnedTask(name, classes, learned_at, info=info.from_text(text, classes, header.image_shape))
 
 
 def _check_size(header: Header, stored: int) -> None:

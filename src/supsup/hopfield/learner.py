@@ -17,27 +17,27 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from supsup import checks
-from supsup.asking.images import images_for
-from supsup.checks import Array
-from supsup.concurrency.locks import ReadersWriter, new_lock
 from supsup.data import Task
-from supsup.devices import resolve
-from supsup.errors import SupSupError
+from supsup.evaluation.learner import Prediction, answer_among
 from supsup.file import convert, copying
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
-from supsup.frozen import FrozenNet
 from supsup.hopfield.file import Contents, fill, read, read_memory, write
 from supsup.hopfield.memory import overfull, rule_named, running_mean
 from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
 from supsup.hopfield.units import UnitRecipe, train_units
+from supsup.masks.frozen import FrozenNet
+from supsup.model import checks
+from supsup.model.checks import Array
+from supsup.model.images import images_for
+from supsup.model.task_table import NO_INFO, LearnedTask, TaskInfo, TaskTable, now
 from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.nets.registry import architecture_of
-from supsup.protocol import Prediction, answer_among
-from supsup.tasks import NO_FACTS, Facts, LearnedTask, TaskTable, now
-from supsup.validation import flag, given, listed, plain_tensor, text, whole
+from supsup.runtime.devices import resolve
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.locks import ReadersWriter, new_lock
+from supsup.runtime.validation import flag, given, listed, plain_tensor, text, whole
 
 
 class MemoryFull(UserWarning):
@@ -186,9 +186,9 @@ class HopSupSup:
             columns, classes = self._outputs_of(task, among)
             found = self._recovered(images).units if units is None else self._units(units)
             mask = [part.view(1, -1) for part in found]
-            facts = {name: self._tasks[name].facts for name in classes}
+            info = {name: self._tasks[name].info for name in classes}
         outputs = outputs_together([self], images, mask)[0]
-        return answer_among(outputs[:, columns], classes, facts)
+        return answer_among(outputs[:, columns], classes, info)
 
     def store(
         self,
@@ -196,12 +196,12 @@ class HopSupSup:
         classes: int,
         units: Sequence[Tensor],
         shape: tuple[int, ...],
-        facts: Facts = NO_FACTS,
+        info: TaskInfo = NO_INFO,
     ) -> None:
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
         classes = whole(1)(classes, "classes")
         units = self._units(units)
-        change = self._tasks.adding([LearnedTask(text(task, "task"), classes, now(), facts=facts)])
+        change = self._tasks.prepare_add([LearnedTask(text(task, "task"), classes, now(), info=info)])
         self._check_outputs(task, classes)
         self._check_shape(shape)
         count = len(self._tasks) + 1
@@ -282,13 +282,13 @@ class HopSupSup:
             )
         return masks
 
-    def facts(self, task: str) -> Facts:
+    def info(self, task: str) -> TaskInfo:
         """What a task has of its own: the names of its classes, and what becomes of its raw inputs."""
-        return self._tasks[task].facts
+        return self._tasks[task].info
 
     def takes_raw(self, task: str) -> bool:
         """Whether `predict` takes this task's inputs as the user has them, not as the network sees them."""
-        return task in self._tasks and self.facts(task).inputs is not None
+        return task in self._tasks and self.info(task).inputs is not None
 
     def __repr__(self) -> str:
         names, widths = self.tasks, " → ".join(map(str, self._module.widths))
@@ -298,13 +298,13 @@ class HopSupSup:
     def _expectations(self) -> checks.Expectations:
         """What has to be known to make tasks of raw data for this model."""
         shape, tasks = self.image_shape, self._tasks
-        learned = None if shape is None else (shape, tasks.at(0).facts.inputs if len(tasks) else None)
+        learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
         return checks.Expectations(None, self._module, self.device, learned, one_normalisation=True)
 
     def _checked(self, data: Task, name: str | None) -> Task:
         suited = checks.suited(given(data, Task, "the task"), self._expectations())
         task = checks.task_to_learn(suited, name, self._tasks)
-        if task.inputs is None and len(self._tasks) and self._tasks.at(0).facts.inputs is not None:
+        if task.inputs is None and len(self._tasks) and self._tasks.at(0).info.inputs is not None:
             raise SupSupError(f"this model takes raw inputs; make task {task.name!r} of raw data, by data.task")
         if len(task.train) < 2:
             raise SupSupError(f"task {task.name!r} has {len(task.train)} training images; give at least 2")
@@ -335,7 +335,7 @@ class HopSupSup:
     def _images(self, x: Array) -> Tensor:
         if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
-        inputs, views = self._tasks.at(0).facts.inputs, self._tasks.views([0])
+        inputs, views = self._tasks.at(0).info.inputs, self._tasks.views([0])
         images = images_for(x, views, self.image_shape, self.device).seen(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
@@ -359,9 +359,9 @@ def learn_together(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
             task = model._checked(task, None)
         seeds = [model.seed for model in models]
         units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
-        facts = Facts(task.names, task.inputs)
+        info = TaskInfo(task.names, task.inputs)
         for index, model in enumerate(models):
-            model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape, facts)
+            model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape, info)
     return units
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from supsup import philox
-from supsup.validation import choice
+from supsup.masks import philox
+from supsup.runtime.validation import choice
 
 LOST = 0.01  # a pattern of which more than this share of the units does not come back is lost
 Rule = Callable[[Tensor, Tensor], Tensor]

@@ -14,11 +14,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from supsup import philox
 from supsup.hopfield.memory import energy, settle, signs
+from supsup.inference.objectives import entropy
+from supsup.masks import philox
 from supsup.nets.hop_mlp import many_outputs
-from supsup.objectives import entropy
-from supsup.validation import check_fields, choice, real, whole
+from supsup.runtime.validation import check_fields, choice, real, whole
 
 Procedure = Literal["paper", "best-of"]
 _MOST_STARTS, _MOST_STEPS = 256, 100_000  # a file may ask for any number

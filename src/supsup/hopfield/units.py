@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from supsup.data import Part
+from supsup.masks.scores import soft_mask
 from supsup.nets.hop_mlp import many_outputs
-from supsup.scores import soft_mask
-from supsup.training.order import batch_positions
-from supsup.validation import check_fields, real, whole
+from supsup.runtime.validation import check_fields, real, whole
+from supsup.training.batches import batch_positions
 
 _MOST = 10**9  # epochs or images of a batch
 

@@ -1,4 +1,4 @@
-"""What filters see of pictures of one colour, compiled for a CPU; `finding/filters.py` says what it is."""
+"""What filters see of pictures of one colour, compiled for a CPU; `inference/profiles/filters.py` says what it is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The search from few bytes of a query on a GPU: six short launches, without a sort and without waiting for the host.
 
-`search/short.py` says what each step computes; a graph can hold all of them.
+`inference/search/short.py` says what each step computes; a graph can hold all of them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from supsup.concurrency.locks import new_lock
+from supsup.runtime.locks import new_lock
 
 
 class Copies:

@@ -6,8 +6,7 @@ from torch import nn
 
 from supsup.nets.fully_connected import FullyConnected
 from supsup.nets.hop_mlp import HopMLP
-from supsup.nets.imagenet import ImageNetwork
-from supsup.nets.inverted import InvertedResidual, PaddedAtTheEnd
+from supsup.nets.imagenet import ImageNetwork, InvertedResidual, PaddedAtTheEnd
 from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet
 from supsup.nets.structure import untouched
 

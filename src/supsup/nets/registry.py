@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from supsup.concurrency.interrupts import uninterrupted
-from supsup.errors import SupSupError, printable
+from supsup.runtime.errors import SupSupError, printable
+from supsup.runtime.interrupts import uninterrupted
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {}

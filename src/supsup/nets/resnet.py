@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
-from supsup.errors import SupSupError
 from supsup.nets.registry import architecture
 from supsup.nets.sizes import check_weights, size, sizes
 from supsup.nets.structure import as_built
-from supsup.validation import flag
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import flag
 
 _MOST_BLOCKS = 10_000  # of a stage
 

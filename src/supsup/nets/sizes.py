@@ -6,8 +6,8 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from supsup.errors import SupSupError
-from supsup.validation import listed, whole
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import listed, whole
 
 _MOST_WEIGHTS = 1 << 36  # of one layer: 256 GiB
 _COUNTED = {2: "two", 3: "three"}

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as every_module
 
-from supsup.concurrency.interrupts import uninterrupted
 from supsup.nets.registry import architecture_of
+from supsup.runtime.interrupts import uninterrupted
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")

@@ -19,16 +19,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from supsup import __version__
-from supsup.errors import SupSupError
+from supsup.model.task_table import check_name
+from supsup.runtime.errors import SupSupError
+from supsup.serve.auth import Guard
 from supsup.serve.batching import Batcher
-from supsup.serve.guard import Guard
+from supsup.serve.errors import Refused, answer_refused, refusal
 from supsup.serve.jobs import Job, Jobs
 from supsup.serve.metrics import Metrics, resident_bytes
-from supsup.serve.reading import lesson_of, question_of
-from supsup.serve.refused import Refused, answer_refused, refusal
-from supsup.serve.served import Json, Question, Served
+from supsup.serve.requests import lesson_of, question_of
+from supsup.serve.service import Json, Question, Served
 from supsup.serve.settings import Settings
-from supsup.tasks import check_name
 
 
 class _Name(StringConvertor):
@@ -115,7 +115,7 @@ class Server:
         lesson = await lesson_of(request, name, self.served.model.image_shape, self.settings.limits)
         self._check_new(name)  # what was uploaded meanwhile
         job = self.jobs.add(Job("learn", name, partial(self.served.learn, lesson), lesson.images.nbytes))
-        return JSONResponse(job.facts(), 202, {"Location": f"/jobs/{job.id}"})
+        return JSONResponse(job.info(), 202, {"Location": f"/jobs/{job.id}"})
 
     async def forget(self, request: Request) -> Response:
         """Forget a task: done at once, or a job where another change is under way."""
@@ -124,11 +124,11 @@ class Server:
         await asyncio.wait([asyncio.wrap_future(job.ended)], timeout=_FORGETTING)
         if job.state == "failed":
             raise Refused(409, job.error or "it could not be forgotten")
-        return JSONResponse(job.facts(), 200 if job.state == "done" else 202, {"Location": f"/jobs/{job.id}"})
+        return JSONResponse(job.info(), 200 if job.state == "done" else 202, {"Location": f"/jobs/{job.id}"})
 
     async def job(self, request: Request) -> Response:
         """How far a job is."""
-        return JSONResponse(self.jobs.get(request.path_params["job"]).facts())
+        return JSONResponse(self.jobs.get(request.path_params["job"]).info())
 
     async def health(self, request: Request) -> Response:
         """Whether the server answers, and what it serves."""
@@ -138,9 +138,9 @@ class Server:
             "version": __version__,
             "read_only": settings.read_only,
             "needs_token": settings.token is not None,
-            "jobs": [job.facts() for job in self.jobs.under_way()],
+            "jobs": [job.info() for job in self.jobs.under_way()],
         }
-        return JSONResponse(mine | self.served.facts())
+        return JSONResponse(mine | self.served.info())
 
     async def numbers(self, request: Request) -> Response:
         """Counts for Prometheus."""

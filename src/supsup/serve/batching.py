@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from supsup.serve.refused import Refused
+from supsup.serve.errors import Refused
 
 _SHARE, _GATHERING = 0.1, 0.02  # of a batch's time, and seconds at most, to gather the next after several questions
 Asked = TypeVar("Asked")

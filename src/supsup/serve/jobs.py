@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
-from supsup.errors import SupSupError
+from supsup.runtime.errors import SupSupError
+from supsup.serve.errors import Refused
 from supsup.serve.metrics import Metrics
-from supsup.serve.refused import Refused
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 Progress = Callable[[float], None]
@@ -51,7 +51,7 @@ class Job:
             return self._seconds
         return 0.0 if self._began is None else time.monotonic() - self._began
 
-    def facts(self) -> dict[str, object]:
+    def info(self) -> dict[str, object]:
         """What a visitor may know."""
         return {
             "id": self.id,

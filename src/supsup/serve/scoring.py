@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from supsup.inference import Inference, View, first_gradient
-from supsup.learner import SupSup
-from supsup.objectives import LEVELS
+from supsup.inference.methods import Inference, TaskView, first_gradient
+from supsup.inference.objectives import LEVELS
+from supsup.model.supsup import SupSup
 
 _MOST_SHOWN = 400  # numbers of a plot
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Scores:
+class TaskScores:
     """The scores of the candidates in order, as standard deviations from their mean.
 
     values  where there are many, the largest of every `each` neighbours
@@ -28,7 +28,7 @@ class Scores:
     best: list[tuple[str, float]]
 
 
-def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference | None = None) -> list[Scores]:
+def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference | None = None) -> list[TaskScores]:
     """The scores of these tasks for each input of [n, …], as the first pass of inference has them.
 
     −∂Obj/∂α at the mean of the masks; for "exhaustive" minus the objective under each mask; where tasks are found by
@@ -40,23 +40,23 @@ def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference 
     every = len(set(indices)) == len(bank)
     views = tasks.views(None if every else indices)
     images, classes = asking.images(inputs, views), tasks.most_classes(candidates)
-    if how.needs_traces:
+    if how.needs_profiles:
         likely = asking.likelihoods(images, views, None if every else indices)
         if likely is not None:
             return [_shown(row, candidates) for row in likely[:, indices].cpu().double()]
         how = Inference()
     if how.method == "exhaustive":
         level = LEVELS[how.objective]
-        seen = (images.seen(tasks.at(index).facts.inputs) for index in indices)
+        seen = (images.seen(tasks.at(index).info.inputs) for index in indices)
         outputs = (model.state.switched.run(bank, index, x) for index, x in zip(indices, seen))
         found = torch.stack([-level(each, classes) for each in outputs], 1)
     else:
-        shown = [View(images.seen(kind)[:, None], members) for kind, members in views]
+        shown = [TaskView(images.seen(kind)[:, None], members) for kind, members in views]
         found = first_gradient(model.net, bank, shown, indices, classes, how)
     return [_shown(row, candidates) for row in found.cpu().double()]
 
 
-def _shown(found: Tensor, names: list[str]) -> Scores:
+def _shown(found: Tensor, names: list[str]) -> TaskScores:
     spread = float(found.std(correction=0)) if len(found) > 1 else 0.0
     standard = (found - found.mean()) / spread if spread > 0 else torch.zeros_like(found)
     standard = standard.nan_to_num()
@@ -64,4 +64,4 @@ def _shown(found: Tensor, names: list[str]) -> Scores:
     values = [round(float(piece.max()), 3) for piece in standard.split(each)]
     top = standard.topk(min(_MOST_NAMED, len(standard)))
     best = [(names[index], round(value, 3)) for value, index in zip(top.values.tolist(), top.indices.tolist())]
-    return Scores(values, each, best)
+    return TaskScores(values, each, best)

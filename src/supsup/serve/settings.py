@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supsup.errors import SupSupError
-from supsup.validation import check_fields, flag, optional, text, whole
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import check_fields, flag, optional, text, whole
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LEAST_TOKEN = 8  # characters

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from supsup.data.decode import middle, rgb
 from supsup.data.folder import SUFFIXES
-from supsup.serve.refused import Refused
+from supsup.serve.errors import Refused
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]

@@ -12,10 +12,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import nn
 
-from supsup.errors import SupSupError
-from supsup.inference import Inference
-from supsup.learner import SupSup
+from supsup.inference.methods import Inference
+from supsup.model.supsup import SupSup
 from supsup.nets import FullyConnected
+from supsup.runtime.errors import SupSupError
 from supsup.training import Recipe
 
 _OUTPUTS = 100
@@ -113,7 +113,7 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.model_.tasks
 
     def _classes_of(self, task: str) -> Any:
-        names = [self.model_.facts(task).called(label) for label in range(self.model_.classes(task))]
+        names = [self.model_.info(task).called(label) for label in range(self.model_.classes(task))]
         return np.array(names, dtype=self.classes_.dtype)
 
     def _free_name(self) -> str:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from supsup import philox
-from supsup.concurrency.locks import new_lock
+from supsup.masks import philox
+from supsup.runtime.locks import new_lock
 
 DRAWING = new_lock()  # held by who makes layers draw
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from supsup.bank import pack_columns
 from supsup.data import Part
-from supsup.frozen import FrozenNet
-from supsup.progress import Advance, report
+from supsup.masks.bank import pack_columns
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime.progress import Advance, report
+from supsup.training.batches import batch_positions
 from supsup.training.draws import DRAWING, Draws
-from supsup.training.job import Job, Trained, first_scores
-from supsup.training.order import batch_positions
+from supsup.training.jobs import Job, Trained, first_scores
 from supsup.training.recipe import Recipe
 from supsup.training.trainee import MaskTrainee, State, Trainee
 

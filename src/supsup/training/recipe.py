@@ -1,7 +1,7 @@
 """How a mask is trained: optimiser, length, learning rate, and how scores become a mask.
 
 The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two. A model that is given
-none chooses a recipe for each task: `training/fitting.py`.
+none chooses a recipe for each task: `training/auto_recipe.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from supsup.errors import SupSupError
-from supsup.scores import weights_kept
-from supsup.validation import check_fields, choice, optional, real, whole
+from supsup.masks.scores import weights_kept
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import check_fields, choice, optional, real, whole
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
 Schedule = Literal["constant", "cosine"]

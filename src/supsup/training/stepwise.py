@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from supsup.concurrency.interrupts import uninterrupted
 from supsup.data import Part
-from supsup.errors import SupSupError
-from supsup.frozen import FrozenNet
 from supsup.kernels.graphs import repeated
-from supsup.training.batched import BatchedTrainer, by_hand
-from supsup.training.feed import Feed, feature_map
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.interrupts import uninterrupted
+from supsup.training.batches import Feed, feature_map
+from supsup.training.fast.batched import BatchedTrainer, by_hand
 from supsup.training.plain import MaskTraining
 from supsup.training.recipe import Recipe
 

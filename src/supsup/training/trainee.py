@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from supsup.frozen import FrozenNet
-from supsup.scores import hard_mask, soft_mask
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import hard_mask, soft_mask
 from supsup.training.recipe import Recipe
 
 State = dict[str, Tensor]

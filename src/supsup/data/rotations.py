@@ -1,0 +1,106 @@
+"""Every image in four rotations, and each rotation of a class a class of its own: what a network has to tell apart then
+says more about the images of its task. Answers are averaged over the four.
+
+With n classes, output r · n + c stands for class c turned by r quarters, so the first n are the classes as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from supsup.data.task import BLACK, GREY, Part, Task, pixels_per_channel
+from supsup.runtime.errors import SupSupError
+
+ROTATIONS = 4
+_rotated_copies: dict[int, Tensor] = {}  # images in all rotations, by the id of the images
+
+
+def with_rotations(task: Task) -> Task:
+    """The task with its training images in every rotation and labels for each; it still has its own classes."""
+    part = _as_shown(task.train)
+    device = part.images.device
+    rows = torch.arange(len(part.images), device=device) if part.rows is None else part.rows
+    quarters = range(ROTATIONS)
+    images = _all_rotations(part.images)
+    train = replace(
+        part,
+        images=images,
+        rows=torch.cat([rows + quarter * len(part.images) for quarter in quarters]),
+        labels=torch.cat([part.labels + quarter * task.classes for quarter in quarters]),
+        rotated_classes=task.classes,
+    )
+    return replace(task, train=train)
+
+
+def without_rotations(part: Part) -> Part:
+    """A part without the rotations that `with_rotations` gave it."""
+    if not part.rotated_classes:
+        return part
+    assert part.rows is not None
+    first = slice(len(part) // ROTATIONS)
+    return replace(part, rows=part.rows[first], labels=part.labels[first], rotated_classes=0)
+
+
+def check_can_rotate(task: Task, outputs: int) -> None:
+    """An error unless a task's images can be turned and the network has an output for every rotation of a class."""
+    part, sides = task.train, task.train.shape[-2:]
+    reason = ""
+    if not part.in_memory:
+        reason = "are read from their files while training; give image_folder stream=False"
+    elif len(part.shape) not in (2, 3) or part.tokens:
+        reason = f"have shape {part.shape}, which is not [channels, height, width]"
+    elif sides[0] != sides[1]:
+        reason = f"have shape {part.shape}, which is not square"
+    elif part.pixels is not None and part.augmentation is not None:
+        reason = "are cropped before their pixels are rearranged"
+    if reason:
+        raise SupSupError(f"self_labels turns images, and those of task {task.name!r} {reason}; leave self_labels out")
+    if ROTATIONS * task.classes > outputs:
+        raise SupSupError(
+            f"task {task.name!r} has {task.classes} classes in {ROTATIONS} rotations, but the network has {outputs} "
+            f"outputs; build it with outputs={ROTATIONS * task.classes} or more, or leave self_labels out"
+        )
+
+
+def mean_over_rotations(run: Callable[[Tensor], Tensor], images: Tensor, classes: int) -> Tensor:
+    """Outputs [n, s] of a task that was learned in rotations: the mean of the probabilities over the four views.
+
+    In each view the outputs of its own rotation come first, so that the first ones stand for the classes. What the
+    outputs of a view amount to (their log-sum-exp) stays, as its mean.
+    """
+    views = []
+    for quarter in range(ROTATIONS):
+        outputs = run(images.rot90(quarter, (-2, -1)))
+        own, every = quarter * classes, ROTATIONS * classes
+        views.append(torch.cat([outputs[:, own:every], outputs[:, :own], outputs[:, every:]], 1))
+    stacked = torch.stack(views)
+    return stacked.log_softmax(-1).logsumexp(0) - math.log(ROTATIONS) + stacked.logsumexp(-1, keepdim=True).mean(0)
+
+
+def _all_rotations(images: Tensor) -> Tensor:
+    """Images in one rotation after the other; made once, and kept for as long as the images are."""
+    key = id(images)
+    if key not in _rotated_copies:
+        _rotated_copies[key] = torch.cat([images.rot90(quarter, (-2, -1)) for quarter in range(ROTATIONS)])
+        weakref.finalize(images, _rotated_copies.pop, key, None)
+    return _rotated_copies[key]
+
+
+def _as_shown(part: Part) -> Part:
+    """A part whose pixels lie where its task shows them: images of its own where it rearranges them."""
+    if part.pixels is None:
+        return part
+    raw = part.raw(torch.arange(len(part)))
+    lines = raw.view(len(raw), -1, pixels_per_channel(part.shape))
+    shown = lines.index_select(2, part.pixels.clamp(min=0))
+    if bool((part.pixels == GREY).any()):  # what normalisation makes 0 of
+        zero = (-part.offset / part.gain).view(1, -1, 1)
+        shown = torch.where(part.pixels == GREY, zero, shown.float())
+    shown = shown.masked_fill(part.pixels == BLACK, 0)
+    return replace(part, images=shown.view(raw.shape), rows=None, pixels=None)

@@ -1,0 +1,1 @@
+"""How good a learner is: scenarios, grading, evaluate."""

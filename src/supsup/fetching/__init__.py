@@ -1,1 +1,0 @@
-"""Published files from elsewhere: fetched within bounds, and kept for the next time."""

@@ -1,0 +1,1 @@
+"""Which task does an input belong to?"""

@@ -1,0 +1,80 @@
+"""Is this a new task? Nobody says when the task changes (NNs): the gradient over the known masks decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from supsup.masks.bank import Bank
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import check_fields, real, whole
+
+_MOST_FLOOR = 10_000  # random masks that are made up for a decision
+
+
+@dataclass(frozen=True)
+class NewTaskRule:
+    """When `observe` opens a new mask.
+
+    Every `every` batches: ν = softmax(−∂H/∂α) over the known masks; a new mask is opened if k·max ν < 1 + epsilon, else
+    the mask of the largest ν goes on. While fewer than `floor` masks exist, random ones fill up α: with a single
+    mask k·max ν would always be 1. At `budget` masks no new one is opened, and images that fit none are not learned
+    from: a mask that learned a second task would draw the answers of all others to itself.
+
+    deviations  a mask other than the present one is taken up only if its −∂H/∂α lies so many standard deviations above
+                the mean of the others, since a mistake would cost what it has learned; 0 for the paper's rule alone
+    """
+
+    every: int = 100
+    epsilon: float = 2**-3
+    floor: int = 5
+    budget: int = 2500
+    deviations: float = 7.0
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            every=whole(1),
+            epsilon=real(above=0),
+            floor=whole(2, _MOST_FLOOR),
+            budget=whole(1),
+            deviations=real(0),
+        )
+        if self.floor == 2 and self.deviations:
+            raise SupSupError("one other mask has no deviation: Allocation needs floor ≥ 3, or deviations = 0")
+
+
+def choose_mask(
+    bank: Bank,
+    gradient: Callable[[Bank], Tensor],
+    stand_in: Callable[[int], dict[str, Tensor]],
+    rule: NewTaskRule,
+    present: int | None = None,
+) -> int | None:
+    """The index of the mask to go on with, or None for a new one.
+
+    `gradient` gives −∂H/∂α [k] for a bank; `stand_in` gives random mask i; `present` is the mask that is being trained.
+    """
+    known = len(bank)
+    if known == 0:
+        return None
+    if known < rule.floor:
+        bank = bank.subset(range(known))
+        for i in range(rule.floor - known):
+            bank.add(stand_in(i))
+    values = gradient(bank)
+    top = values.softmax(0).max(0)
+    best = int(top.indices)
+    if best >= known or not float(top.values) * len(bank) >= 1 + rule.epsilon:
+        return None
+    sure = best == present or not rule.deviations or deviations_above(values, best) >= rule.deviations
+    return best if sure else None
+
+
+def deviations_above(values: Tensor, index: int) -> float:
+    """How far one of the values lies above the mean of the others, in their standard deviations."""
+    others = torch.cat([values[:index], values[index + 1 :]])
+    return float((values[index] - others.mean()) / others.std())

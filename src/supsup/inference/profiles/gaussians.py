@@ -1,0 +1,192 @@
+"""A Gaussian for each class of a task in the space of features, and which class of which task an image is likely of.
+
+A task keeps the means of its classes and the few directions in which its images vary most about them; in all others the
+variance is one number. They are kept as whole numbers of one or two bytes and a scale, and nothing in them depends on
+another task. Classes of different tasks are compared with one covariance, the mean of all tasks'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from supsup.runtime.errors import SupSupError
+
+_IMAGES = 4  # for each direction at least
+_PASSES = 4  # of the power iteration
+_APART = 1e-6  # what tells columns apart that are alike, of their length
+_LEAST = 1e-3  # of the mean variance of a feature over all classes, in every direction
+_ROUND = 0.03  # of the mean variance, added to the variance in every direction
+
+
+class Gaussians(NamedTuple):
+    """The Gaussians of one task's C classes among d features; of several tasks alike, with a leading dimension each.
+
+    means       [C, d], float32
+    directions  [r, d] of unit length, at right angles
+    variances   [r] along them
+    rest        [], the variance in every other direction
+    """
+
+    means: Tensor
+    directions: Tensor
+    variances: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
+        """From features [n, d] of images and their classes [n], with so many directions at most."""
+        images, numbers = features.shape[-2:]
+        member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
+        counts = member.sum(-2)
+        means = member.mT @ features / counts.clamp(min=1)[..., None]
+        variance = (features - features.mean(-2, keepdim=True)).square().mean((-2, -1))
+        least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()
+        count = max(0, min(directions, (images - classes) // _IMAGES, numbers - 1))
+        freedom = (images - (counts > 0).sum(-1)).clamp(min=1)
+        centred = features - means.gather(-2, labels[..., None].expand(features.shape))
+        return cls(means, *_principal(centred, count, least, freedom))
+
+    def likelihoods(self, features: Tensor) -> Tensor:
+        """log p(features | task) [n] by the task's own covariance, all its classes equally frequent."""
+        means, axes, spread, rest = (value.to(features.device) for value in self)
+        along = ((features @ axes.T)[:, None] - means @ axes.T).square()  # [n, C, r]
+        lengths = features.square().sum(1)[:, None] + means.square().sum(1)
+        distance = (lengths - 2 * features @ means.T - along.sum(-1)).clamp(min=0)  # in all other directions
+        volume = spread.log().sum() + (features.shape[1] - len(axes)) * rest.log()
+        found: Tensor = (-0.5 * ((along / spread).sum(-1) + distance / rest + volume)).logsumexp(-1)
+        return found - math.log(len(means))
+
+    def recognised(self, features: Tensor, rivals: Sequence[Tensor]) -> Tensor:
+        """Which rows [n, d] are likelier of this task than of others with these means, all with its covariance."""
+        _, axes, spread, rest = self
+        means = torch.cat([self.means, *rivals]) - self.means.mean(0)
+        centred = features - self.means.mean(0)
+        more = _ROUND * (spread.sum() + (features.shape[1] - len(axes)) * rest) / features.shape[1]
+        weights = means / (rest + more)
+        weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
+        scores = centred @ weights.T - 0.5 * (weights * means).sum(1)
+        return of_tasks(scores, [len(self.means), *map(len, rivals)]).argmax(1) == 0
+
+
+def of_tasks(scores: Tensor, classes: Sequence[int]) -> Tensor:
+    """log p(features | task) [n, tasks] from those of the classes of all, each task's equally frequent."""
+    if len(set(classes)) == 1:
+        each_task: Tensor = scores.unflatten(1, (len(classes), -1)).logsumexp(-1)
+        return each_task - math.log(classes[0])
+    each = [own.logsumexp(1) - math.log(own.shape[1]) for own in scores.split(list(classes), 1)]
+    return torch.stack(each, 1)
+
+
+def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Whole numbers of a kind [..., d], and the scale of each vector [...]."""
+    scales = (vectors.abs().amax(-1) / torch.iinfo(kind).max).clamp(min=torch.finfo(torch.float32).tiny)
+    return (vectors / scales[..., None]).round().to(kind), scales
+
+
+def _principal(centred: Tensor, count: int, least: Tensor, freedom: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The directions [r, d] in which rows [n, d] vary most, the variance along each, and the mean in all others.
+
+    least    no variance is below
+    freedom  rows that are free to vary, by which sums of squares are divided
+    """
+    n, d = centred.shape[-2:]
+    total = centred.double().square().sum((-2, -1)) / freedom
+    directions, variances = centred[..., :0, :], centred[..., :0, 0]
+    if count > 0:
+        start = centred[..., :: max(1, n // count), :][..., :count, :].mT
+        basis = _orthonormal(start + 1e-6 * torch.eye(d, count, device=centred.device))
+        for _ in range(_PASSES):
+            basis = _orthonormal(centred.mT @ (centred @ basis))
+        seen = (centred @ basis).double()
+        values, turn = torch.linalg.eigh(seen.mT @ seen / freedom[..., None, None])
+        directions = (basis.double() @ turn).mT.float()
+        variances = values.float().maximum(least[..., None])
+    rest = (total - variances.double().sum(-1)) / (d - count)
+    return directions, variances, rest.float().maximum(least)
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    """Columns [d, r] of unit length, at right angles, with which all these can be made.
+
+    On a GPU reflections take one matrix after the other; factors of many Gram matrices are one call.
+    """
+    return torch.linalg.qr(columns).Q if columns.device.type == "cpu" else orthonormal_by_factors(columns)
+
+
+def orthonormal_by_factors(columns: Tensor) -> Tensor:
+    """The same for any number of matrices at once; where columns depend on each other, with others in their place."""
+    found = columns.double()
+    apart = _APART * torch.eye(*columns.shape[-2:], dtype=found.dtype, device=found.device)
+    found = torch.nn.functional.normalize(torch.nn.functional.normalize(found, dim=-2) + apart, dim=-2)
+    for _ in range(2):  # the second for what rounding has left
+        factor = torch.linalg.cholesky_ex(found.mT @ found).L
+        found = torch.linalg.solve_triangular(factor, found.mT, upper=False).mT
+    return found.float()
+
+
+class GaussianIndex:
+    """The Gaussians of many tasks, compared with one covariance: one product of matrices for an image.
+
+    first  a gallery of the tasks before these, which are added to it
+    """
+
+    def __init__(self, tasks: Sequence[Gaussians], device: torch.device, first: GaussianIndex | None = None) -> None:
+        before: list[Tensor] = [] if first is None else first._means
+        self._means: list[Tensor] = [*before, *(each.means.to(device, torch.float64) for each in tasks)]
+        features = self._means[0].shape[1]
+        if any(means.shape[1] != features for means in self._means):
+            raise SupSupError(
+                "tasks were learned with different numbers of features; give the task, or learn them again"
+            )
+        self._sum = torch.zeros(features, features, dtype=torch.float64, device=device)
+        if first is not None:
+            self._sum += first._sum
+        for each in tasks:  # one after the other, so that the sum is the same whenever tasks came
+            _add_covariance(self._sum, each)
+        self.classes = [len(means) for means in self._means]
+        ends = torch.tensor(self.classes).cumsum(0).tolist()
+        self.columns = [slice(end - count, end) for end, count in zip(ends, self.classes)]
+        self._solve()
+
+    def __len__(self) -> int:
+        return len(self._means)
+
+    def _solve(self) -> None:
+        covariance = self._sum / len(self)
+        variance = covariance.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
+        covariance.diagonal().add_(_ROUND * variance)
+        means = torch.cat(self._means)
+        middle = means.mean(0)
+        self._factor = torch.linalg.cholesky(covariance)
+        centred = means - middle
+        weights = torch.cholesky_solve(centred.T, self._factor).T
+        self._constant = (-0.5 * (weights * centred).sum(1)).float()
+        self._weights, self._middle = weights.float(), middle.float()
+
+    def class_scores(self, features: Tensor, *, absolute: bool = False) -> Tensor:
+        """log p(features | class) [n, classes of all tasks], all but a number that an image has for all classes.
+
+        absolute  with that number: features of one image are different ones for different tasks
+        """
+        centred = features - self._middle
+        scores = centred @ self._weights.T + self._constant
+        if absolute:
+            whitened = torch.linalg.solve_triangular(self._factor, centred.double().T, upper=False)
+            scores = scores - 0.5 * whitened.square().sum(0).float()[:, None]
+        return scores
+
+    def task_scores(self, scores: Tensor) -> Tensor:
+        """log p(features | task) [n, tasks] from those of classes, all classes of a task equally frequent."""
+        return of_tasks(scores, self.classes)
+
+
+def _add_covariance(total: Tensor, task: Gaussians) -> None:
+    """Add a task's covariance matrix to a sum [d, d]."""
+    axes, spread, rest = (value.to(total) for value in task[1:])
+    total.addmm_(axes.T * (spread - rest), axes)
+    total.diagonal().add_(rest)

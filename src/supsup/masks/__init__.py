@@ -1,0 +1,1 @@
+"""Frozen weights, scores that become masks, and the bank of bits."""

@@ -1,0 +1,400 @@
+"""All masks, one bit per weight and task, with their running sum; `search` reads the bits.
+
+The bits of all weights lie end to end (each weight tensor padded to whole bytes). Masks lie side by side in blocks of
+[bytes, tasks], so that one byte of many tasks is contiguous: what a search over tasks reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from supsup.kernels.graphs import Replays
+from supsup.runtime.errors import SupSupError
+
+Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
+
+_BLOCK = 256  # tasks in a block of those that are added one by one
+_BLOCKS = 4  # blocks at most; then they are joined, since every search pays for each of them
+_FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that few columns are unused
+_UNPACKED = 1 << 24  # how many bits may be unpacked at once
+_TALLIED = 1 << 22  # how many bytes of masks may be added up at once
+_MOVED = 1 << 26  # how many bytes may be copied at once when masks move up
+_SUPERPOSITIONS = 16  # how many are cached
+# Eight bytes of 0 or 1, read as one number (lowest first), times this have byte i's bit at 56 + i: no two products of
+# bits have the same position, so nothing is carried.
+_INTO_ONE_BYTE = sum(1 << (56 - 7 * i) for i in range(8))
+
+
+class Bank:
+    """Masks for the weights of the given shapes; a mask is a mapping from weight name to a tensor of 0 and 1.
+
+    statistics  what a task has besides its mask (running means and variances of normalisation layers): names with the
+                values of a task that is given none
+
+    `version` is another object as soon as any mask changes: what is made from masks can tell by it whether it still
+    holds. `replays` holds answers on a GPU that were captured with the masks as they are.
+
+    Threads may read at the same time. Who changes masks prepares the change (`prepare_add`, `prepare_replace`, `prepare_remove`), then
+    makes it while nobody reads; of two changes that are prepared at the same time only one may be made.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        device: torch.device | str = "cpu",
+        statistics: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.shapes = dict(shapes)
+        self.device = torch.device(device)
+        self._fresh = {name: value.to(device) for name, value in (statistics or {}).items()}
+        each = sum(value.numel() for value in self._fresh.values())
+        self._statistics = torch.empty(0, each, device=device)  # [k, end to end]
+        self.spans: dict[str, tuple[int, int]] = {}  # the bytes of each weight
+        start = 0
+        for name, shape in self.shapes.items():
+            stop = start + -(-shape.numel() // 8)
+            self.spans[name] = (start, stop)
+            start = stop
+        self._bytes = start
+        self._blocks: list[Tensor] = []
+        self._mapped = 0  # of the blocks, the first: read from the disk as they are needed, never changed
+        self._count = 0
+        self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # how many masks have each bit
+        self.version = object()
+        self.replays = Replays()
+        self._mean: dict[str, Tensor] | None = None
+        self._superpositions: dict[bytes, dict[str, Tensor]] = {}  # by the bytes of their coefficients
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def length(self) -> int:
+        """Bytes of one mask."""
+        return self._bytes
+
+    @property
+    def memory(self) -> int:
+        """Bytes held, the running sum and statistics included."""
+        return sum(b.numel() for b in self._blocks[self._mapped :]) + 4 * (self._sum.numel() + self._statistics.numel())
+
+    def map_block(self, packed: Tensor, kept: Tensor, statistics: Mapping[str, Tensor]) -> None:
+        """More masks [bytes, tasks] that stay where they are, on the disk; `kept` is how many have each bit.
+
+        Only before others are added.
+        """
+        assert len(self._blocks) == self._mapped
+        more = [self._statistics, torch.cat([self._statistics.new_empty(packed.shape[1], 0), *_flat(statistics)], 1)]
+        self._changed()
+        self._statistics, self._sum = torch.cat(more), self._sum + kept
+        self._blocks, self._mapped = [*self._blocks, packed], self._mapped + 1
+        self._count += packed.shape[1]
+
+    def reserve(self, count: int) -> None:
+        """Room for so many masks more: while they are added, no block is copied into another."""
+        if count > 0:
+            self._blocks = [*self._blocks, torch.zeros(self._bytes, count, dtype=torch.uint8, device=self.device)]
+
+    def add(self, mask: Mapping[str, Tensor]) -> None:
+        """One more mask, with its statistics if it has any, at index len(bank)."""
+        statistics = {name: mask.get(name, fresh)[None] for name, fresh in self._fresh.items()}
+        self.add_packed(self.pack(mask)[:, None], statistics)
+
+    def add_packed(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
+        """More masks as bytes [bytes, tasks], each column as `packed` gives it, and their statistics [tasks, …]."""
+        self.prepare_add(columns, statistics)()
+
+    def prepare_add(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Change:
+        """`add_packed`, prepared: the masks lie in columns that nobody reads before the change is made."""
+        columns, count = columns.to(self.device), self._count + columns.shape[1]
+        more = [self._statistics.new_empty(columns.shape[1], 0)]
+        for name, fresh in self._fresh.items():
+            given = statistics[name] if statistics else fresh.expand(columns.shape[1], *fresh.shape)
+            more.append(given.flatten(1).to(self.device, torch.float32))
+        stacked = torch.cat([self._statistics, torch.cat(more, 1)])
+        blocks = list(self._blocks)
+        unused = sum(block.shape[1] for block in blocks) - self._count
+        if unused < columns.shape[1]:
+            if len(blocks) == self._mapped + _BLOCKS:
+                blocks = [*blocks[: self._mapped], torch.cat(blocks[self._mapped :], 1)]
+            width = max(columns.shape[1] - unused, min(_BLOCK, max(_FIRST, self._count)))
+            blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
+        total = self._sum.clone()
+        tally(total, columns, sign=1)
+        start = 0
+        for block in blocks:
+            first = max(0, self._count - start)
+            taken = min(block.shape[1] - first, columns.shape[1])
+            if taken > 0:
+                block[:, first : first + taken] = columns[:, :taken]
+                columns = columns[:, taken:]
+            start += block.shape[1]
+
+        def change() -> None:
+            self._changed()
+            self._blocks, self._count, self._sum, self._statistics = blocks, count, total, stacked
+
+        return change
+
+    def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
+        """Overwrite a mask with another, and its statistics if others are given."""
+        self.prepare_replace(index, mask)()
+
+    def prepare_replace(self, index: int, mask: Mapping[str, Tensor]) -> Change:
+        """`replace`, prepared."""
+        self._check_in_memory(index)
+        column, bits = self.column(index), self._flat_bits(mask)
+        row = self._statistics[index].clone()
+        for name, value in self._by_name(row).items():
+            if name in mask:
+                value.copy_(mask[name])
+        packed = _packed(bits)[0]
+        total = self._sum.add(bits[0].view(torch.uint8)).sub_(_unpack(column[:, None]).flatten().view(torch.uint8))
+
+        def change() -> None:
+            self._changed()
+            column.copy_(packed)
+            self._statistics[index].copy_(row)
+            self._sum = total
+
+        return change
+
+    def remove(self, index: int) -> None:
+        """Take a mask out; the later ones move up by one and its bits are overwritten."""
+        self.prepare_remove(index)()
+
+    def prepare_remove(self, index: int) -> Change:
+        """`remove`, prepared: moving the masks takes no memory any more."""
+        self._check_in_memory(index)
+        total = self._sum.clone()
+        tally(total, self.column(index)[:, None], sign=-1)
+        kept = torch.cat([self._statistics[:index], self._statistics[index + 1 :]])
+        full = sum(block.shape[1] for block in self._blocks[:-1])
+        blocks = self._blocks[:-1] if self._count - 1 <= full else self._blocks
+        buffer = self._blocks[0].new_empty(min(_MOVED, max(block.numel() for block in self._blocks)))
+
+        def change() -> None:
+            self._changed()
+            start = 0
+            for block, following in zip(self._blocks, [*self._blocks[1:], None]):
+                if index < start + block.shape[1]:
+                    _move_up(block, max(0, index - start), None if following is None else following[:, 0], buffer)
+                start += block.shape[1]
+            self._blocks, self._count, self._sum, self._statistics = blocks, self._count - 1, total, kept
+
+        return change
+
+    def pack(self, mask: Mapping[str, Tensor]) -> Tensor:
+        """A mask as bytes: eight weights in each, the first one lowest, every weight tensor padded to whole bytes."""
+        return _packed(self._flat_bits(mask))[0]
+
+    def _flat_bits(self, mask: Mapping[str, Tensor]) -> Tensor:
+        """One mask as booleans end to end, [1, bits]."""
+        return _end_to_end({name: mask[name].to(self.device)[None] for name in self.shapes})
+
+    def packed(self, index: int) -> Tensor:
+        """The bytes of one mask, a copy."""
+        return self.column(index).clone()
+
+    def column(self, index: int) -> Tensor:
+        """A view of the bytes of one mask, a stride apart; not to be written to."""
+        if not 0 <= index < self._count:
+            raise IndexError(f"mask {index} of {self._count}")
+        for block in self._blocks:
+            if index < block.shape[1]:
+                return block[:, index]
+            index -= block.shape[1]
+        raise AssertionError("the blocks hold fewer masks than were counted")
+
+    def mask(self, index: int) -> dict[str, Tensor]:
+        """One mask as booleans."""
+        return {name: self.bits(index, name) for name in self.shapes}
+
+    def bits(self, index: int, name: str) -> Tensor:
+        """One mask of one weight as booleans."""
+        start, stop = self.spans[name]
+        shape = self.shapes[name]
+        return _unpack(self.column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
+
+    def statistics(self, index: int) -> dict[str, Tensor]:
+        """The statistics of one task."""
+        return self._by_name(self.flat_statistics(index))
+
+    def flat_statistics(self, index: int) -> Tensor:
+        """The statistics of one task end to end; not to be written to."""
+        return self._statistics[index]
+
+    def subnetwork(self, index: int) -> dict[str, Tensor]:
+        """All that makes one task's network of the frozen one: its mask and its statistics."""
+        return self.mask(index) | self.statistics(index)
+
+    def mean(self) -> dict[str, Tensor]:
+        """The mean of all masks, from their running sum, and of their statistics; not to be written to."""
+        mean = self._mean
+        if mean is None:
+            mean = self._by_weight(self._sum / self._count) | self._by_name(self._statistics.mean(0))
+            self._mean = mean
+        return mean
+
+    def weighted(self, alpha: Tensor) -> dict[str, Tensor]:
+        """Σ αᵢ Mⁱ for coefficients [k], and of the statistics; tasks whose coefficient is 0 are not read."""
+        total = torch.zeros(8 * self._bytes, device=self.device)
+        for tasks, block in self._members(alpha.nonzero().flatten()):
+            for rows, bits in _pieces(block):
+                total[rows] += bits.float() @ alpha[tasks]
+        return self._by_weight(total) | self._by_name(alpha @ self._statistics)
+
+    def superposition(self, alpha: Tensor | None) -> dict[str, Tensor]:
+        """`weighted`, or `mean` for None, cached for a few coefficients; not to be written to.
+
+        Batches of one stream mostly narrow down to the same masks.
+        """
+        if alpha is None:
+            return self.mean()
+        key = alpha.cpu().numpy().tobytes()
+        superposed = self._superpositions.get(key)
+        if superposed is None:
+            superposed = self.weighted(alpha)
+            for oldest in list(self._superpositions)[: max(0, len(self._superpositions) - _SUPERPOSITIONS + 1)]:
+                self._superpositions.pop(oldest, None)  # another thread may have been faster
+            self._superpositions[key] = superposed
+        return superposed
+
+    def blocks(self) -> Iterator[Tensor]:
+        """The masks as bytes [bytes, tasks], in order, block by block, without the unused columns."""
+        left = self._count
+        for block in self._blocks:
+            yield block[:, : max(0, left)]
+            left -= block.shape[1]
+
+    def to(self, device: torch.device) -> Bank:
+        """A copy on a device."""
+        copy, first = Bank(self.shapes, device, self._fresh), 0
+        for block in self.blocks():
+            last = first + block.shape[1]
+            copy.add_packed(block, self._by_name(self._statistics[first:last]))
+            first = last
+        return copy
+
+    def subset(self, members: Sequence[int]) -> Bank:
+        """A new bank with copies of these masks, in this order."""
+        chosen = Bank(self.shapes, self.device, self._fresh)
+        for index in members:
+            chosen.add_packed(self.packed(index)[:, None], self._by_name(self.flat_statistics(index)[None]))
+        return chosen
+
+    def _by_name(self, statistics: Tensor) -> dict[str, Tensor]:
+        """Statistics end to end [*, n] as one tensor [*, …] for each name, without copying."""
+        pieces = statistics.split([fresh.numel() for fresh in self._fresh.values()], -1) if self._fresh else ()
+        return {name: piece.unflatten(-1, fresh.shape) for (name, fresh), piece in zip(self._fresh.items(), pieces)}
+
+    def _by_weight(self, flat: Tensor) -> dict[str, Tensor]:
+        """Numbers for all bits end to end as one tensor for each weight, without copying."""
+        starts = {name: 8 * start for name, (start, _) in self.spans.items()}
+        return {name: flat[starts[name] :][: shape.numel()].view(shape) for name, shape in self.shapes.items()}
+
+    def _check_in_memory(self, index: int) -> None:
+        if index < sum(block.shape[1] for block in self._blocks[: self._mapped]):
+            raise SupSupError('masks on the disk do not change: to forget or observe, load with masks="memory"')
+
+    def _changed(self) -> None:
+        """Let go of what was made from the masks as they were."""
+        self.version = object()
+        self._mean = None
+        self._superpositions.clear()
+        self.replays.clear()
+
+    def _members(self, members: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(task indices, their bytes [bytes, tasks]) block by block; a whole block is not copied."""
+        start = 0
+        for block in self._blocks:
+            here = members[(members >= start) & (members < start + block.shape[1])]
+            if len(here) == block.shape[1]:
+                yield here, block
+            elif len(here):
+                yield here, block[:, here - start]
+            start += block.shape[1]
+
+
+def _flat(statistics: Mapping[str, Tensor]) -> list[Tensor]:
+    return [values.flatten(1).to(torch.float32) for values in statistics.values()]
+
+
+def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:
+    """Masks [tasks, *shape] of each weight to bytes [bytes, tasks]."""
+    return _packed(_end_to_end(masks)).T.contiguous()
+
+
+def _end_to_end(masks: Mapping[str, Tensor]) -> Tensor:
+    """Masks [tasks, *shape] of each weight as booleans [tasks, bits], each weight padded to whole bytes."""
+    flat = [bits.flatten(1).bool() for bits in masks.values()]
+    return torch.cat([pad(bits, (0, -bits.shape[1] % 8)) if bits.shape[1] % 8 else bits for bits in flat], 1)
+
+
+def _packed(bits: Tensor) -> Tensor:
+    """Booleans [tasks, bits] to bytes [tasks, bits / 8], by one product for all eight of a byte."""
+    return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8)
+
+
+def _unpack(packed: Tensor) -> Tensor:
+    """Bytes [b, tasks] to booleans [8b, tasks]."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed[:, None, :] >> shifts[:, None]) & 1).flatten(0, 1).bool()
+
+
+def _move_up(block: Tensor, index: int, following: Tensor | None, buffer: Tensor) -> None:
+    """Overwrite one column of a block with the next, that with the next, and the last with `following` (None: 0)."""
+    columns = block.shape[1] - index - 1
+    step = max(1, _MOVED // block.shape[1])
+    for start in range(0, block.shape[0] if columns else 0, step):
+        piece = block[start : start + step]
+        moved = buffer[: len(piece) * columns].view(len(piece), columns)
+        moved.copy_(piece[:, index + 1 :])
+        piece[:, index:-1].copy_(moved)
+    if following is None:
+        block[:, -1].zero_()
+    else:
+        block[:, -1].copy_(following)
+
+
+def tally(total: Tensor, columns: Tensor, sign: int) -> None:
+    """Add the masks in these columns to a sum of masks, or take them away."""
+    step = max(1, _TALLIED // max(1, columns.shape[1]))
+    for start in range(0, columns.shape[0], step):
+        piece = columns[start : start + step]
+        rows = slice(8 * start, 8 * (start + len(piece)))
+        for power, digit in enumerate(_binary_digits(piece)):
+            total[rows].add_(_unpack(digit).flatten().view(torch.uint8), alpha=sign << power)
+
+
+def _binary_digits(packed: Tensor) -> Iterator[Tensor]:
+    """How many of the masks [bytes, tasks] have each bit, as packed binary digits [bytes, 1], the lowest first.
+
+    Adders work on whole bytes: three columns of a digit become one of it and one of the next, two a last one.
+    """
+    while packed.shape[1]:
+        carried = []
+        while (count := packed.shape[1]) > 1:
+            third = max(1, count // 3)
+            a, b, rest = packed[:, :third], packed[:, third : 2 * third], packed[:, 2 * third :]
+            either, both = a ^ b, a & b
+            if count == 2:
+                packed, carry = either, both
+            else:
+                c, rest = rest[:, :third], rest[:, third:]
+                packed, carry = torch.cat([either ^ c, rest], 1), both | (either & c)
+            carried.append(carry)
+        yield packed
+        packed = torch.cat(carried, 1) if carried else packed[:, :0]
+
+
+def _pieces(block: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Bytes [b, tasks] as booleans, a bounded number at a time: (slice of the bits, [bits, tasks])."""
+    step = max(1, _UNPACKED // (8 * max(1, block.shape[1])))
+    for start in range(0, block.shape[0], step):
+        piece = block[start : start + step]
+        yield slice(8 * start, 8 * (start + len(piece))), _unpack(piece)

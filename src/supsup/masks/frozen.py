@@ -1,0 +1,256 @@
+"""A network whose weights never change: drawn from a seed or brought along, and only a mask makes them useful."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from supsup.masks import philox
+from supsup.nets.copies import Copies
+from supsup.nets.fully_connected import plain_layers
+from supsup.nets.imagenet import has_published_weights, numbers_seen
+from supsup.nets.known import known_throughout
+from supsup.nets.maskable import RECURRENT, Masked, masked_weights, run_with
+from supsup.nets.resnet import plain_blocks
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.locks import ReadersWriter, new_lock
+from supsup.runtime.process import one_thread_when_forked, yield_when_busy
+from supsup.runtime.validation import flag, given, whole
+
+_PIXELS = 1 << 24  # in one forward pass, as the network's first layer sees them
+RUNNING = ("running_mean", "running_var")
+# Which kernel computes attention is a setting of the whole process: who relies on it reads, who changes it writes.
+ATTENTION = ReadersWriter()
+_CUDNN = new_lock()  # held by who switches cuDNN off for a while
+_NOTHING = nullcontext()
+
+
+class FrozenNet:
+    """A module with frozen weights, run with other weights put in place of the maskable ones.
+
+    `weights` maps the full name of each weight that is masked (`nets/maskable.py`) to its frozen tensor, in the module's
+    own order. Every weight is +c or −c with c = sqrt(2 / inputs), and its bias is 0; other parameters (affine
+    normalisation, class tokens) stay as they were built. With `pretrained` all of them stay as they are.
+    `statistics` are what every task begins with and has as its own afterwards: running means and variances of
+    normalisation layers, and with `own_head` the parameters in `head`, those of the last linear layer, which are
+    trained and not masked. The module given is copied, never changed; the copy is in float32.
+
+    pretrained  None: if the network was built with published weights
+    masked      names of the weights that are masked, as a file has them (None: all that can be, but for the head)
+    own_head    None: where the network is pretrained; what a file says of masks goes before
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        seed: int,
+        device: torch.device,
+        pretrained: bool | None = False,
+        masked: Collection[str] | None = None,
+        own_head: bool | None = None,
+    ) -> None:
+        if isinstance(net, nn.DataParallel | DistributedDataParallel):
+            net = net.module
+        one_thread_when_forked()
+        yield_when_busy()
+        _check_values(given(net, nn.Module, "net"))
+        maskable = masked_weights(net)
+        weights = [each for name, each in maskable.items() if masked is None or name in masked]
+        pretrained = has_published_weights(net) if pretrained is None else flag(pretrained, "pretrained")
+        head = _head(net, list(maskable))
+        own_head = pretrained if own_head is None else flag(own_head, "own_head")
+        self.head = head if (own_head if masked is None else not set(head) & set(masked)) else []
+        names = [each.name for each in weights if each.name not in self.head]
+        self.module = copy.deepcopy(net).requires_grad_(False).float()
+        self.seed = whole()(seed, "seed")
+        self.device = device
+        self.pretrained = pretrained
+        if not pretrained:
+            _freeze(self.module, weights, self.seed)
+        tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())
+        self._other_buffers = [name for name in buffers if name not in set(tracked)]
+        self.checksum = _checksum(
+            dict(self.module.named_parameters()) | {name: buffers[name] for name in self._other_buffers}
+        )
+        self.module.to(device).eval()
+        self._copies = Copies(self.module)
+        parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        self.weights: dict[str, Tensor] = {name: parameters[name].detach() for name in names}
+        self.shapes: dict[str, torch.Size] = {name: weight.shape for name, weight in self.weights.items()}
+        self.statistics: dict[str, Tensor] = {
+            name: buffers[name].detach().clone() for name in tracked if name.endswith(RUNNING)
+        } | {name: parameters[name].detach().clone() for name in self.head}
+
+    @cached_property
+    def is_fully_connected(self) -> bool:
+        """Whether the module is a chain of linear layers and ReLU, with nothing added: it can be computed by hand."""
+        return not self.head and plain_layers(self.module) is not None
+
+    @cached_property
+    def is_residual(self) -> bool:
+        """Whether the module is one of our residual networks, with nothing added."""
+        return not self.head and plain_blocks(self.module) is not None
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether all layers are of kinds that draw no random numbers and use no attention."""
+        return known_throughout(self.module)
+
+    def borrowed(self) -> AbstractContextManager[nn.Module]:
+        """The module for the caller alone, to be run by `run`; layers may be given hooks for a while."""
+        return self._copies.borrowed()
+
+    def attending(self) -> AbstractContextManager[object]:
+        """While it lasts, nobody changes how attention is computed, and recurrent layers are not cuDNN's."""
+        if self.is_known:
+            return _NOTHING
+        # cuDNN moves the weights of recurrent layers, and has no gradient of their answers
+        return _plain_recurrence() if self._recurs and self.device.type == "cuda" else ATTENTION.reading()
+
+    @cached_property
+    def _recurs(self) -> bool:
+        return any(isinstance(part, RECURRENT) for part in self.module.modules())
+
+    def run(self, x: Tensor, weights: Mapping[str, Tensor], module: nn.Module | None = None) -> Tensor:
+        """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given.
+
+        module  that of `training` or `borrowed`, if not any that is idle
+        """
+        if module is None:
+            with self.borrowed() as idle:
+                return self.run(x, weights, idle)
+        with self.attending():
+            out = run_with(module, dict(weights), x)
+        if not isinstance(out, Tensor):
+            raise SupSupError(
+                f"the network must return one tensor, a vector of outputs per image; got {type(out).__name__}"
+            )
+        return out
+
+    def run_many(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """The same for any number of images, as many at a time as memory surely has room for."""
+        return torch.cat([self.run(piece, weights) for piece in self.pieces(x)])
+
+    def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Images in pieces for which memory surely has room in one pass."""
+        pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // numbers_seen(self.module, x[0])))
+        return pieces
+
+    @contextmanager
+    def training(self) -> Iterator[nn.Module]:
+        """A module for `run` whose layers behave as in training: dropout drops, statistics are those of the batch."""
+        with self._copies.borrowed(training=True) as module:
+            before = [module.get_buffer(name) for name in self._other_buffers]
+            versions = [buffer._version for buffer in before]
+            try:
+                yield module
+            except ValueError as error:
+                if isinstance(error, SupSupError):
+                    raise
+                reason = f"the network cannot be trained on this batch, is it large enough? {error}"
+                raise SupSupError(reason) from error
+            for name, buffer, version in zip(self._other_buffers, before, versions):
+                if module.get_buffer(name) is not buffer or buffer._version != version:
+                    raise SupSupError(
+                        f"buffer {name!r} changes while the network is trained, so one task would change another's "
+                        "answers; only the running means and variances of torch's own normalisation layers are kept "
+                        "per task"
+                    )
+
+    def rehearse(self, x: Tensor) -> None:
+        """An error if the network cannot be trained on this batch; nothing changes."""
+        with self.training() as module, torch.no_grad():
+            self.run(x, self.weights | {name: value.clone() for name, value in self.statistics.items()}, module)
+
+    def masked(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """W ⊙ M for every maskable weight, and whatever statistics are given along with the masks.
+
+        Masks may be bits, means of masks, or anything of that shape.
+        """
+        weights = {name: weight * masks[name] for name, weight in self.weights.items()}
+        return weights | {name: masks[name] for name in self.statistics if name in masks}
+
+
+@contextmanager
+def _plain_recurrence() -> Iterator[None]:
+    """While it lasts, cuDNN is not used: a setting of the whole process, so one thread at a time."""
+    with ATTENTION.reading(), _CUDNN:
+        before = torch.backends.cudnn.enabled
+        torch.backends.cudnn.enabled = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.enabled = before
+
+
+def _freeze(module: nn.Module, weights: Sequence[Masked], seed: int) -> None:
+    """Weights to ±c from the seed, their biases to 0."""
+    parameters = dict(module.named_parameters())
+    for name, inputs, bias, padding in weights:
+        parameters[name].copy_(signed_constant(seed, name, parameters[name].shape, inputs))
+        if bias is not None:
+            parameters[bias].zero_()
+        if padding is not None:
+            parameters[name][padding] = 0
+
+
+def _head(module: nn.Module, masked: Sequence[str]) -> list[str]:
+    """The parameters of the last linear layer, where something is left to mask without it."""
+    layers = dict(module.named_modules())
+    linear = [name for name in masked if isinstance(layers[name.rpartition(".")[0]], nn.Linear)]
+    if not linear or len(masked) == 1:
+        return []
+    path = linear[-1].removesuffix("weight")
+    return [path + name for name, _ in layers[path.removesuffix(".")].named_parameters(recurse=False)]
+
+
+def _tracked(module: nn.Module) -> list[str]:
+    """Names of what normalisation layers keep of the batches they see, in the module's order."""
+    found = []
+    for path, child in module.named_modules():
+        if isinstance(child, nn.modules.batchnorm._NormBase) and child.track_running_stats:
+            if child.momentum is None:
+                raise SupSupError(f"layer {path!r} averages its statistics over all batches; give it a momentum")
+            found += [f"{path}.{kind}".removeprefix(".") for kind in (*RUNNING, "num_batches_tracked")]
+    return found
+
+
+def _check_values(module: nn.Module) -> None:
+    """Every parameter and buffer must have values."""
+    for path, child in module.named_modules():
+        for value in (*child.parameters(recurse=False), *child.buffers(recurse=False)):
+            if is_lazy(value):
+                raise SupSupError(
+                    f"layer {path!r} ({type(child).__name__}) has no shape yet; run the network once on some images"
+                )
+            if value.is_meta:
+                raise SupSupError(f"layer {path!r} ({type(child).__name__}) is on 'meta' and has no values; build it")
+
+
+def signed_constant(seed: int, name: str, shape: torch.Size, inputs: int) -> Tensor:
+    """Frozen weights: ±sqrt(2 / inputs), the signs from the seed and the weight's name."""
+    constant = math.sqrt(2.0 / inputs)
+    return philox.signs(seed, f"weights/{name}", shape.numel()).view(shape) * constant
+
+
+def fan_in(shape: torch.Size) -> int:
+    """How many inputs feed one output of a linear or convolutional weight."""
+    return shape[1:].numel()
+
+
+def _checksum(parameters: Mapping[str, Tensor]) -> str:
+    """A digest of names, shapes and float32 bits of all that is the same for every task."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in parameters.items():
+        digest.update(f"{name}{tuple(value.shape)}".encode())
+        digest.update(value.detach().float().cpu().contiguous().numpy().astype("<f4").tobytes())
+    return digest.hexdigest()

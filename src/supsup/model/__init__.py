@@ -1,0 +1,1 @@
+"""`SupSup`: its state and task table; learn, observe, predict, forget."""

@@ -1,0 +1,312 @@
+"""The task table: what a model knows of each task it has learned, in order, found by name or by index in O(1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import torch
+from torch import Tensor
+
+from supsup.data.inputs import Inputs, key_of
+from supsup.data.labels import Label, Names
+from supsup.data.rotations import ROTATIONS
+from supsup.inference.profiles import TaskProfile
+from supsup.runtime.errors import SupSupError, printable
+from supsup.runtime.interrupts import uninterrupted
+from supsup.runtime.validation import quoted
+
+Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
+STATISTICS = "statistics/"  # before the names of a task's statistics in a file, among its extras
+EXAMPLES = "examples"  # among the extras: a few small images of the task, uint8, for whoever looks at it
+PROFILE = "supsup/trace/"  # before the names of what it is found by
+_NAMED = 5  # tasks that an error lists
+_LONGEST_NAME = 1000  # characters of a task's name
+MOST_CLASSES = 1 << 31
+_WRITABLE = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a task has of its own beside its mask; a file keeps it with the mask.
+
+    names   of the classes, as the user calls them; None: their numbers
+    inputs  what becomes of raw inputs before the network sees them; None: they are given as it sees them
+    recipe  how the mask was trained, as plain values, where that is the task's own
+    turned  the task was learned in all rotations of its images: each has outputs of its own (`data/rotations.py`)
+    """
+
+    names: Names | None = None
+    inputs: Inputs | None = None
+    recipe: Mapping[str, str | int | float | None] | None = None
+    rotated: bool = False
+
+    def called(self, label: int) -> Label:
+        """What the user calls a class."""
+        return label if self.names is None or label >= len(self.names) else self.names[label]
+
+
+NO_INFO = TaskInfo()
+
+
+@dataclass
+class LearnedTask:
+    """A task that was learned.
+
+    learned_at  UTC, as `now` writes it
+    extras      tensors that the user keeps with the task
+    trace       what it is found by, where it was learned for that
+    """
+
+    name: str
+    classes: int
+    learned_at: str
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    info: TaskInfo = NO_INFO
+    profile: TaskProfile | None = None
+
+    @property
+    def used_outputs(self) -> int:
+        """How many outputs stand for something: one for each class, or for each rotation of one."""
+        return self.classes * ROTATIONS if self.info.rotated else self.classes
+
+
+InputGroups = list[tuple[Inputs | None, list[int]]]  # tasks, by index, whose inputs are treated alike
+
+
+class TaskTable:
+    """The tasks of one model; a task's index is that of its mask in the bank.
+
+    Any thread may read: a change is prepared (`prepare_add`, `prepare_remove`) and then made by putting new rows in place of the
+    old ones, in one step.
+    """
+
+    def __init__(self, tasks: Iterable[LearnedTask] = ()) -> None:
+        self._rows: tuple[list[LearnedTask], dict[str, int]] = ([], {})  # in order, and their indices by name
+        self._unsaved: dict[str, object] = {}  # by name, a mark for what the model's file does not have as it is
+        self._views: tuple[object, InputGroups] = (None, [])  # of all tasks, and of which rows
+        self.prepare_add(tasks)()
+
+    def __len__(self) -> int:
+        return len(self._rows[0])
+
+    def __iter__(self) -> Iterator[LearnedTask]:
+        return iter(self._rows[0])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows[1]
+
+    def __getitem__(self, name: str) -> LearnedTask:
+        tasks, indices = self._rows
+        return tasks[_index(indices, name)]
+
+    @property
+    def version(self) -> object:
+        """Another object after every change of which tasks there are."""
+        return self._rows[0]
+
+    @property
+    def names(self) -> list[str]:
+        """All names, in order."""
+        return list(self._rows[1])
+
+    def index(self, name: str) -> int:
+        """The index of a task, or an error that names some of those known."""
+        return _index(self._rows[1], name)
+
+    def indices(self, among: Sequence[str]) -> list[int]:
+        """The indices of the tasks to choose from, or an error if there are none or one of them is not known."""
+        indices = self._rows[1]
+        check_among(among, indices)
+        return [indices[name] for name in among]
+
+    def at(self, index: int) -> LearnedTask:
+        """The task with an index."""
+        return self._rows[0][index]
+
+    def views(self, members: Sequence[int] | None = None) -> InputGroups:
+        """Tasks (all by default) by what becomes of their raw inputs, in the order of the first of each kind."""
+        rows = self._rows[0]
+        if members is not None:
+            return _views(rows, members)
+        of, views = self._views
+        if of is not rows:
+            views = _views(rows, range(len(rows)))
+            self._views = rows, views
+        return views
+
+    def most_classes(self, names: Iterable[str] | None = None) -> int:
+        """The most classes that one of these tasks has (of all by default)."""
+        return max(task.classes for task in (self._rows[0] if names is None else map(self.__getitem__, names)))
+
+    def add(self, task: LearnedTask, *, saved: bool = False) -> None:
+        """One more task, at index len(table); `saved`: the model's file has it."""
+        self.prepare_add([task], saved=saved)()
+
+    def prepare_add(self, new: Iterable[LearnedTask], *, saved: bool = False) -> Change:
+        """`add` for several tasks, prepared; an error if one of the names is taken."""
+        tasks, indices = list(self._rows[0]), dict(self._rows[1])
+        marks: dict[str, object] = {}
+        for task in new:
+            if task.name in indices:
+                raise SupSupError(f"task {task.name!r} has been learned already; use another name")
+            indices[task.name] = len(tasks)
+            tasks.append(task)
+            marks[task.name] = object()
+
+        def change() -> None:
+            self._rows = tasks, indices
+            if not saved:
+                self._unsaved.update(marks)
+
+        return change
+
+    def remove(self, name: str) -> None:
+        """Take a task out; the later ones move up by one."""
+        self.prepare_remove(name)()
+
+    def prepare_remove(self, name: str) -> Change:
+        """`remove`, prepared."""
+        index = self.index(name)
+        tasks = [task for i, task in enumerate(self._rows[0]) if i != index]
+        indices = {task.name: i for i, task in enumerate(tasks)}
+
+        def change() -> None:
+            self._rows = tasks, indices
+            self._unsaved.pop(name, None)
+
+        return change
+
+    def unsaved(self) -> list[LearnedTask]:
+        """The tasks that the model's file does not have as they are, in order."""
+        return [self[name] for name in self.marks()]
+
+    def marks(self) -> dict[str, object]:
+        """The names of `unsaved`, each with a mark for `saved` of what it is at this moment."""
+        indices, marks = self._rows[1], self._unsaved.copy()
+        return {name: marks[name] for name in sorted(marks, key=indices.__getitem__)}
+
+    def changed(self, name: str) -> None:
+        """A task is no longer what the model's file has."""
+        task = self[name]
+        self._unsaved[task.name] = object()
+
+    def saved(self, marks: Mapping[str, object]) -> None:
+        """The model's file has the tasks as they were when these marks were taken; some may have changed since."""
+        for name, mark in marks.items():
+            if self._unsaved.get(name) is mark:
+                self._unsaved.pop(name, None)
+
+    def copy(self) -> TaskTable:
+        """A table of its own with the same facts, none of them saved."""
+        return TaskTable(
+            replace(task, extras={name: value.clone() for name, value in task.extras.items()}) for task in self
+        )
+
+
+class Extras(MutableMapping[str, dict[str, Tensor]]):
+    """The extras of all tasks that have some, by task; what is set here is saved with the next commit."""
+
+    def __init__(self, tasks: TaskTable) -> None:
+        self._tasks = tasks
+
+    def __getitem__(self, name: str) -> dict[str, Tensor]:
+        if name not in self._tasks or not self._tasks[name].extras:
+            raise KeyError(name)
+        return self._tasks[name].extras
+
+    def __setitem__(self, name: str, tensors: dict[str, Tensor]) -> None:
+        check_extras(tensors)
+        task = self._tasks[name]
+        with uninterrupted():
+            task.extras = tensors
+            self._tasks.changed(name)  # last: a commit in between has not seen them
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self[name] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return (task.name for task in self._tasks if task.extras)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _views(tasks: Sequence[LearnedTask], members: Iterable[int]) -> InputGroups:
+    found: dict[object, tuple[Inputs | None, list[int]]] = {}
+    for index in members:
+        inputs = tasks[index].info.inputs
+        found.setdefault(key_of(inputs), (inputs, []))[1].append(index)
+    return list(found.values())
+
+
+def _index(indices: Mapping[str, int], name: str) -> int:
+    if not isinstance(name, str) or name not in indices:
+        raise unknown_task(name, list(indices))
+    return indices[name]
+
+
+def check_name(name: object) -> None:
+    """An error unless a task can be learned, saved and loaded again under this name."""
+    if not isinstance(name, str) or not name:
+        raise SupSupError(f"a task needs a name that is text and not empty; got {quoted(name)}")
+    if "\0" in name or len(name) > _LONGEST_NAME or name != name.encode(errors="replace").decode():
+        raise SupSupError(
+            f"the name {printable(repr(name), 60)} is not text that can be written: without NUL, of at most "
+            f"{_LONGEST_NAME:,} characters; use another"
+        )
+
+
+def check_classes(name: str, classes: object, least: int = 1) -> None:
+    """An error unless a task can have so many classes."""
+    if isinstance(classes, bool) or not isinstance(classes, int) or not least <= classes < MOST_CLASSES:
+        quoted = printable(repr(classes))
+        raise SupSupError(f"task {printable(repr(name))} has {quoted} classes; give a whole number from {least} on")
+
+
+def check_extras(tensors: object) -> None:
+    """An error unless these are tensors by name that can be saved with a task."""
+    if not isinstance(tensors, dict):
+        raise SupSupError(f"the extras of a task are a dict of tensors by name, not {type(tensors).__name__}")
+    for name, value in tensors.items():
+        if not isinstance(name, str) or not name or name == "__metadata__" or name.startswith((STATISTICS, PROFILE)):
+            raise SupSupError(
+                f"extras cannot have the name {printable(repr(name))}: it must be text, not empty, neither "
+                f'"__metadata__" nor begin with "{STATISTICS}" or "{PROFILE}"'
+            )
+        if name != name.encode(errors="replace").decode():
+            raise SupSupError(f"the name {printable(repr(name))} of an extra is not text that can be written")
+        dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+        if not dense or value.dtype not in _WRITABLE:
+            raise SupSupError(
+                f"the extra {printable(repr(name))} must be a dense tensor of ordinary numbers, not "
+                f"{getattr(value, 'dtype', type(value).__name__)}"
+            )
+
+
+def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
+    """The error for a task that a learner does not have."""
+    listed = ", ".join(map(printable, known[:_NAMED])) + (", …" if len(known) > _NAMED else "")
+    return SupSupError(
+        f"unknown task {quoted(name)}; " + (f"known: {listed}" if known else "none has been learned yet")
+    )
+
+
+def check_among(among: Sequence[str], known: Collection[str]) -> None:
+    """An error unless these are known tasks, at least one."""
+    if not among:
+        raise SupSupError("among=[] leaves no task to choose from; name at least one, or leave among out")
+    for name in among:
+        if name not in known:
+            raise unknown_task(name, list(known))
+
+
+def now() -> str:
+    """The time as it is written beside models and tasks."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

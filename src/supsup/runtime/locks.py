@@ -1,0 +1,126 @@
+"""Locks that outlast interrupts and forks.
+
+Take them by a `with` of their own: these are locks of the interpreter, and no signal comes between taking and keeping.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, cast
+
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.interrupts import uninterrupted
+
+_FORK_WAITS = 5.0  # seconds for changes under way in other threads
+
+
+class Lock(Protocol):
+    """The interpreter's own re-entrant lock."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
+
+    def _is_owned(self) -> bool: ...
+
+    def _at_fork_reinit(self) -> None: ...
+
+
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+_readers_writers: weakref.WeakSet[ReadersWriter] = weakref.WeakSet()
+_registry = threading.RLock()
+_forking = threading.local()
+
+
+def new_lock() -> Lock:
+    """A lock that the thread which has it may take again; free in a forked process if another thread had it."""
+    lock = cast(Lock, threading.RLock())
+    with _registry:
+        _locks.add(lock)
+    return lock
+
+
+class ReadersWriter:
+    """Many threads read at once, one writes alone; a thread that reads may read again.
+
+    Each thread has a lock of its own, so that readers never wait for each other, and who writes takes them all. Who
+    waits to write holds the gate that new readers pass, so that writing comes to its turn however many ask.
+    """
+
+    def __init__(self) -> None:
+        self._gate = new_lock()
+        self._own = threading.local()
+        self._readers: weakref.WeakSet[Lock] = weakref.WeakSet()
+        with _registry:
+            _readers_writers.add(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReadersWriter:
+        return ReadersWriter()
+
+    @property
+    def held(self) -> bool:
+        """Whether this thread reads or writes."""
+        lock = getattr(self._own, "lock", None)
+        return lock is not None and lock._is_owned()
+
+    def reading(self) -> Lock:
+        """For `with`: nothing is written while it is held."""
+        lock: Lock | None = getattr(self._own, "lock", None)
+        if lock is None:
+            lock = new_lock()
+            with self._gate:
+                self._readers.add(lock)
+            self._own.lock = lock
+        elif lock._is_owned():
+            return lock
+        with self._gate:
+            pass
+        return lock
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Alone, and not to be interrupted; keep it short."""
+        if self.held:
+            raise SupSupError("a model cannot be changed from inside one of its own answers; do it after the answer")
+        with uninterrupted(), self._gate, ExitStack() as taken:
+            for lock in list(self._readers):
+                taken.enter_context(lock)
+            yield
+
+
+def _before_fork() -> None:
+    """A forked process must not begin with a change half-done: wait until no other thread is writing."""
+    _forking.gates = gates = []
+    with _registry:
+        every = [each for each in _readers_writers if not each.held]
+    for each in every:
+        if each._gate.acquire(timeout=_FORK_WAITS):
+            gates.append(each._gate)
+
+
+def _after_fork() -> None:
+    for gate in getattr(_forking, "gates", ()):
+        gate.release()
+    _forking.gates = []
+
+
+def _in_forked_process() -> None:
+    """Threads that held a lock are not here to release it."""
+    global _registry
+    _registry = threading.RLock()
+    _after_fork()
+    for lock in list(_locks):
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_forked_process)

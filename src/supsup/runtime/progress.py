@@ -1,0 +1,203 @@
+"""How far long work is, how fast, how long still: a bar on a terminal, a line every few seconds elsewhere.
+
+Whoever trains is given a function to call with the share of tasks just done. That of `steps` also wants to be told the
+loss and accuracy of a batch every few steps, through `report`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from supsup.runtime.errors import printable
+
+Advance = Callable[[float], None]
+REPORTED = 50  # steps between two reports
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far the training of a task is; loss and accuracy of the last batch, None where that is not known."""
+
+    task: str
+    step: int
+    steps: int
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+Callback = Callable[[Step], None]
+Figures = Callable[[], tuple[float, float]]
+
+
+class Bar(Protocol):
+    """What `bar` gives: to be called with the number of pieces just done."""
+
+    def __call__(self, pieces: float) -> None: ...
+
+    def describe(self, description: str) -> None:
+        """Say something else of the work from now on."""
+
+
+class _Silence:
+    def __call__(self, pieces: float) -> None: ...
+
+    def describe(self, description: str) -> None: ...
+
+
+class _Rate(ProgressColumn):
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.1f} {self._unit}/s" if speed else f"– {self._unit}/s")
+
+
+class Lines:
+    """In place of a bar, where stderr is a file or a pipe: a line when `EVERY` seconds have passed since the last."""
+
+    EVERY = 10.0
+
+    def __init__(self, description: str, total: int, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._description, self._total, self._unit, self._clock = printable(description), total, unit, clock
+        self._done, self._begin = 0.0, clock()
+        self._last = self._begin
+
+    def __call__(self, pieces: float) -> None:
+        self.reach(self._done + pieces)
+
+    def describe(self, description: str) -> None:
+        """Say something else of the work from now on."""
+        self._description = printable(description)
+
+    def reach(self, done: float) -> None:
+        """So many pieces are done in all."""
+        self._done = done
+        now = self._clock()
+        if now - self._last >= self.EVERY and _stderr() is not None:
+            self._last = now
+            rate = self._done / (now - self._begin)
+            left = f", {(self._total - self._done) / rate:,.0f} s left" if rate else ""
+            print(f"{self._description}: {self._done:,.4g} of {self._total:,} {self._unit}{left}", file=sys.stderr)
+
+
+def _stderr() -> TextIO | None:
+    """Where to say it; a program may have no stderr, or have closed it."""
+    stream: TextIO | None = sys.stderr
+    return None if stream is None or getattr(stream, "closed", False) else stream
+
+
+def report(advance: Advance, task: str, step: int, steps: int, figures: Figures) -> None:
+    """Say how training goes, if somebody listens and it is time; `figures` are the loss and accuracy of a batch."""
+    if isinstance(advance, Steps) and (step % REPORTED == 0 or step == steps):
+        advance.hear(Step(task, step, steps, *figures()))
+
+
+class Steps:
+    """The steps of one task, for a callback and for a bar."""
+
+    def __init__(self, task: str, steps: int, callback: Callback | None, show: Callback | None) -> None:
+        self._task, self._steps, self._listeners = task, steps, [each for each in (callback, show) if each is not None]
+        self._share, self._heard = 0.0, 0
+
+    def __call__(self, share: float) -> None:
+        """A share of the task is done; told on where nobody reports figures."""
+        self._share += share
+        step = min(self._steps, round(self._share * self._steps))
+        if step - self._heard >= REPORTED or (step == self._steps and self._heard < step):
+            self.hear(Step(self._task, step, self._steps))
+
+    def hear(self, step: Step) -> None:
+        """Tell everybody."""
+        self._heard = step.step
+        for listener in self._listeners:
+            listener(step)
+
+    def round(self, share: float) -> Steps:
+        """What to call in a round of training, which is a share of the whole."""
+        return _Round(self, share)
+
+
+class _Round(Steps):
+    def __init__(self, whole: Steps, share: float) -> None:
+        self._whole, self._part, self._first = whole, share, round(whole._share * whole._steps)
+
+    def __call__(self, share: float) -> None:
+        self._whole(share * self._part)
+
+    def hear(self, step: Step) -> None:
+        self._whole.hear(replace(step, task=self._whole._task, step=self._first + step.step, steps=self._whole._steps))
+
+
+def in_rounds(advance: Advance, share: float) -> Advance:
+    """What to call in a round of training, which is a share of the whole."""
+    return advance.round(share) if isinstance(advance, Steps) else lambda done: advance(done * share)
+
+
+class _OnTerminal:
+    def __init__(self, progress: Progress, description: str, total: int) -> None:
+        self._progress, self._job = progress, progress.add_task(escape(printable(description)), total=total)
+
+    def __call__(self, pieces: float) -> None:
+        self._progress.advance(self._job, pieces)
+
+    def describe(self, description: str) -> None:
+        self._progress.update(self._job, description=escape(printable(description)))
+
+
+@contextmanager
+def steps(task: str, count: int, show: bool | None, callback: Callback | None) -> Iterator[Advance]:
+    """What to call while one task of so many steps is trained."""
+    stream = _stderr()
+    if stream is None or show is False:
+        yield (lambda share: None) if callback is None else Steps(task, count, callback, None)
+        return
+    if show is None and not stream.isatty():
+        lines = Lines(f"learning {task}", count, "steps")
+        yield Steps(task, count, callback, lambda step: lines.reach(step.step))
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate("steps"))
+    with Progress(*columns, TextColumn("{task.fields[figures]}"), console=Console(stderr=True)) as progress:
+        job = progress.add_task(escape(printable(f"learning {task}")), total=count, figures="")
+
+        def shown(step: Step) -> None:
+            known = step.loss is not None and step.accuracy is not None
+            figures = f"loss {step.loss:.3f}, accuracy {100 * (step.accuracy or 0):.1f} %" if known else ""
+            progress.update(job, completed=step.step, figures=figures)
+
+        yield Steps(task, count, callback, shown)
+
+
+@contextmanager
+def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Bar]:
+    """A function to call with the number of pieces just done.
+
+    show  True for a bar, False for silence; by default a bar on a terminal and lines elsewhere
+    """
+    stream = _stderr()
+    if stream is None or show is False:
+        yield _Silence()
+        return
+    if show is None and not stream.isatty():
+        yield Lines(description, total, unit)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(unit),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield _OnTerminal(progress, description, total)

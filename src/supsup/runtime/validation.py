@@ -1,0 +1,219 @@
+"""Checks of plain values: numbers, words, names, paths. A check takes a value and what it is called.
+
+It returns the value in its plain type (a numpy integer becomes an int), or raises an error that says what to give.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping
+from itertools import islice
+from numbers import Real
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from supsup.runtime.errors import SupSupError, printable
+
+T = TypeVar("T")
+Check = Callable[[Any, str], T]
+_MOST = 10**7  # entries of a list: a generator may never end
+
+
+def check_fields(settings: object, **checks: Check[Any]) -> None:
+    """Check the fields of a frozen dataclass, each by its own check, and keep them as plain values."""
+    for name, check in checks.items():
+        object.__setattr__(settings, name, check(getattr(settings, name), f"{type(settings).__name__}.{name}"))
+
+
+def whole(least: int | None = None, most: int | None = None) -> Check[int]:
+    """A whole number within bounds; no float, no bool."""
+    wanted = f"a whole number{_bounds(least, most)}"
+
+    def check(value: Any, name: str) -> int:
+        try:
+            truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+            if truth or getattr(value, "shape", ()) != ():
+                raise TypeError
+            number = operator.index(value)
+        except Exception:  # of an __index__ of the user's own
+            raise wrong(value, name, wanted) from None
+        if (least is not None and number < least) or (most is not None and number > most):
+            raise wrong(value, name, wanted)
+        return number
+
+    return check
+
+
+def real(
+    least: float | None = None, most: float | None = None, *, above: float | None = None, below: float | None = None
+) -> Check[float]:
+    """A finite number within bounds; `above` and `below` themselves are out of bounds."""
+    wanted = f"a number{_bounds(least, most, above, below)}"
+
+    def check(value: Any, name: str) -> float:
+        try:
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise wrong(value, name, wanted) from None
+        inside = (least is None or number >= least) and (most is None or number <= most)
+        inside = inside and (above is None or number > above) and (below is None or number < below)
+        if not inside or not math.isfinite(number):
+            raise wrong(value, name, wanted)
+        return number
+
+    return check
+
+
+def choice(*known: str) -> Check[str]:
+    """One of some words."""
+
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str) or value not in known:
+            word = name.rpartition(".")[2]
+            raise SupSupError(f"unknown {word} {quoted(value)}; known: {', '.join(known)}")
+        return str.__str__(value)
+
+    return check
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False, of Python or of numpy."""
+    if not isinstance(value, bool | np.bool_):
+        raise wrong(value, name, "True or False")
+    return bool(value)
+
+
+def text(value: Any, name: str) -> str:
+    """Text that is not empty and that a file can hold."""
+    if not isinstance(value, str):
+        raise wrong(value, name, "text")
+    plain = str.__str__(value)
+    if not plain:
+        raise SupSupError(f"{name} is empty; give text that is not empty")
+    try:
+        plain.encode()
+    except UnicodeEncodeError as error:
+        raise SupSupError(
+            f"{name} is {quoted(value)}, which is no proper text ({error.reason}); give another"
+        ) from error
+    return plain
+
+
+def optional(check: Check[T]) -> Check[T | None]:
+    """None, or what passes another check."""
+    return lambda value, name: None if value is None else check(value, name)
+
+
+def path(value: Any, name: str) -> Path:
+    """A path that an operating system can be asked about."""
+    try:
+        given_path = os.fspath(value)
+    except Exception:
+        raise wrong(value, name, "a path as text or a pathlib.Path") from None
+    if not isinstance(given_path, str) or not given_path or "\0" in given_path:
+        raise wrong(value, name, "a path as text or a pathlib.Path")
+    try:
+        os.fsencode(given_path)
+        return Path(given_path).expanduser()
+    except (UnicodeEncodeError, RuntimeError) as error:
+        raise SupSupError(f"{name} is {quoted(value)}, which is no path here ({error}); give another") from error
+
+
+def listed(value: Any, name: str, of: str) -> list[Any]:
+    """The entries of any iterable but text or a mapping; `of` what, for the error."""
+    try:
+        if isinstance(value, str | bytes | Mapping):
+            raise TypeError
+        entries = iter(value)
+    except Exception:  # of an __iter__ of the user's own
+        raise wrong(value, name, f"a list of {of}") from None
+    found = list(islice(entries, _MOST + 1))
+    if len(found) > _MOST:
+        raise SupSupError(f"{name} has more than {_MOST:,} entries; give a list of {of}")
+    return found
+
+
+def names(value: Any, name: str) -> list[str]:
+    """Names of tasks, from any iterable of them."""
+    return [text(entry, f"{name}[{i}]") for i, entry in enumerate(listed(value, name, "names of tasks"))]
+
+
+def given(value: Any, kind: type[T], name: str, *others: type[Any]) -> T:
+    """A value of a class (or of one of several), or an error that says which class it should be of."""
+    if not isinstance(value, (kind, *others)):
+        raise wrong(value, name, " or ".join(f"a {each.__name__}" for each in (kind, *others)))
+    return cast(T, value)
+
+
+def quoted(value: Any) -> str:
+    """A value as an error shows it: short, and safe to print."""
+    try:
+        return printable(repr(value), 80)
+    except Exception:  # of a __repr__ of the user's own
+        return f"a {type(value).__name__}"
+
+
+def wrong(value: Any, name: str, wanted: str) -> SupSupError:
+    """The error for a value that is not what was wanted."""
+    kind = "" if value is None or isinstance(value, str | bool | int | float) else f" ({type(value).__name__})"
+    return SupSupError(f"{name} is {quoted(value)}{kind}; give {wanted}")
+
+
+def _bounds(
+    least: float | None = None, most: float | None = None, above: float | None = None, below: float | None = None
+) -> str:
+    pairs = ((least, "at least"), (most, "at most"), (above, "above"), (below, "below"))
+    said = [f"{words} {bound:,}" for bound, words in pairs if bound is not None]
+    return f", {' and '.join(said)}" if said else ""
+
+
+# MERGED MODULE DOC: Any array of numbers as a plain tensor: dense, real, with values, without a gradient.
+def plain_tensor(values: Any, what: str) -> Tensor:
+    """The values as a tensor; memory is shared where it can be."""
+    try:
+        tensor = values if isinstance(values, Tensor) else _from_array(values, what)
+        fault = _fault(tensor)
+    except SupSupError:
+        raise
+    except Exception as error:  # what is no array of numbers makes numpy and torch raise nearly anything
+        raise SupSupError(f"{what} must be a tensor or an array of numbers, not {quoted(values)}: {error}") from error
+    if fault is not None:
+        raise SupSupError(f"{what} must be a tensor or an array of real numbers; got one {fault}")
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    return tensor.clone() if tensor.is_inference() else tensor  # one made in inference mode cannot be trained on
+
+
+def _fault(tensor: Tensor) -> str | None:
+    if tensor.is_meta:
+        return "on 'meta', which has no values"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return "that is sparse, nested or in a layout of its own: make it dense first, with to_dense()"
+    if tensor.is_quantized:
+        return "that is quantised: dequantize() it first"
+    if tensor.is_complex():
+        return f"of {tensor.dtype}"
+    return None
+
+
+def _from_array(values: Any, what: str) -> Tensor:
+    if isinstance(values, np.ma.MaskedArray):
+        raise SupSupError(f"{what} are a masked array; fill its holes first, with filled(…)")
+    if not isinstance(values, np.ndarray):
+        return torch.as_tensor(values)
+    if values.dtype.kind not in "biuf":
+        raise SupSupError(f"{what} must be an array of numbers, not of {values.dtype}")
+    if values.dtype.itemsize > 8:
+        values = values.astype(np.float64)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    if not values.flags.writeable or any(step < 0 for step in values.strides):
+        values = values.copy()  # torch shares neither
+    return torch.from_numpy(values)

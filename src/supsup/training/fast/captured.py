@@ -1,0 +1,360 @@
+"""Training any module on a GPU: the plain path's step as a CUDA graph, several tasks at a time on streams of their own.
+
+Matrix products are in bfloat16 (autocast) unless float32 is asked for; scores, moments and statistics are float32.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from supsup.data import Part, Task
+from supsup.kernels.graphs import WAITING
+from supsup.masks.bank import pack_columns
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime.progress import Advance
+from supsup.training.batches import Feed, batch_positions, fits
+from supsup.training.draws import DRAWING, seeded
+from supsup.training.fast.loop import Loop, Pace
+from supsup.training.jobs import Job, Trained, fitting, free_memory
+from supsup.training.plain import Plain
+from supsup.training.recipe import Recipe
+from supsup.training.trainee import MaskTrainee, State, Trainee
+
+_STEPS = 10  # in one launch: each is hundreds of kernels
+_STREAMS = 10  # tasks at once at most
+_AGAIN = 2  # rehearsals more where one seems to show that a network cannot be captured
+_AHEAD = 4  # rounds of launches that the host may be ahead of the device
+
+
+class CannotCapture(RuntimeError):
+    """A network does what no CUDA graph can hold."""
+
+
+class Lane:
+    """One task at a time of a trainee: its state in tensors that stay, its batches, and its step to be captured.
+
+    precision  of the matrix products (None: bfloat16 on a GPU, float32 on a CPU)
+    """
+
+    def __init__(
+        self, trainee: Trainee, state: State, recipe: Recipe, part: Part, precision: torch.dtype | None = None
+    ) -> None:
+        device = trainee.device
+        self.trainee, self.recipe, self.part = trainee, recipe, part.on(device)
+        self.steps = recipe.steps_for(len(part))
+        self.precision = precision or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+        self.state: State = {name: _laid_out(value.clone()) for name, value in state.items()}
+        self._trained = trainee.trained_names(self.state)
+        self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], self.steps)
+        self.feed: Feed | None = None
+        self._given: Iterator[tuple[Tensor, Tensor]] = iter(())  # batches from the host, where there is no feed
+        if fits(part):
+            drawn = self.steps * recipe.batch_size
+            self.feed = Feed.empty(self.part, 1, drawn, mapped=part.pixels is not None)
+        else:
+            self._x = torch.zeros(recipe.batch_size, *part.shape, device=device)
+            self._y = torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
+        self._loop: Loop | None = None
+
+    def fits(self, state: State, recipe: Recipe, part: Part) -> bool:
+        """Whether such a task can be trained here."""
+        if (recipe, self.trainee.trained_names(state)) != (self.recipe, self._trained):
+            return False
+        shapes = {name: value.shape for name, value in state.items()}
+        if shapes != {name: value.shape for name, value in self.state.items()}:
+            return False
+        own, same = self.part, recipe.steps_for(len(part)) == self.steps and part.shape == self.part.shape
+        if self.feed is None or not fits(part):
+            return same and self.feed is None and not fits(part)
+        mapped = (part.pixels is None) == (own.pixels is None)
+        return same and mapped and part.on(own.images.device).images is own.images and _alike(part, own)
+
+    @property
+    def launches(self) -> int:
+        """How many launches make up a task; the step is captured when this is first asked for."""
+        if self._loop is None:
+            at_once = _STEPS if self.feed is not None else 1
+            try:
+                with torch.enable_grad():
+                    self._loop = Loop(self._step, self.steps, self.trainee.device, at_once)
+            except RuntimeError as error:
+                raise CannotCapture(str(error).splitlines()[0]) from error
+        return self._loop.launches
+
+    @torch.no_grad()
+    def start(self, state: Mapping[str, Tensor], task: Task, offset: int = 0) -> None:
+        """Begin a task from this state; `offset` is added to its labels."""
+        assert self.launches
+        for name, value in state.items():
+            self.state[name].copy_(value)
+        self.pace.restart()
+        seed, recipe = self.trainee.seed, self.recipe
+        if self.feed is not None:
+            self.feed.fill([task], seed, recipe.batch_size, offset=offset)
+            return
+        order = batch_positions(seed, task.name, len(task.train), recipe.batch_size, self.steps)
+        batches = task.train.on(self.trainee.device).training_batches(order, seed, task.name)
+        self._given = ((x, y + offset) for x, y in batches)
+
+    def launch(self) -> None:
+        """The next few steps."""
+        assert self._loop is not None
+        if self.feed is None:
+            x, y = next(self._given)
+            self._x.copy_(x, non_blocking=True)
+            self._y.copy_(y, non_blocking=True)
+        self._loop.launch()
+
+    def ended(self) -> State:
+        """The state as it stands, a copy."""
+        return {name: value.detach().clone() for name, value in self.state.items()}
+
+    def _step(self, watched: nn.Module | None = None) -> None:
+        x, y = (self._x, self._y) if self.feed is None else self.feed.next(self.recipe.batch_size)
+        x = _laid_out(x)
+        reduced = self.precision != torch.float32
+        with (
+            self.trainee.training() as module,
+            torch.autocast(x.device.type, self.precision, reduced, cache_enabled=False),
+        ):
+            outputs = self.trainee.run(self.state, x, watched or module)
+        loss = cross_entropy(outputs.float(), y)
+        penalty = self.trainee.penalty(self.state)
+        self.pace.optimiser.zero_grad()
+        (loss if penalty is None else loss + penalty).backward()
+        self.trainee.before_update(self.state)
+        self.pace.step()
+        self.trainee.after_update(self.state)
+
+    def rehearse(self) -> bool:
+        """One step that is not captured, on whatever the buffers hold; whether it drew random numbers on the device.
+
+        `CannotCapture` if the step waits for the host, or if Python decides anything in it that may be decided in
+        another way next time: a graph would repeat the first decision for ever.
+        """
+        decided, drew = self._rehearsed()
+        for _ in range(_AGAIN):
+            if not decided:
+                break
+            decided, drew = self._rehearsed()  # numbers may have been drawn by another thread
+        if decided:
+            raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
+        return drew
+
+    def _try_step(self, module: nn.Module) -> None:
+        """A step; `CannotCapture` where the network does not take images channels last. Other errors are its own."""
+        try:
+            self._step(module)
+        except RuntimeError as error:
+            if "view" in str(error) and "reshape" in str(error):  # torch's words
+                raise CannotCapture(
+                    "images lie channels last here, and `view` cannot take what comes of them: use `reshape` or "
+                    "`nn.Flatten`"
+                ) from error
+            raise
+
+    def _rehearsed(self) -> tuple[bool, bool]:
+        """Whether Python decided something during one step, and whether random numbers were drawn on the device."""
+        device = self.trainee.device
+        with DRAWING, seeded(self.trainee.seed, "rehearsal", device), self.trainee.training() as module:
+            before, drawn = _decisions(module), _generator_state(device)
+            with WAITING.writing() if device.type == "cuda" else nullcontext(), _no_waiting(device):
+                self._try_step(module)
+            after, drawn_after = _decisions(module), _generator_state(device)
+        self.pace.restart()
+        if self.feed is not None:
+            self.feed.step.zero_()
+        return before != after, not torch.equal(drawn, drawn_after)
+
+
+def run_lanes(lanes: Sequence[Lane], advance: Advance | None = None) -> None:
+    """All steps of the tasks that the lanes were started with, each lane on a stream of its own.
+
+    advance  hears of every finished share of a task; without it the host does not wait for the device
+    """
+    rounds = max(lane.launches for lane in lanes)
+    if not torch.cuda.is_available() or lanes[0].trainee.device.type != "cuda":
+        streams: list[torch.cuda.Stream] | None = None
+    else:
+        here = torch.cuda.current_stream()
+        streams = [torch.cuda.Stream() for _ in lanes] if len(lanes) > 1 else [here]
+        for stream in streams:
+            stream.wait_stream(here)
+    marks: list[torch.cuda.Event] = []
+    for number in range(rounds):
+        share = 0.0
+        for i, lane in enumerate(lanes):
+            if number < lane.launches:
+                with nullcontext() if streams is None else torch.cuda.stream(streams[i]):
+                    lane.launch()
+                share += 1 / lane.launches
+        if advance is not None:
+            if streams is not None:
+                marks.append(streams[-1].record_event())
+                if len(marks) > _AHEAD:
+                    marks.pop(0).synchronize()
+            advance(share)
+    for stream in streams or ():
+        here.wait_stream(stream)
+
+
+class Captured:
+    """The executor for any module on a GPU."""
+
+    name = "captured on a GPU"
+
+    def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
+        if net.device.type != "cuda" or precision not in (None, torch.bfloat16, torch.float32):
+            return False
+        return captures(_mask_lane(net, jobs[0], precision))
+
+    def train(
+        self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
+    ) -> Generator[Trained, None, None]:
+        lanes: list[Lane] = []
+        at_once, start = 1, 0
+        while start < len(jobs):
+            if not lanes:
+                before = torch.cuda.memory_reserved(net.device)
+                lane = _mask_lane(net, jobs[start], precision)
+                alone = lane.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
+                try:
+                    assert lane.launches
+                except CannotCapture as reason:
+                    _warn(reason)
+                    yield from Plain().train(net, jobs, None, advance)
+                    return
+                lanes.append(lane)
+                taken = torch.cuda.memory_reserved(net.device) - before
+                at_once = 1 if alone else fitting(taken, free_memory(net.device), _STREAMS)
+            group = jobs[start : start + at_once]
+            yield from _train_group(net, group, lanes, precision, advance)
+            start += len(group)
+
+
+def captures(lane: Lane) -> bool:
+    """Whether a lane's step can be captured; a warning says why not."""
+    try:
+        lane.rehearse()
+    except CannotCapture as reason:
+        _warn(reason)
+        return False
+    return True
+
+
+def lane_for(lanes: list[Lane], index: int, state: State, recipe: Recipe, part: Part, make: Callable[[], Lane]) -> Lane:
+    """The lane of this index if it fits, since capturing takes its time; else a new one in its place."""
+    if index < len(lanes) and lanes[index].fits(state, recipe, part):
+        return lanes[index]
+    lanes[index : index + 1] = [make()]
+    return lanes[index]
+
+
+def _train_group(
+    net: FrozenNet, group: Sequence[Job], lanes: list[Lane], precision: torch.dtype | None, advance: Advance
+) -> Generator[Trained, None, None]:
+    chosen, name = [], group[0].task.name
+    lock: AbstractContextManager[object] = nullcontext() if net.is_known else DRAWING
+
+    def draws() -> AbstractContextManager[None]:
+        return nullcontext() if net.is_known else seeded(net.seed, name, net.device)
+
+    with lock, draws():  # what is captured is run once before
+        for i, job in enumerate(group):
+            state = _first_state(net, job)
+
+            def make(job: Job = job) -> Lane:
+                return _mask_lane(net, job, precision)
+
+            lane = lane_for(lanes, i, state, job.recipe, job.task.train, make)
+            lane.start(state, job.task)
+            chosen.append(lane)
+    with lock, draws():
+        run_lanes(chosen, advance)
+    for job, lane in zip(group, chosen):
+        trainee = MaskTrainee(net, job.recipe)
+        packed = pack_columns({name: bits[None] for name, bits in trainee.mask(lane.state).items()})
+        state = lane.ended()
+        statistics, scores = (
+            {name: value[None] for name, value in part.items()}
+            for part in (trainee.statistics(state), trainee.scores(state))
+        )
+        yield Trained([job.task], packed, statistics, scores)
+
+
+def _mask_lane(net: FrozenNet, job: Job, precision: torch.dtype | None) -> Lane:
+    weights = {name: _laid_out(weight) for name, weight in net.weights.items()}
+    trainee = MaskTrainee(net, job.recipe, weights)
+    return Lane(trainee, _first_state(net, job), job.recipe, job.task.train, precision)
+
+
+def _first_state(net: FrozenNet, job: Job) -> State:
+    return MaskTrainee(net, job.recipe).begin(job.first_scores(net))
+
+
+def _laid_out(value: Tensor) -> Tensor:
+    """As the kernels of a GPU for convolutions like it: channels last."""
+    return value.contiguous(memory_format=torch.channels_last) if value.is_cuda and value.ndim == 4 else value
+
+
+def _alike(one: Part, other: Part) -> bool:
+    """Whether parts that share images show them in the same way."""
+    return (
+        one.augmentation == other.augmentation
+        and torch.equal(one.gain.cpu(), other.gain.cpu())
+        and torch.equal(one.offset.cpu(), other.offset.cpu())
+    )
+
+
+def _decisions(modules: nn.Module) -> list[Any]:
+    """What Python may decide by: generators of the host, and settings that layers keep."""
+    settings = [
+        {n: value for n, value in vars(module).items() if n != "training" and isinstance(value, int | float | str)}
+        for module in modules.modules()
+    ]
+    return [settings, random.getstate(), torch.get_rng_state().tolist()]
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@contextmanager
+def _no_waiting(device: torch.device) -> Iterator[None]:
+    """`CannotCapture` where anything makes the host wait for the device."""
+    if device.type != "cuda":
+        yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.synchronize(device)
+    _watch_waiting("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchroniz" in str(error):
+            raise CannotCapture("its forward pass waits for the device") from error
+        raise
+    finally:
+        _watch_waiting(mode)
+
+
+def _watch_waiting(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that this is a prototype
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def _warn(reason: CannotCapture) -> None:
+    warnings.warn(
+        f"this network cannot be captured in a CUDA graph ({reason}), so its tasks are trained one step at a time, "
+        "which is several times slower",
+        stacklevel=2,
+    )

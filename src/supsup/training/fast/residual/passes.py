@@ -1,0 +1,215 @@
+"""The passes of a residual network for many tasks at once, by hand: outputs from weights, and gradients from slopes.
+
+Weights of all layers lie end to end, in the precision of the activations. A pass uses the same buffers again, so what
+one has left for the way back is gone with the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor, nn
+
+from supsup.kernels.triton_convolution import _gather
+from supsup.nets.resnet import ResNet
+from supsup.training.batches import Feed
+from supsup.training.fast.residual.layers import (
+    BLOCK,
+    Buffers,
+    Tables,
+    border_of,
+    convolve,
+    convolve_back,
+    padded,
+    weight_gradient,
+)
+from supsup.training.fast.residual.network import Block, Normalised, network_of
+from supsup.training.fast.residual.normalisation import Normal, Running, backward, moments, relu, slope_sums
+from supsup.training.fast.residual.pooling import Pooled, pool, pool_back
+
+_PIXELS = 4096  # numbers of one image in one program that fetches it
+
+
+class Passes:
+    """Forward and backward pass of t tasks, each with weights and statistics of its own.
+
+    weights     [t, all], where `Layer` places them
+    gradients   [t, …] of the last backward pass, in shares
+    x, y        the batch: images as kernels read them, and labels [t, b]
+    statistics  running moments [t, channels] by name, which every forward pass moves
+    """
+
+    def __init__(
+        self,
+        module: ResNet,
+        image: tuple[int, int, int],
+        tasks: int,
+        batch_size: int,
+        precision: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.precision = precision
+        channels, height, width = image
+        self._network = network_of(module, height, width, batch_size)
+        self.layers = self._network.layers
+        self.tables = Tables(self.layers, device)
+        total = sum(layer.blocks for layer in self.layers) * BLOCK
+        self.weights = torch.zeros(tasks, total, dtype=precision, device=device)
+        self.gradients = torch.zeros(tasks, sum(layer.splits * layer.weights for layer in self.layers), device=device)
+        self._buffer = Buffers(tasks, batch_size, precision, device)
+        self.x = self._buffer("images", height, width, padded(channels), self._network.stem.layer.border)
+        self.y = torch.zeros(tasks, batch_size, dtype=torch.int32, device=device)
+        self._running: dict[str, Running] = {}
+        self.statistics: dict[str, Tensor] = {}
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                assert layer.momentum is not None
+                mean, variance = torch.zeros(2, tasks, padded(layer.num_features), device=device)
+                self._running[name] = Running(mean, variance, layer.eps, layer.momentum)
+                self.statistics[f"{name}.running_mean"] = mean[:, : layer.num_features]
+                self.statistics[f"{name}.running_var"] = variance[:, : layer.num_features]
+
+    @property
+    def outputs(self) -> int:
+        """How many the network has."""
+        return self._network.classifier.channels[1]
+
+    def gather(self, feed: Feed, step: Tensor) -> None:
+        """Put the feed's batch of this step into x and y."""
+        tasks, batch, _, _, channels = self.x.shape
+        height, width = feed.part.images.shape[2:]
+        size = height * width * channels
+        block = min(_PIXELS, triton.next_power_of_2(size))
+        _gather[(batch, tasks, triton.cdiv(size, block))](
+            feed.part.images,
+            feed.rows,
+            feed.labels,
+            feed.rows if feed.crops is None else feed.crops,
+            feed.channel_gain,
+            feed.channel_offset,
+            step,
+            self.x,
+            self.y,
+            feed.rows.shape[1],
+            batch,
+            0 if feed.part.augmentation is None else feed.part.augmentation.padding,
+            height=height,
+            width=width,
+            channels=feed.part.images.shape[1],
+            cropped=int(feed.crops is not None),
+            padded=channels,
+            border=border_of(self.x, height),
+            block=block,
+        )
+
+    def forward(self) -> PassState:
+        """Outputs for the batch in x, and what the backward pass needs."""
+
+        def normalised(each: Normalised, x: Tensor) -> Normal:
+            z, sums = convolve(each.layer, x, self.weights)
+            return moments(z, sums, self._running[each.norm])
+
+        def buffer(use: str, normal: Normal, border: int) -> Tensor:
+            _, _, height, width, channels = normal.z.shape
+            return self._buffer(use, height, width, channels, border)
+
+        network = self._network
+        border = network.blocks[0].path[0].layer.border  # of what goes from block to block
+        stem = normalised(network.stem, self.x)
+        x = relu(stem, buffer("stem", stem, 1 if network.pools else border))
+        pooled = None
+        if network.pools:
+            layer, next_layer = network.stem.layer, network.blocks[0].path[0].layer
+            out = self._buffer("pooled", next_layer.height, next_layer.width, layer.padded[1], border)
+            pooled = pool(x, out, layer.out_height, layer.out_width)
+            x = out
+        traces = []
+        for block in network.blocks:
+            inputs, normals = [x], []
+            for each, following in zip(block.path, (*block.path[1:], None)):
+                normals.append(normalised(each, inputs[-1]))
+                if following is not None:
+                    inputs.append(relu(normals[-1], buffer(each.layer.name, normals[-1], following.layer.border)))
+            shortcut = None if block.shortcut is None else normalised(block.shortcut, x)
+            name = f"{block.path[-1].layer.name} and shortcut"
+            x = relu(normals[-1], buffer(name, normals[-1], border), x if shortcut is None else shortcut)
+            traces.append(BlockState(block, inputs, normals, shortcut, x))
+        _, _, height, width, _ = traces[-1].normals[-1].z.shape
+        border = border_of(x, height)
+        features = x[:, :, border : border + height, border : border + width].mean((2, 3))
+        outputs = torch.bmm(features, network.classifier.matrices(self.weights)).float()
+        return PassState(stem, pooled, traces, features, outputs)
+
+    def backward(self, trace: PassState, slope: Tensor, trunk: bool = True) -> None:
+        """Gradients of all weights from the slope [t, b, …] at the outputs, padded like them.
+
+        trunk  False: of the classifier's weights alone
+        """
+        classifier, stem = self._network.classifier, self._network.stem.layer
+        slope = slope.to(self.precision)
+        span = slice(classifier.gradient_first, classifier.gradient_first + classifier.weights)
+        self.gradients[:, span] = torch.bmm(trace.features.transpose(1, 2), slope).flatten(1)
+        if not trunk:
+            return
+        _, _, height, width, _ = trace.blocks[-1].normals[-1].z.shape
+        slope = torch.bmm(slope, classifier.matrices(self.weights).transpose(1, 2)).div_(height * width)
+        slope = slope[:, :, None, None, :].expand(-1, -1, height, width, -1).contiguous()
+        for block in reversed(trace.blocks):
+            slope = self._block_back(block, slope)
+        if trace.pooled is not None:
+            slope = pool_back(trace.pooled, slope, stem.out_height, stem.out_width)
+        slope = self._normal_back(slope, trace.stem, slope_sums(slope, trace.stem), stem.border, gated=False)
+        weight_gradient(stem, self.x, slope, self.gradients)
+
+    def _block_back(self, trace: BlockState, slope: Tensor) -> Tensor:
+        """The gradient at a block's input from that at its output; its weights' gradients on the way."""
+        layers = [each.layer for each in trace.block.path]
+        sums = slope_sums(slope, trace.normals[-1], gate=trace.out, shortcut=trace.shortcut)
+        beside = slope
+        if trace.block.shortcut is not None:
+            assert trace.shortcut is not None
+            layer = trace.block.shortcut.layer
+            back = self._normal_back(slope, trace.shortcut, sums, layer.border, gated=True, which=2)
+            weight_gradient(layer, trace.inputs[0], back, self.gradients)
+            beside = convolve_back(layer, back, self.weights)
+        back = self._normal_back(slope, trace.normals[-1], sums, layers[-1].border, gated=True)
+        for i in range(len(layers) - 1, 0, -1):
+            weight_gradient(layers[i], trace.inputs[i], back, self.gradients)
+            inner, normal = convolve_back(layers[i], back, self.weights), trace.normals[i - 1]
+            back = self._normal_back(inner, normal, slope_sums(inner, normal), layers[i - 1].border, gated=False)
+        weight_gradient(layers[0], trace.inputs[0], back, self.gradients)
+        return convolve_back(layers[0], back, self.weights, extra=beside)
+
+    def _normal_back(
+        self, slope: Tensor, normal: Normal, sums: Tensor, border: int, gated: bool, which: int = 1
+    ) -> Tensor:
+        _, _, height, width, channels = slope.shape
+        return backward(slope, normal, sums, self._buffer("slope", height, width, channels, border), gated, which)
+
+
+@dataclass(frozen=True)
+class BlockState:
+    """What one block's backward pass needs: the inputs of its convolutions, what they gave, and what came out."""
+
+    block: Block
+    inputs: list[Tensor]
+    normals: list[Normal]
+    shortcut: Normal | None
+    out: Tensor
+
+
+@dataclass(frozen=True)
+class PassState:
+    """What the backward pass needs of the forward pass.
+
+    features  what the classifier sees, [t, b, channels]
+    outputs   [t, b, outputs, padded], in float32
+    """
+
+    stem: Normal
+    pooled: Pooled | None
+    blocks: list[BlockState]
+    features: Tensor
+    outputs: Tensor

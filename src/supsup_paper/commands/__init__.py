@@ -1,0 +1,1 @@
+"""The commands that reproduce the paper and measure: reproduce, report, bench, demo."""

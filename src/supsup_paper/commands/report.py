@@ -1,0 +1,85 @@
+"""`supsup report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.table import Table
+from typer import Option
+
+from supsup.cli.console import escape_for_terminal, interruptible, say
+from supsup.cli.tables import show
+from supsup.runtime.errors import SupSupError
+from supsup_paper.entries import ENTRIES
+from supsup_paper.report.grids import headline
+from supsup_paper.report.markdown import ROWS_PAGE, plots, readme_block, reproduction, rows_in_full, with_block
+from supsup_paper.report.page import page
+from supsup_paper.report.summary import Summary, summarise
+from supsup_paper.report.verdicts import STATUSES
+from supsup_paper.report.writing import write
+
+
+def report(
+    results: Annotated[Path, Option(help="Folder that `supsup reproduce` wrote.")] = Path("results"),
+    out: Annotated[Path, Option(help="The HTML page to write.")] = Path("report.html"),
+    markdown: Annotated[
+        bool,
+        Option(
+            "--markdown",
+            help="Also write REPRODUCTION.md beside the folder of results, ROWS.md and the plots into that folder, "
+            "and the table of the README.md that stands beside it.",
+        ),
+    ] = False,
+) -> None:
+    """Set the results beside the paper's numbers: one HTML page that needs no network, and Markdown tables.
+
+    Each table and figure of the paper has a table (ours ± deviation over seeds, published, difference, verdict) and a
+    plot. Rows without results say "not run"; files that cannot be read are named and do not stop the others.
+    The same results give the same bytes.
+    """
+    if not results.is_dir():
+        raise SupSupError(
+            f"there is no folder {results}; run `supsup reproduce` first, or name the folder by --results"
+        )
+    with interruptible("pages may be of different runs; start again to write all of them"):
+        summary = summarise(ENTRIES, results)
+        written = [out]
+        write(out, page(summary))
+        if markdown:
+            written += write_markdown(summary, results)
+    show(_closing_table(summary))
+    Console().print(headline(summary), highlight=False)
+    for line in summary.damaged:
+        say(f"[bold red]not used[/] {escape_for_terminal(results)}/{escape_for_terminal(line, 2000)}")
+    say(f"written: {', '.join(map(escape_for_terminal, written))}")
+
+
+def write_markdown(summary: Summary, results: Path) -> list[Path]:
+    """REPRODUCTION.md, ROWS.md, the plots they show and the block of README.md; the paths of the pages."""
+    for name, plot in plots(summary).items():
+        write(results / name, plot)
+    beside = results.resolve().parent
+    pages = {
+        beside / "REPRODUCTION.md": reproduction(summary, results.name),
+        results / ROWS_PAGE: rows_in_full(summary),
+    }
+    readme = beside / "README.md"
+    if readme.exists():
+        pages[readme] = with_block(readme.read_text(encoding="utf-8"), readme_block(summary, results=results.name))
+    for path, text in pages.items():
+        write(path, text)
+    return list(pages)
+
+
+def _closing_table(summary: Summary) -> Table:
+    """How many rows of each entry have which verdict."""
+    escape_for_terminal = [status for status in STATUSES if summary.counts[status]]
+    table = Table(title="the paper's tables and figures")
+    table.add_column("rows", no_wrap=True)
+    for status in escape_for_terminal:
+        table.add_column(status, justify="right")
+    for entry in summary.entries:
+        table.add_row(entry.entry.name, *(str(entry.counts[status] or "") for status in escape_for_terminal))
+    return table

@@ -1,0 +1,44 @@
+"""The paper's experiments: each trains what a trial asks for and hands out its rows as they are graded."""
+
+from supsup_paper import image_experiments as images
+from supsup_paper import mnist_experiments as mnist
+from supsup_paper.runs.cifar import split_cifar100
+from supsup_paper.runs.cifar_rivals import split_cifar100_rivals
+from supsup_paper.runs.hop import hopfield
+from supsup_paper.runs.imagenet import split_imagenet, split_imagenet_bounds
+from supsup_paper.runs.masks import supsup, unannounced
+from supsup_paper.runs.overhead import mask_overhead
+from supsup_paper.runs.rivals import batche, bounds, consolidation, psp
+from supsup_paper.runs.transfer import transfer_speed
+from supsup_paper.runs.unnamed import unnamed
+from supsup_paper.trials import Run, run_of
+
+RUNS: dict[str, Run] = {
+    mnist.SupSupExperiment.kind: run_of(mnist.SupSupExperiment, supsup, spread=lambda _: True),
+    mnist.UnannouncedExperiment.kind: run_of(mnist.UnannouncedExperiment, unannounced, sequential=True),
+    mnist.PSPExperiment.kind: run_of(mnist.PSPExperiment, psp, in_step=True, sequential=True, rival=True),
+    mnist.BoundsExperiment.kind: run_of(mnist.BoundsExperiment, bounds, in_step=True, sequential=True, rival=True),
+    mnist.ConsolidationExperiment.kind: run_of(
+        mnist.ConsolidationExperiment, consolidation, in_step=True, sequential=True, rival=True
+    ),
+    mnist.BatchEExperiment.kind: run_of(mnist.BatchEExperiment, batche, rival=True),
+    mnist.HopfieldExperiment.kind: run_of(mnist.HopfieldExperiment, hopfield, in_step=True),
+    images.SplitCifarExperiment.kind: run_of(
+        images.SplitCifarExperiment, split_cifar100, spread=lambda experiment: experiment.training.transfer == "none"
+    ),
+    images.SplitCifarRivalExperiment.kind: run_of(
+        images.SplitCifarRivalExperiment, split_cifar100_rivals, in_step=True, sequential=True, rival=True
+    ),
+    images.TransferSpeedExperiment.kind: run_of(
+        images.TransferSpeedExperiment, transfer_speed, spread=lambda experiment: experiment.training.transfer == "none"
+    ),
+    images.SplitImagenetExperiment.kind: run_of(
+        images.SplitImagenetExperiment,
+        split_imagenet,
+        spread=lambda experiment: experiment.training.source is not None,  # others are read while training
+    ),
+    images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds, in_step=True),
+    images.ScratchUnnamedExperiment.kind: run_of(images.ScratchUnnamedExperiment, unnamed, spread=lambda _: True),
+    images.PretrainedUnnamedExperiment.kind: run_of(images.PretrainedUnnamedExperiment, unnamed, spread=lambda _: True),
+    images.OverheadExperiment.kind: run_of(images.OverheadExperiment, mask_overhead),
+}

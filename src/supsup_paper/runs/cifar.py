@@ -1,0 +1,80 @@
+"""SupSup on SplitCIFAR100 with the task given: six budgets, masks begun at random or from the earlier ones.
+
+Without transfer the 20 tasks of a budget are trained at once; with it a task begins where the earlier ones ended, so
+all budgets go side by side, task after task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supsup import nets
+from supsup.data import Stream
+from supsup.evaluation.evaluator import evaluate
+from supsup.inference.methods import Inference
+from supsup.model.supsup import SupSup, learn_together
+from supsup.runtime import progress
+from supsup.runtime.errors import SupSupError
+from supsup.training import SPLIT_CIFAR100, Recipe
+from supsup_paper.environment import Environment
+from supsup_paper.image_experiments import SplitCifarExperiment
+from supsup_paper.records import Finished, Wanted
+from supsup_paper.runs.graded import figures_of, per_task
+from supsup_paper.runs.plain_way import plain_way
+from supsup_paper.sizes import bytes_of
+from supsup_paper.trials import Trial, Work
+
+
+def split_cifar100(trial: Trial[SplitCifarExperiment], environment: Environment) -> Work:
+    """Every budget that rows ask for; the models are kept beside the rows, for their bytes."""
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = environment.cifar_stream(training.tasks, seed)
+    groups = [list(trial.wanted)] if training.transfer != "none" else [[wanted] for wanted in trial.wanted]
+    for group in groups:
+        models = [new_model(wanted.experiment, seed, environment) for wanted in group]
+        begin = environment.clock()
+        if len(models) > 1:
+            with progress.bar("learning with transfer", len(stream) * len(models)) as advance:
+                for task in stream:
+                    learn_together(models, task, advance)
+        else:
+            models[0].learn_many(stream, cluster=environment.cluster)
+        seconds = {"learning": (environment.clock() - begin) / len(group)} | plain_way(models[0], stream, environment)
+        for wanted, model in zip(group, models):
+            yield _finished(wanted, seed, model, stream, seconds, len(group), environment)
+
+
+def recipe_of(basic: Recipe, batch_size: int, epochs: int | None, steps: int | None) -> Recipe:
+    """The recipe for so many epochs or, where that is None, so many steps."""
+    if epochs is not None:
+        return replace(basic, batch_size=batch_size, epochs=epochs)
+    if steps is None:
+        raise SupSupError("a training needs its number of epochs or of steps")
+    return replace(basic, batch_size=batch_size, epochs=None, steps=steps)
+
+
+def new_model(experiment: SplitCifarExperiment, seed: int, environment: Environment) -> SupSup:
+    """A model that keeps as much as the row's budget says, before it learns."""
+    training = experiment.training
+    basic = replace(SPLIT_CIFAR100, budget=experiment.own.budget, transfer=training.transfer)
+    recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
+    return SupSup(nets.gem_resnet18(5), seed, recipe=recipe, inference=Inference("one-shot"), device=environment.device)
+
+
+def _finished(
+    wanted: Wanted[SplitCifarExperiment],
+    seed: int,
+    model: SupSup,
+    stream: Stream,
+    learning: dict[str, float],
+    sharing: int,
+    environment: Environment,
+) -> Finished:
+    begin = environment.clock()
+    graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")
+    seconds = learning | {"grading": environment.clock() - begin}
+    file = wanted.path(seed).with_suffix(".supsup")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    model.save(file)
+    figures, each = figures_of(wanted, graded), per_task(graded)
+    return Finished(wanted, seed, figures, each, bytes_of(file), seconds, at_once=sharing)

@@ -1,0 +1,80 @@
+"""SupSup and its bounds on SplitImageNet with the task given, on ImageNet, anything of its shape, or Tiny-ImageNet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from supsup import data, nets
+from supsup.data import Source, Stream
+from supsup.evaluation.evaluator import evaluate
+from supsup.inference.methods import Inference
+from supsup.model.supsup import SupSup
+from supsup.training import SPLIT_IMAGENET
+from supsup_paper import recipes
+from supsup_paper.environment import Environment
+from supsup_paper.image_experiments import ImagenetBoundsExperiment, ImagenetTraining, SplitImagenetExperiment
+from supsup_paper.records import Finished
+from supsup_paper.rivals import UpperBound
+from supsup_paper.rivals.rival import Rival
+from supsup_paper.runs.cifar import recipe_of
+from supsup_paper.runs.cifar_rivals import rows_of_seeds
+from supsup_paper.runs.graded import figures_of, per_task
+from supsup_paper.runs.resuming import living_in, not_learned
+from supsup_paper.sizes import bytes_of
+from supsup_paper.trials import Trial, Work
+
+_TASKS = {None: 100, "tiny-imagenet": 10}  # of ten classes, by source
+
+
+def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environment) -> Work:
+    """Every budget that rows ask for. Each model lives in a file, so that a run goes on at the task where it was."""
+    training, seed = trial.experiment.training, trial.seeds[0]
+    source, stream = _tasks(training, seed, environment)
+    for wanted in trial.wanted:
+        file = wanted.path(seed).with_suffix(".supsup")
+        basic = replace(SPLIT_IMAGENET, budget=wanted.experiment.own.budget)
+        recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
+        fresh = SupSup(
+            _network(training), seed, recipe=recipe, inference=Inference("one-shot"), device=environment.device
+        )
+        fresh.notes = {"data": source.name, "size": training.size}
+        with living_in(file, fresh) as model:
+            begin = environment.clock()
+            if waiting := not_learned(model, stream):
+                model.learn_many(waiting, cluster=environment.cluster)
+            learning = environment.clock() - begin
+            begin = environment.clock()
+            graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")
+            seconds = {"learning": learning, "grading": environment.clock() - begin}
+        whole = _TASKS[training.source]
+        fewer = f"made from {len(stream)} of {whole} tasks; {source.name} has {source.classes} classes"
+        note = "" if len(stream) == whole else fewer
+        yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note)
+
+
+def split_imagenet_bounds(trial: Trial[ImagenetBoundsExperiment], environment: Environment) -> Work:
+    """Both bounds from one training of all weights."""
+    training = trial.experiment.training
+    recipe = recipe_of(recipes.IMAGENET_BOUNDS, training.batch_size, training.epochs, training.steps)
+    filling = recipes.CIFAR_FILLING
+
+    def make(seed: int) -> tuple[Rival, Stream]:
+        model = UpperBound(_network(training), seed, recipe=recipe, filling=filling, device=environment.device)
+        return model, _tasks(training, seed, environment)[1]
+
+    yield from rows_of_seeds(trial, make, environment)
+
+
+def _tasks(training: ImagenetTraining, seed: int, environment: Environment) -> tuple[Source, Stream]:
+    source = environment.imagenet(training.size) if training.source is None else environment.tiny_imagenet()
+    classes = training.classes_per_task
+    return source, data.split(source, classes, seed=seed, tasks=min(source.classes // classes, training.tasks))
+
+
+def _network(training: ImagenetTraining) -> nn.Module:
+    """ResNet-50 with the training's stem."""
+    if training.stem is None:
+        return nets.resnet50(training.classes_per_task)
+    return nets.ResNet(training.classes_per_task, (3, 4, 6, 3), (64, 128, 256, 512), bottleneck=True)

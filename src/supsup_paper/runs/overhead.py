@@ -1,0 +1,36 @@
+"""What a mask costs in a forward pass of ResNet-50, from `supsup bench masking`."""
+
+from __future__ import annotations
+
+from supsup import nets
+from supsup_paper.bench import measure_machine
+from supsup_paper.bench.masking import bench_masking
+from supsup_paper.environment import Environment
+from supsup_paper.image_experiments import OverheadExperiment
+from supsup_paper.records import Finished
+from supsup_paper.trials import Trial, Work
+
+
+def mask_overhead(trial: Trial[OverheadExperiment], environment: Environment) -> Work:
+    """Times of a plain pass, of one with a task selected, and of selecting another."""
+    training = trial.experiment.training
+    begin = environment.clock()
+    measured = bench_masking(
+        nets.resnet50(10),
+        training.image,
+        training.batch,
+        training.tasks,
+        measure_machine(environment.device),
+        environment.device,
+        precision=training.precision,
+    )
+    seconds = {"grading": environment.clock() - begin}
+    figures = {
+        "masking, % of a forward pass": {"": 100 * measured.switch_by_plain},
+        "a selected task's pass, % of a plain one": {"": 100 * measured.selected_by_plain},
+        "plain forward ms": {"": measured.plain_ms},
+        "switching µs": {"": measured.switch_us},
+    }
+    for wanted in trial.wanted:
+        for seed in trial.seeds:
+            yield Finished(wanted, seed, figures, seconds=seconds)

@@ -1,0 +1,115 @@
+"""Natural images of tasks that nobody names: what is right with the task given, and found from 1, 4 and 16 images.
+
+Beyond the paper, which is at chance there. No test image or label decides anything, and no image is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from supsup import data, nets
+from supsup.data import Stream
+from supsup.evaluation.evaluator import evaluate
+from supsup.inference.methods import Inference
+from supsup.model.supsup import SupSup
+from supsup.runtime import progress
+from supsup_paper import recipes
+from supsup_paper.environment import Environment
+from supsup_paper.experiments import Experiment
+from supsup_paper.image_experiments import (
+    PretrainedTraining,
+    PretrainedUnnamedExperiment,
+    ScratchTraining,
+    ScratchUnnamedExperiment,
+    UnnamedTraining,
+)
+from supsup_paper.records import Finished, Wanted
+from supsup_paper.runs.cifar import recipe_of
+from supsup_paper.runs.graded import per_task
+from supsup_paper.sizes import bytes_kept
+from supsup_paper.trials import Trial, Work
+
+TOGETHER = (4, 16)  # images of one task that are asked about together
+_ORDER = 0  # the seed of the order in which test images are put together
+
+
+Unnamed = TypeVar("Unnamed", ScratchUnnamedExperiment, PretrainedUnnamedExperiment)
+
+
+def unnamed(trial: Trial[Unnamed], environment: Environment) -> Work:
+    """Every task learned, then asked about with and without its name."""
+    seed = trial.seeds[0]
+    model, stream = prepared(trial.experiment.training, seed, environment)
+    for wanted in trial.wanted:
+        yield _finished(wanted, seed, model, stream, environment)
+
+
+def prepared(
+    training: ScratchTraining | PretrainedTraining, seed: int, environment: Environment
+) -> tuple[SupSup, Stream]:
+    """A model that has learned nothing yet, and its tasks.
+
+    A ResNet-18 of random weights, whose masks learn every image in four rotations; or EfficientNet-Lite0 with its
+    published weights, all kept at first, and a head for each task.
+    """
+    if isinstance(training, ScratchTraining):
+        outputs = 4 * training.classes_per_task  # for each class one for each rotation
+        net: nn.Module = nets.ResNet(outputs, (2,) * len(training.widths), training.widths)
+        basic = replace(recipes.UNNAMED_SCRATCH, budget=training.budget)
+    else:
+        net = nets.efficientnet_lite0(training.classes_per_task, pretrained=True, size=training.size)
+        basic = recipes.UNNAMED_PRETRAINED
+    recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
+    model = SupSup(net, seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
+    return model, stream_of(training, seed, environment, model)
+
+
+def _finished(
+    wanted: Wanted[Experiment], seed: int, model: SupSup, stream: Stream, environment: Environment
+) -> Finished:
+    begin = environment.clock()
+    model.learn_many(stream, cluster=environment.cluster)
+    seconds = {"learning": environment.clock() - begin}
+    begin = environment.clock()
+    stages = [len(stream)]
+    given = evaluate(model, stream, "GG", stages=stages, show_progress=False)
+    alone = evaluate(model, stream, "GNu", protocol="strict", stages=stages, show_progress=False)
+    figures = {
+        "labels right %": {"task given": 100 * given.average_accuracy, "from one image": 100 * alone.average_accuracy},
+        "task right %": {"1": 100 * alone.task_accuracy}
+        | {str(count): 100 * _found_from(count, model, stream) for count in TOGETHER},
+    }
+    seconds["grading"] = environment.clock() - begin
+    file = wanted.path(seed).with_suffix(".supsup")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    model.save(file)
+    return Finished(wanted, seed, figures, per_task(given), bytes_kept(file), seconds)
+
+
+def _found_from(count: int, model: SupSup, stream: Stream) -> float:
+    """How often the task of so many test images of one task, or of all that it has, is found."""
+    hits: list[bool] = []
+    with progress.bar(f"finding tasks from {count} images", len(stream)) as advance:
+        for task in stream:
+            x, _ = task.test.tensors(model.device)
+            some = min(count, len(x))
+            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(_ORDER))[: len(x) // some * some]
+            together: Tensor = x[order.to(x.device)].unflatten(0, (-1, some))
+            hits += [name == task.name for name in model.infer_batches(together)]
+            advance(1)
+    return sum(hits) / max(1, len(hits))
+
+
+def stream_of(training: UnnamedTraining, seed: int, environment: Environment, model: SupSup) -> Stream:
+    """The tasks of a seed; for a pretrained network, normalised as its weights expect."""
+    source = environment.source("cifar100") if training.source == "cifar100" else environment.tiny_imagenet()
+    net, classes = model.net.module, training.classes_per_task
+    if isinstance(net, nets.ImageNetwork):
+        assert net.pixels is not None
+        mean, deviation = (torch.tensor(numbers) for numbers in net.pixels)
+        source = replace(source, gain=1 / (255 * deviation), offset=-mean / deviation)
+    return data.split(source, classes, seed=seed, tasks=min(source.classes // classes, training.tasks))

@@ -1,0 +1,154 @@
+"""Worker processes must give the pixels that were asked for, name what they cannot read, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from supsup.data.decode import decoded
+from supsup.data.streaming import DecoderPool, _exchange
+from supsup.runtime.errors import SupSupError
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    generator = np.random.default_rng(0)
+    for number in range(7):
+        Image.fromarray(generator.integers(0, 256, (9, 12, 3), np.uint8)).save(tmp_path / f"{number}.png")
+    return [str(path) for path in sorted(tmp_path.iterdir())]
+
+
+@pytest.fixture
+def pool() -> Iterator[DecoderPool]:
+    made = DecoderPool(2)
+    yield made
+    made.close()
+
+
+def alive(pool: DecoderPool) -> list[subprocess.Popen[bytes]]:
+    """The idle processes, which go back to their queue."""
+    workers = [pool._idle.get() for _ in range(pool.workers)]
+    for worker in workers:
+        pool._idle.put(worker)
+    return [worker for worker in workers if worker is not None]
+
+
+def test_a_batch_is_what_decoding_here_would_give(pool: DecoderPool, paths: list[str]) -> None:
+    boxes = [None, [1, 2, 5, 6, 1], None, [0, 0, 12, 9, 0], [3, 3, 2, 2, 1], None, None]
+    expected = [decoded(path, 8, box and tuple(box)) for path, box in zip(paths, boxes)]  # type: ignore[arg-type]
+    for _ in range(3):
+        batch = pool.start(list(zip(paths, boxes)), 8).result()
+        assert batch.dtype == torch.uint8
+        assert np.array_equal(batch.numpy(), np.stack(expected))
+    assert len(alive(pool)) == 2
+
+
+def test_one_image_and_none(pool: DecoderPool, paths: list[str]) -> None:
+    assert pool.start([(paths[0], None)], 8).result().shape == (1, 3, 8, 8)
+    assert pool.start([], 8).result().shape == (0, 3, 8, 8)
+
+
+def test_processes_start_when_first_needed(pool: DecoderPool) -> None:
+    """Looking at a source must not cost processes."""
+    assert alive(pool) == []
+
+
+def test_an_unreadable_file_is_named_and_the_next_batch_works(pool: DecoderPool, paths: list[str]) -> None:
+    Path(paths[3]).write_bytes(b"damaged")
+    images = [(path, None) for path in paths]
+    with pytest.raises(
+        SupSupError, match=r"1 file cannot be read as images: .*3\.png \(not an image that Pillow knows"
+    ):
+        pool.start(images, 8).result()
+    assert pool.start(images[:3], 8).result().shape == (3, 3, 8, 8)
+
+
+def test_a_process_that_dies_is_reported_and_replaced(pool: DecoderPool, paths: list[str]) -> None:
+    """A machine short of memory kills processes; waiting for them for ever would be worse than an error."""
+    images = [(path, None) for path in paths]
+    pool.start(images, 8).result()
+    for worker in alive(pool):
+        worker.kill()
+        worker.wait()
+    with pytest.raises(SupSupError, match="a process that decodes images"):
+        pool.start(images, 8).result()
+    for _ in range(2):  # the second process may not have been asked in the batch that failed
+        try:
+            batch = pool.start(images, 8).result()
+        except SupSupError:
+            continue
+    assert np.array_equal(batch[6].numpy(), decoded(paths[6], 8))
+
+
+def test_files_at_which_a_process_dies_are_named(paths: list[str]) -> None:
+    images, buffer = [(path, None) for path in paths], torch.empty(len(paths), 3, 8, 8, dtype=torch.uint8)
+    reads_and_ends = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(reads_and_ends, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        named = r"ended at .*0\.png or one of the 6 files with it; .* use fewer with workers="
+        with pytest.raises(SupSupError, match=named):
+            _exchange(worker, images, buffer)
+
+
+def test_odd_names_reach_the_processes(pool: DecoderPool, tmp_path: Path) -> None:
+    path = tmp_path / "ä \n\"'☃.png"
+    Image.new("RGB", (8, 8), (1, 2, 3)).save(path)
+    assert pool.start([(str(path), None)], 8).result()[0, :, 0, 0].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["close", "collected"])
+def test_processes_end_with_their_owner(paths: list[str], how: str) -> None:
+    owner = DecoderPool(2)
+    owner.start([(path, None) for path in paths], 8).result()
+    workers = alive(owner)
+    assert len(workers) == 2
+    if how == "close":
+        owner.close()
+    del owner
+    gc.collect()
+    assert all(worker.poll() is not None for worker in workers)
+
+
+def test_interrupting_the_program_ends_it_and_its_processes(tmp_path: Path, paths: list[str]) -> None:
+    """Ctrl-C while batches are under way: it ends with that, no word from the workers, nobody left."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import signal, sys\n"
+        "from supsup.data.decoder_pool import DecoderPool\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit that it is ignored\n"
+        "pool = DecoderPool(2)\n"
+        "images = [(path, None) for path in sys.argv[1:]] * 20\n"
+        "pool.start(images, 8).result()\n"
+        "workers = [pool._idle.get() for _ in range(2)]\n"
+        "[pool._idle.put(worker) for worker in workers]\n"
+        "print(*(worker.pid for worker in workers), flush=True)\n"
+        "while True:\n"
+        "    pool.start(images, 8).result()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(program), *paths],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,
+        text=True,
+    )
+    assert process.stdout is not None
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(workers) == 2
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0, errors
+    assert "KeyboardInterrupt" in errors
+    assert "decode.py" not in errors
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -1,0 +1,174 @@
+"""Features are rows of images for any number of images, whatever the network does with their dimensions."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+
+from supsup import Recipe, SupSup, SupSupError, nets
+from supsup.inference.profiles.features import directions_for, features, images_for
+from supsup.inference.profiles.filters import PLACES, _filters, _whitening, is_picture, seen_by_filters
+from supsup.inference.profiles.gaussians import GaussianIndex, Gaussians
+from supsup.kernels import available
+from supsup.masks import philox
+from supsup.masks.frozen import FrozenNet
+
+CPU = torch.device("cpu")
+
+
+class TimeFirst(nn.Module):
+    """Eight steps, which its layers have before the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(8, 12), nn.Linear(12, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.leave(self.enter(x.transpose(0, 1)).relu()).mean(0)
+        return out
+
+
+class BatchFirst(TimeFirst):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.leave(self.enter(x).relu().mean(1))
+        return out
+
+
+@pytest.mark.parametrize("module", [TimeFirst, BatchFirst])
+def test_an_image_has_the_same_features_among_any_number(module: type[nn.Module]) -> None:
+    """As many images as steps must not be taken for the steps."""
+    net, x = FrozenNet(module(), 0, CPU), torch.randn(20, 8, 8, generator=torch.Generator().manual_seed(0))
+    every = features(net, x)
+    for count in (1, 2, 8, 12, 19):
+        torch.testing.assert_close(features(net, x[:count]), every[:count])
+
+
+def test_as_many_images_as_steps_are_learned_and_answered() -> None:
+    x, y = torch.randn(40, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    model = SupSup(TimeFirst(), recipe=Recipe(steps=2, batch_size=4), device="cpu")
+    model.learn((x[:32] + 3, y[:32]), task="many")
+    model.learn((x[32:] - 3, y[32:]), task="eight")
+    assert model.infer_task(x[:8] + 3) == ["many"] * 8
+
+
+def test_statistics_of_another_network_are_not_compared() -> None:
+    """A file can hold any: masks are tried where features do not suit."""
+    x = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+    several = [Gaussians.of(x[:, :count], torch.arange(12) % 2, 2, 3) for count in (5, 4)]
+    with pytest.raises(SupSupError, match="different numbers of features"):
+        GaussianIndex(several, CPU)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 40, 100), (2, 12, 12)])
+def test_filters_see_pictures_of_any_size_each_for_itself(shape: tuple[int, ...]) -> None:
+    x = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0))
+    assert is_picture(shape)
+    seen = seen_by_filters(x, 10)
+    assert seen.shape == (5, 10 * PLACES)
+    assert (seen >= 0).all()
+    torch.testing.assert_close(seen_by_filters(x[3:4], 10), seen[3:4])
+    torch.testing.assert_close(seen_by_filters(200 * x - 30, 10), seen_by_filters(20 * x, 10), atol=0.02, rtol=0)
+
+
+def test_filters_answer_by_hand() -> None:
+    """One filter at one place: the patch less its mean, by its contrast, times the filter."""
+    x = torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    weight = _filters(1, 3)[1, 0].double()
+    answers = torch.empty(7, 7).double()
+    for row in range(7):
+        for column in range(7):
+            patch = x[0, 0, row : row + 6, column : column + 6].double()
+            answers[row, column] = ((patch - patch.mean()) * weight).sum() / (patch.var(correction=0) + 0.01).sqrt()
+    quarters = adaptive_avg_pool2d((answers - 0.5).relu()[None], 2).flatten().sqrt()
+    torch.testing.assert_close(seen_by_filters(x, 3)[0, 4:8].double(), quarters, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="needs numba")
+@pytest.mark.parametrize(("side", "filters"), [(12, 5), (17, 48), (28, 48)])
+def test_compiled_loops_see_what_torch_does(side: int, filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = 3 * torch.rand(61, 1, side, side + 2, generator=torch.Generator().manual_seed(0)) - 1
+    x[3], x[7, 0, 5, 5] = 1, torch.nan
+    compiled = seen_by_filters(x, filters)
+    monkeypatch.setattr(available, "NUMBA", False)
+    plain = seen_by_filters(x, filters)
+    torch.testing.assert_close(compiled, plain, rtol=0, atol=1e-5, equal_nan=True)
+    assert plain[7].isnan().any()
+
+
+def test_what_is_no_picture_is_not_looked_at() -> None:
+    assert not any(map(is_picture, [(784,), (12, 30), (5, 28, 28), (1, 28, 5)]))
+
+
+def test_a_larger_network_has_more_features_directions_and_images_within_limits() -> None:
+    """The size of what a task leaves goes by that of its mask: by hand, for 784, 98,000 and 1,568,000 bytes."""
+    found = []
+    for width in (8, 1000, 16000):
+        net = FrozenNet(nn.Sequential(nn.Flatten(), nn.Linear(784, width, bias=False)), 0, CPU)
+        numbers = features(net, torch.rand(2, 1, 28, 28)).shape[1]
+        found.append((numbers // PLACES, directions_for(net, numbers), directions_for(net, 1000), images_for(net)))
+    assert found == [(48, 32, 32, 2000), (152, 80, 98, 4900), (400, 128, 128, 5000)]
+
+
+def test_layers_that_are_too_wide_are_averaged() -> None:
+    x = torch.randn(3, 700)
+    wide = features(FrozenNet(nets.FullyConnected((700, 1200, 600, 4)), 0, CPU), x)
+    narrow = features(FrozenNet(nets.FullyConnected((700, 300, 200, 4)), 0, CPU), x)
+    assert (wide.shape, narrow.shape) == ((3, 512 + 512), (3, 300 + 200))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_filters_are_random_ones_made_blind_to_what_neighbours_share(channels: int) -> None:
+    """A model's file holds statistics of what they see: with other numbers here its tasks would not be found again."""
+    size = channels * 36
+    alike = torch.empty(size, size).double()
+    for i in range(size):
+        for j in range(size):
+            (one, a), (other, b) = divmod(i, 36), divmod(j, 36)
+            distance = math.hypot(a // 6 - b // 6, a % 6 - b % 6)
+            alike[i, j] = (1.0 if one == other else 0.8) * math.exp(-distance / 8) + (0.1 if i == j else 0.0)
+    white = _whitening(channels)
+    torch.testing.assert_close(white @ alike @ white, torch.eye(size).double(), atol=1e-8, rtol=0)
+    drawn = philox.uniform(0, ["filter 0", "filter 1"], size, 1.0).double()
+    expected = (drawn / drawn.square().sum(1, keepdim=True).sqrt()) @ white
+    expected -= expected.mean(1, keepdim=True)
+    torch.testing.assert_close(_filters(channels, 2).double().flatten(1), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "shrunk"),
+    [((3, 40, 100), (13, 32)), ((3, 100, 20), (32, 12)), ((1, 64, 64), (32, 32)), ((3, 32, 32), None)],
+)
+def test_large_pictures_are_looked_at_with_32_pixels_along_a_side(
+    shape: tuple[int, ...], shrunk: tuple[int, int] | None
+) -> None:
+    x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    small = x if shrunk is None else torch.nn.functional.interpolate(x, shrunk, mode="area")
+    torch.testing.assert_close(seen_by_filters(x, 4), seen_by_filters(small, 4))
+    assert [is_picture(each) for each in ((4, 12, 12), (5, 12, 12), (1, 12, 11), (1, 11, 12))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.skipif(not available.NUMBA, reason="needs numba")
+def test_compiled_loops_look_at_grey_pictures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that is no longer taken would be slow and right: no other test would see it."""
+    from supsup.kernels import numba_filters
+
+    asked: list[int] = []
+    compiled = numba_filters.seen_by_filters
+
+    def watched(grey: Tensor, *rest: Any) -> Tensor:
+        asked.append(len(grey))
+        found: Tensor = compiled(grey, *rest)
+        return found
+
+    monkeypatch.setattr(numba_filters, "seen_by_filters", watched)
+    seen_by_filters(torch.rand(3, 1, 12, 12), 4)
+    seen_by_filters(torch.rand(4, 3, 12, 12), 4)
+    assert asked == [3]

@@ -1,0 +1,156 @@
+"""Gaussians of classes against torch's own distributions, and what of them survives in whole numbers."""
+
+import math
+
+import pytest
+import torch
+
+from supsup.inference.profiles import gaussians
+from supsup.inference.profiles.gaussians import (
+    GaussianIndex,
+    Gaussians,
+    of_tasks,
+    orthonormal_by_factors,
+    whole_numbers,
+)
+
+CPU = torch.device("cpu")
+
+
+def covariance(gaussians: Gaussians) -> torch.Tensor:
+    features, v, rest = gaussians.means.shape[1], gaussians.directions.double(), float(gaussians.rest)
+    found: torch.Tensor = (
+        rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances.double() - rest) @ v
+    )
+    return found
+
+
+def plain(means: torch.Tensor, spread: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """log p(x | class) [n, classes] with a full covariance matrix, all but the constant."""
+    normals = [torch.distributions.MultivariateNormal(mean.double(), spread) for mean in means]
+    constant = x.shape[1] / 2 * math.log(2 * math.pi)
+    return torch.stack([normal.log_prob(x.double()) for normal in normals], 1) + constant
+
+
+def some(classes: int, images: int = 400, features: int = 20, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    labels = torch.arange(images) % classes
+    return torch.randn(images, features) * torch.linspace(3, 0.3, features) + labels[:, None], labels
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5, 30])
+def test_likelihoods_are_those_of_normal_distributions(classes: int) -> None:
+    task, x = Gaussians.of(*some(classes), classes, 8), torch.randn(7, 20)
+    expected = plain(task.means, covariance(task), x).logsumexp(1) - math.log(classes)
+    torch.testing.assert_close(task.likelihoods(x).double(), expected, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("classes", [(2, 2, 2), (1, 3, 30)])
+def test_tasks_are_compared_by_the_mean_of_their_covariances(classes: tuple[int, ...]) -> None:
+    tasks = [Gaussians.of(*some(count, seed=seed), count, 8) for seed, count in enumerate(classes)]
+    x = torch.randn(7, 20)
+    spread = torch.stack([covariance(task) for task in tasks]).mean(0)
+    spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
+    gallery = GaussianIndex(tasks, CPU)
+    found = gallery.class_scores(x, absolute=True)
+    for task, columns in zip(tasks, gallery.columns):
+        expected = plain(task.means, spread, x) + 0.5 * torch.logdet(spread)
+        torch.testing.assert_close(found[:, columns].double(), expected, rtol=1e-3, atol=1e-2)
+    relative = gallery.class_scores(x)
+    torch.testing.assert_close(relative - relative[:, :1], found - found[:, :1], rtol=1e-3, atol=1e-2)
+    each = [found[:, columns].logsumexp(1) - math.log(columns.stop - columns.start) for columns in gallery.columns]
+    torch.testing.assert_close(gallery.task_scores(found), torch.stack(each, 1))
+
+
+def test_directions_are_those_in_which_images_vary_most() -> None:
+    x, labels = some(1, images=2000)
+    found = Gaussians.of(x, labels, 1, 8)
+    values, vectors = torch.linalg.eigh(torch.cov(x.T).double())
+    torch.testing.assert_close(found.variances[-4:].double(), values[-4:], rtol=2e-2, atol=1e-4)
+    leading = (found.directions[-1].double() @ vectors[:, -1]).abs()
+    assert leading > 0.99
+
+
+def test_tasks_added_later_are_as_if_all_had_been_there_to_the_bit() -> None:
+    tasks = [Gaussians.of(*some(classes, seed=classes), classes, 8) for classes in (1, 2, 2, 30)]
+    x = torch.randn(5, 20)
+    together = GaussianIndex(tasks, CPU)
+    grown = GaussianIndex(tasks[3:], CPU, GaussianIndex(tasks[1:3], CPU, GaussianIndex(tasks[:1], CPU)))
+    assert torch.equal(grown.class_scores(x), together.class_scores(x))
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 9])
+def test_few_images_are_enough(images: int) -> None:
+    x, labels = some(1, images=images)
+    for seen in (x, torch.zeros(images, 4)):
+        task = Gaussians.of(seen, labels, 1, 8)
+        assert task.likelihoods(seen).isfinite().all()
+        assert GaussianIndex([task, task], CPU).class_scores(seen, absolute=True).isfinite().all()
+
+
+def test_whole_numbers_lose_little() -> None:
+    vectors = torch.randn(5, 3, 40)
+    numbers, scales = whole_numbers(vectors, torch.int8)
+    assert numbers.dtype == torch.int8
+    assert ((numbers * scales[..., None] - vectors).abs() <= 0.51 * scales[..., None]).all()
+
+
+def test_several_tasks_at_once_are_each_alone() -> None:
+    """As on a GPU."""
+    each = [some(3, seed=seed) for seed in range(4)]
+    together = Gaussians.of(torch.stack([x for x, _ in each]), torch.stack([y for _, y in each]), 3, 8)
+    for (x, labels), *values in zip(each, *together):
+        alone, one = Gaussians.of(x, labels, 3, 8), Gaussians(*values)
+        torch.testing.assert_close(one.means, alone.means)
+        torch.testing.assert_close(covariance(one), covariance(alone), rtol=1e-4, atol=1e-4)
+
+
+def test_the_gpus_way_to_right_angles_spans_the_same() -> None:
+    columns = torch.randn(3, 40, 6) * torch.logspace(0, -4, 6)
+    columns[1, :, 3] = columns[1, :, 2]  # alike
+    columns[2] = 0
+    found = orthonormal_by_factors(columns)
+    unit = torch.eye(6).expand(3, 6, 6)
+    torch.testing.assert_close(found.mT @ found, unit, rtol=0, atol=1e-5)
+    whole = torch.linalg.qr(columns[0]).Q
+    torch.testing.assert_close(found[0] @ found[0].T, whole @ whole.T, rtol=0, atol=1e-3)
+    back = found[1] @ (found[1].T @ columns[1])
+    torch.testing.assert_close(back, columns[1], rtol=0, atol=1e-4)
+
+
+def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -> None:
+    task = Gaussians.of(*some(3), 3, 8)
+    rivals = [task.means[:1] + torch.randn(classes, 20) for classes in (1, 4)]
+    x = torch.cat([task.means[:1].expand(100, 20), rivals[1][:1].expand(100, 20)]) + 0.5 * torch.randn(200, 20)
+    spread = covariance(task)
+    spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
+    scores = plain(torch.cat([task.means, *rivals]), spread, x)
+    expected = of_tasks(scores, [3, 1, 4]).argmax(1) == 0
+    found = task.recognised(x, rivals)
+    assert 0.1 < expected.float().mean() < 0.9
+    assert (found == expected).float().mean() > 0.98
+
+
+def test_there_are_four_images_for_each_direction() -> None:
+    """From fewer, directions would be those of the noise."""
+    for images, classes, expected in ((41, 1, 8), (33, 1, 8), (32, 1, 7), (13, 1, 3), (13, 2, 2), (4, 1, 0)):
+        task = Gaussians.of(*some(classes, images=images), classes, 8)
+        assert task.directions.shape == (expected, 20)
+    assert len(Gaussians.of(*some(1, images=400, features=5), 1, 8).directions) == 4, "one direction is left over"
+
+
+def test_no_direction_is_without_variance() -> None:
+    """A thousandth of the mean at least, else an image a little off would be of no task at all."""
+    x = torch.zeros(400, 20)
+    x[:, 0] = torch.randn(400, generator=torch.Generator().manual_seed(0))
+    task = Gaussians.of(x, torch.zeros(400, dtype=torch.int64), 1, 8)
+    least = 1e-3 * (x - x.mean(0)).square().mean()
+    torch.testing.assert_close(task.rest, least)
+    torch.testing.assert_close(task.variances[:-1], least.expand(7))
+    torch.testing.assert_close(task.variances[-1], x[:, 0].var())
+
+
+def test_on_a_cpu_right_angles_come_from_reflections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task leaves is kept in files, and made again to the bit where it is learned again."""
+    monkeypatch.setattr(gaussians, "orthonormal_by_factors", lambda columns: pytest.fail("the GPU's way"))
+    assert len(Gaussians.of(*some(1), 1, 8).directions) == 8

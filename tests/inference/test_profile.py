@@ -1,0 +1,75 @@
+"""A trace from a file is what a task left, or it is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from supsup import SupSupError
+from supsup.inference.profiles import TaskProfile
+from supsup.inference.profiles.gaussians import Gaussians
+from supsup.inference.profiles.profile import SCORES, SHARES
+
+
+def made() -> TaskProfile:
+    torch.manual_seed(0)
+    gaussians = Gaussians.of(torch.randn(100, 12), torch.arange(100) % 3, 3, 7)
+    spreads = torch.tensor([[0.0, 1.0], [2.0, 3.0], [1.0, 1.0]])
+    return TaskProfile.of(gaussians, spreads, torch.linspace(-3, 3, len(SHARES)), torch.tensor([10, 7]))
+
+
+def test_what_was_left_is_read_again() -> None:
+    profile = made()
+    again = TaskProfile.from_tensors(profile.tensors(), 3)
+    for one, other in zip(profile.gaussians, again.gaussians):
+        assert torch.equal(one, other)
+    assert again.spread["energy"].standard(torch.tensor(8.0)) == 2
+
+
+def test_shares_between_those_kept_lie_between() -> None:
+    profile = made()
+    assert profile.threshold(0.0) == -3
+    found = [profile.threshold(share) for share in (0.0, 0.01, 0.03, 0.05, 0.3, 0.99)]
+    assert found == sorted(found)
+    assert found[1] < found[2] < found[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rest", torch.tensor([torch.nan])),
+        ("rest", torch.tensor([0.0])),
+        ("rest", torch.tensor([torch.inf])),
+        ("rest", torch.ones(2)),
+        ("means", torch.zeros(2, 12, dtype=torch.int16)),
+        ("means", torch.zeros(3, 12)),
+        ("mean_scales", torch.full((3,), -1.0)),
+        ("directions", torch.zeros(1, 12, 12, dtype=torch.int8)),
+        ("directions", torch.zeros(2, 7, 12, dtype=torch.int8)),
+        ("variances", torch.full((1, 7), 1e30)),
+        ("spreads", torch.zeros(3, 2)),
+        ("familiar", torch.linspace(3, -3, len(SHARES))),
+        ("familiar", torch.full((len(SHARES),), torch.nan)),
+        ("checked", torch.tensor([3, 4])),
+        ("checked", torch.tensor([-1, -2])),
+    ],
+)
+def test_numbers_that_no_training_gives_are_refused(name: str, value: torch.Tensor) -> None:
+    with pytest.raises(SupSupError, match="what it is found by"):
+        TaskProfile.from_tensors(made().tensors() | {name: value}, 3)
+
+
+def test_what_is_not_complete_is_refused() -> None:
+    tensors = made().tensors()
+    with pytest.raises(SupSupError, match="not complete"):
+        TaskProfile.from_tensors({name: tensors[name] for name in list(tensors)[1:]}, 3)
+    with pytest.raises(SupSupError, match="not complete"):
+        TaskProfile.from_tensors(tensors | {"more": torch.zeros(1)}, 3)
+    with pytest.raises(SupSupError, match="fit together"):
+        TaskProfile.from_tensors(replace(made()).tensors(), 4)
+
+
+def test_shares_are_those_that_files_have_numbers_for() -> None:
+    """With others the numbers of a model that was saved before would be read as of other shares."""
+    assert SHARES == (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+    assert SCORES == ("likelihood", "energy", "mixture")

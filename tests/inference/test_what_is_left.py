@@ -1,0 +1,170 @@
+"""What a task leaves is of its own images: which ones are looked at, what they score, and how many are found again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from supsup import nets
+from supsup.data import Part
+from supsup.inference.objectives import CALIBRATED
+from supsup.inference.profiles.features import features
+from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread
+from supsup.inference.profiles.gaussians import Gaussians
+from supsup.inference.profiles.profile import SHARES, TaskProfile
+from supsup.masks.bank import Bank
+from supsup.masks.frozen import FrozenNet
+
+CPU = torch.device("cpu")
+CLASSES = 3
+
+
+@pytest.fixture(scope="module")
+def net() -> FrozenNet:
+    return FrozenNet(nets.FullyConnected((8, 30, 20, 6)), 0, CPU)
+
+
+@pytest.fixture(scope="module")
+def bank(net: FrozenNet) -> Bank:
+    """Two random masks."""
+    generator = torch.Generator().manual_seed(0)
+    made = Bank(net.shapes, "cpu")
+    for _ in range(2):
+        made.add({name: torch.rand(shape, generator=generator) < 0.5 for name, shape in net.shapes.items()})
+    return made
+
+
+Leave = Callable[..., TaskProfile | None]
+
+
+@pytest.fixture(scope="module")
+def leave(net: FrozenNet, bank: Bank) -> Leave:
+    """What a task with one of the masks leaves, after others in order."""
+
+    def profile(
+        index: int, learned: Part, judge: Part | None, classes: int = CLASSES, others: Sequence[TaskProfile] = ()
+    ) -> TaskProfile | None:
+        leaving = ProfileFitter(net, bank.packed(index)[:, None], {})
+        (found,) = leaving.profiles(
+            [ProfileData(learned, judge, classes)], [(None, other) for other in reversed(others)]
+        )
+        return found
+
+    return profile
+
+
+def images(seed: int, count: int = 120) -> Part:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    centres = torch.randn(CLASSES, 8, generator=generator)
+    return Part(centres[labels] + 0.5 * torch.randn(count, 8, generator=generator), labels)
+
+
+def scores(net: FrozenNet, bank: Bank, index: int, x: Tensor, gaussians: Gaussians) -> list[Tensor]:
+    """Log-likelihood, energy and mixture under one mask."""
+    outputs = net.run(x, net.masked(bank.mask(index)))
+    levels = (-CALIBRATED[name](outputs, CLASSES) for name in ("energy", "mixture"))
+    return [gaussians.likelihoods(features(net, x)), *levels]
+
+
+def gaussians_of(net: FrozenNet, part: Part, positions: Tensor) -> Gaussians:
+    x, labels = part.batch(positions)
+    return Gaussians.of(features(net, x), labels, CLASSES, 32)
+
+
+def check(profile: TaskProfile, expected: list[Tensor]) -> None:
+    spreads = [[score.mean(), score.std(correction=0)] for score in expected]
+    torch.testing.assert_close(profile.spreads, torch.tensor(spreads), rtol=1e-3, atol=1e-3)
+    familiar = profile.familiarity(expected[0], expected[1])
+    torch.testing.assert_close(profile.familiar, familiar.quantile(torch.tensor(SHARES)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_images_held_back_judge(leave: Leave, net: FrozenNet, bank: Bank, index: int) -> None:
+    learned, judge = images(1), images(2, 50)
+    profile = leave(index, learned, judge, CLASSES, [])
+    assert profile is not None
+    assert profile.checked.tolist() == [0, 0], "there was nothing to take them for"
+    own = gaussians_of(net, learned, learned.labels.argsort(stable=True))
+    torch.testing.assert_close(profile.gaussians.means, own.means, rtol=1e-3, atol=1e-3)
+    check(profile, scores(net, bank, index, judge.tensors()[0], own))
+
+
+def test_where_none_are_held_back_one_half_judges_the_other(leave: Leave, net: FrozenNet, bank: Bank) -> None:
+    """Images that Gaussians were made of are more familiar than any that come later."""
+    learned = images(1)
+    profile = leave(0, learned, None, CLASSES, [])
+    assert profile is not None
+    every = learned.labels.argsort(stable=True)
+    own = gaussians_of(net, learned, every)
+    torch.testing.assert_close(profile.gaussians.means, own.means, rtol=1e-3, atol=1e-3)
+    half = gaussians_of(net, learned, every[::2])
+    check(profile, scores(net, bank, 0, learned.batch(every[1::2])[0], half))
+
+
+def test_images_found_among_other_tasks_are_counted(leave: Leave, net: FrozenNet) -> None:
+    learned, judge = images(1), images(1, 60)
+    rival = leave(1, images(5), None, CLASSES, [])
+    assert rival is not None
+    same = gaussians_of(net, learned, learned.labels.argsort(stable=True))
+    profile = leave(0, learned, judge, CLASSES, [rival])
+    assert profile is not None
+    found = same.recognised(features(net, judge.tensors()[0]), [rival.class_means])
+    assert profile.checked.tolist() == [60, int(found.sum())]
+    of_another_kind = replace(rival, means=rival.means.clamp(-127, 127).to(torch.int8))
+    alone = leave(0, learned, judge, CLASSES, [of_another_kind])
+    assert alone is not None
+    assert alone.checked.tolist() == [0, 0], "statistics of an earlier version are not compared"
+
+
+def test_the_latest_tasks_are_those_compared_with(leave: Leave) -> None:
+    """A task is not compared with thousands, and an early one alike counts no longer."""
+    learned = images(1)
+    twin, far = leave(0, learned, None, CLASSES, []), leave(0, images(9), None, CLASSES, [])
+    assert twin is not None
+    assert far is not None
+    within = leave(0, learned, images(1), CLASSES, [twin, *[far] * 31])
+    beyond = leave(0, learned, images(1), CLASSES, [twin, *[far] * 32])
+    assert within is not None
+    assert beyond is not None
+    assert within.checked[1] < beyond.checked[1]
+
+
+def test_images_without_a_spread_that_can_be_computed_with_leave_nothing(leave: Leave) -> None:
+    """A lone image, and numbers that are not finite: such a task is found by its mask, and learning goes on."""
+    two = torch.arange(2)
+    assert leave(0, Part(torch.ones(1, 8), two[:1]), None, 1, []) is None
+    assert leave(0, Part(torch.full((2, 8), 3e38), two), None, 2, []) is None
+    assert leave(0, images(1, 9), None, CLASSES, []) is not None
+
+
+@pytest.mark.parametrize("count", [5, 40, 41, 59, 60, 120])
+def test_images_are_taken_evenly_from_every_class(net: FrozenNet, bank: Bank, count: int) -> None:
+    labels = torch.cat([torch.zeros(count, dtype=torch.int64), torch.ones(2 * count, dtype=torch.int64)])
+    part = Part(torch.zeros(3 * count, 1), labels[torch.randperm(3 * count)])
+    positions = ProfileFitter(net, bank.packed(0)[:, None], {})._evenly(part, 60)
+    assert len(positions) <= 60
+    assert len(positions) > 30 or len(positions) == 3 * count
+    taken = part.labels[positions]
+    assert torch.equal(taken, taken.sort().values)
+    assert abs(int((taken == 1).sum()) - 2 * int((taken == 0).sum())) <= 2
+
+
+def test_a_deviation_can_always_be_divided_by() -> None:
+    assert _spread(torch.tensor([1.0, 3.0])).tolist() == [2.0, 1.0]
+    mean, deviation = _spread(torch.full((5,), 1000.0)).tolist()
+    assert mean == 1000
+    assert deviation == pytest.approx(1e-3, rel=0.01)
+    assert _spread(torch.zeros(5))[1] > 0
+
+
+@pytest.mark.parametrize(("held_back", "asked"), [(256, 256), (257, 129), (None, 200)])
+def test_at_most_256_images_judge(leave: Leave, held_back: int | None, asked: int) -> None:
+    rival = leave(1, images(5), None, CLASSES, [])
+    assert rival is not None
+    judge = None if held_back is None else images(2, held_back)
+    profile = leave(0, images(1, 800), judge, CLASSES, [rival])
+    assert profile is not None
+    assert profile.checked[0] == asked

@@ -1,0 +1,77 @@
+"""Who trains: the first executor that can do exactly what is asked for."""
+
+import pytest
+import torch
+from torch import nn
+
+from supsup import Recipe, SupSup, SupSupError, nets
+from supsup.data import Stream
+from supsup.masks.frozen import FrozenNet
+from supsup.training import Job, train_mask, train_masks
+from supsup.training.executors import EXECUTORS, executor_for
+
+CPU = torch.device("cpu")
+
+
+def with_bias() -> nets.FullyConnected:
+    net = nets.FullyConnected((784, 20, 10))
+    torch.manual_seed(0)
+    net.layers[0].bias = nn.Parameter(3 * torch.randn(20))
+    return net
+
+
+def name_of(net: nn.Module, task: Stream, recipe: Recipe, pretrained: bool = False) -> str:
+    return executor_for(FrozenNet(net, 0, CPU, pretrained), [Job(task[0], recipe)]).name
+
+
+def test_the_plain_executor_is_the_last_resort(stream: Stream, split: Stream, convolutional: nn.Module) -> None:
+    assert EXECUTORS[-1].name == "plain"
+    lenet = nets.FullyConnected((784, 20, 10))
+    assert name_of(lenet, stream, Recipe()) == "batched on a CPU"
+    assert name_of(lenet, stream, Recipe(schedule="cosine", warm_up=0.1)) == "batched on a CPU"
+    assert name_of(lenet, stream, Recipe(selection="edge-popup", density=0.5)) == "plain"
+    assert name_of(convolutional, split, Recipe()) == "side by side on a CPU"
+    assert name_of(convolutional, split, Recipe(selection="edge-popup", density=0.5)) == "plain"
+
+
+def test_a_bias_is_not_left_out(stream: Stream) -> None:
+    """The step by hand knows no biases: it used to train such a network as if it had none."""
+    assert name_of(with_bias(), stream, Recipe(), pretrained=True) == "plain"
+    net = FrozenNet(with_bias(), 0, CPU, pretrained=True)
+    recipe = Recipe("adam", 1e-2, steps=20)
+    ((_, packed, _, _),) = train_masks(net, [Job(stream[0], recipe)])
+    model = SupSup(with_bias(), pretrained=True, recipe=recipe, device="cpu")
+    model.learn(stream[0])
+    plain = train_mask(net, stream[0].name, stream[0].train, recipe).mask()
+    assert all(torch.equal(model.mask(stream[0].name)[name], bits) for name, bits in plain.items())
+    assert torch.equal(model.bank.packed(0), packed[:, 0])
+
+
+def test_a_precision_that_nobody_honours_is_refused(stream: Stream, split: Stream, convolutional: nn.Module) -> None:
+    """It used to be ignored on any network but a fully connected one."""
+    model = SupSup(convolutional, recipe=Recipe(steps=2), device="cpu")
+    with pytest.raises(SupSupError, match=r"precision=torch\.float64 is not known"):
+        model.learn_many(split[:1], precision=torch.float64)
+    assert model.tasks == []
+    model.learn_many(split[:1], precision=torch.float32)
+    connected = SupSup(nets.FullyConnected((784, 8, 10)), recipe=Recipe(steps=2), device="cpu")
+    connected.learn_many(stream[:1], precision=torch.float64)
+    assert connected.tasks == [stream[0].name]
+
+
+@pytest.mark.parametrize("transfer", ["masks", "scores"])
+def test_transfer_goes_by_the_fast_executor_too(stream: Stream, transfer: str) -> None:
+    """It used to fall back to autograd, one task after the other."""
+    recipe = Recipe("adam", 1e-3, steps=30, transfer=transfer)  # type: ignore[arg-type]
+    assert name_of(nets.FullyConnected((784, 20, 10)), stream, recipe) == "batched on a CPU"
+    model = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
+    model.learn_many(stream[:3])
+    bits = sum(shape.numel() for shape in model.net.shapes.values())
+    plain = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
+    original = EXECUTORS[-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supsup.training.executors.EXECUTORS", (original,))
+        plain.learn_many(stream[:3])
+    for task in model.tasks:
+        differing = sum(int((model.mask(task)[n] != bits).sum()) for n, bits in plain.mask(task).items())
+        assert differing <= 0.01 * bits

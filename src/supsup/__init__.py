@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from supsup.evaluation.evaluator import Evaluation as Evaluation
     from supsup.evaluation.evaluator import evaluate as evaluate
     from supsup.evaluation.evaluator import follow as follow
-    from supsup.evaluation.learner import Prediction as Prediction
     from supsup.evaluation.scenarios import Scenario as Scenario
     from supsup.file.export import export as export
     from supsup.hopfield.learner import HopSupSup as HopSupSup
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
     from supsup.inference.methods import Inference as Inference
     from supsup.inference.new_task import NewTaskRule as NewTaskRule
+    from supsup.model.prediction import Prediction as Prediction
     from supsup.model.supsup import SupSup as SupSup
     from supsup.model.supsup import load as load
     from supsup.runtime.errors import SupSupError as SupSupError
@@ -44,7 +44,7 @@ _HOMES = {
     "Inference": "inference.methods",
     "SupSup": "model.supsup",
     "load": "model.supsup",
-    "Prediction": "evaluation.learner",
+    "Prediction": "model.prediction",
     "Scenario": "evaluation.scenarios",
     "AutoRecipe": "training.auto_recipe",
     "Recipe": "training.recipe",

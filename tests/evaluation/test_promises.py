@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from supsup import HopSupSup, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, evaluate, follow, nets
 from supsup.data import Part, Task
-from supsup.evaluation.learner import Learner, Prediction
+from supsup.evaluation.learner import Learner
+from supsup.model.prediction import Prediction
 from supsup_paper.rivals import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound
 
 RECIPE = Recipe("adam", 1e-2, steps=15, batch_size=16)

@@ -8,8 +8,8 @@ from torch import nn
 
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
-from supsup.evaluation.learner import Outputs
 from supsup.inference import objectives
+from supsup.model.prediction import Outputs
 from supsup_paper.rivals import BatchE, TaskInference, inferring
 from supsup_paper.rivals.inferring import abatche, decide, one_shot, plain_abatche, plain_one_shot
 

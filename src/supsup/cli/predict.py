@@ -21,8 +21,8 @@ from supsup.cli.networks import OwnNet, own_network
 from supsup.cli.tables import show
 from supsup.data import Task, tables
 from supsup.data.discovery import Reading, as_numbers, image_files, pictures, tasks_at
-from supsup.evaluation.learner import Prediction
 from supsup.inference.methods import Method
+from supsup.model.prediction import Prediction
 from supsup.model.supsup import SupSup, load
 from supsup.runtime.errors import SupSupError
 

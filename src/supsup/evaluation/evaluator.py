@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field
 
 from supsup.data import Stream, Task
 from supsup.evaluation.grading import CandidateTasks, Grade, Grader, Grading
-from supsup.evaluation.learner import InfersTask, Learner, Observes, Outputs
+from supsup.evaluation.learner import InfersTask, Learner, Observes
 from supsup.evaluation.scenarios import Scenario, scenario_named
+from supsup.model.prediction import Outputs
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import given, listed, whole

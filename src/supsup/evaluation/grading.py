@@ -20,17 +20,10 @@ import torch
 from torch import Tensor
 
 from supsup.data import Task
-from supsup.evaluation.learner import (
-    InfersBatches,
-    InfersTask,
-    Learner,
-    OneTaskPerCall,
-    Outputs,
-    TakesRaw,
-    check_outputs,
-)
+from supsup.evaluation.learner import InfersBatches, InfersTask, Learner, OneTaskPerCall, TakesRaw
 from supsup.evaluation.scenarios import Scenario
 from supsup.masks import philox
+from supsup.model.prediction import Outputs, check_outputs
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, quoted, whole
 

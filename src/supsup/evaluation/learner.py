@@ -1,109 +1,19 @@
-"""What a learner is, and what it answers with: `SupSup`, `HopSupSup` and every rival satisfy `Learner`.
+"""The interface of a learner, for grading: `SupSup`, `HopSupSup` and every rival of supsup_paper satisfy `Learner`.
 
-Grading knows nothing else of them but the protocols after it, for what only some learners can do.
+Grading uses nothing else of a learner. The protocols after `Learner` are for abilities that only some learners have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from supsup.data import Part, Task
-from supsup.data.labels import Label
-from supsup.inference.objectives import Margin
-from supsup.model.task_table import TaskInfo
-from supsup.runtime.validation import choice
+from supsup.model.prediction import Prediction
 from supsup.training.recipe import Recipe
-
-Outputs = Literal["classes", "all"]  # which outputs may answer: those of the task's classes, or, as in the paper, all
-check_outputs = choice(*get_args(Outputs))
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One answer per image: the label, the task whose mask gave it, and the probability of the label under it.
-
-    labels         0 … classes − 1 of the task; `names` are the user's own
-    probabilities  [images, most classes of these tasks]: of each class of the image's task; 0 for classes that a task
-                   does not have; empty where a learner does not say
-    standing       how far the inferred task stands out; None where it was given or there is one only
-    facts          of the tasks in `tasks`, by name
-    way            how the task was found: "given", "the only task", or by which method
-    unknown        which images are of no task that is known [images], where that was asked: their label is −1, their
-                   task and their name None; None where it was not asked
-    """
-
-    labels: Tensor
-    tasks: list[str]
-    confidence: Tensor
-    probabilities: Tensor = field(default_factory=lambda: torch.empty(0, 0))
-    margin: Margin | Tensor | None = None
-    info: Mapping[str, TaskInfo] = field(default_factory=dict)
-    way: str = ""
-    unknown: Tensor | None = None
-
-    @classmethod
-    def of(
-        cls,
-        probabilities: Tensor,
-        tasks: list[str],
-        info: Mapping[str, TaskInfo],
-        margin: Margin | Tensor | None = None,
-        way: str = "",
-    ) -> Prediction:
-        """The most probable class of each image."""
-        confidence, labels = probabilities.max(-1)
-        return cls(labels, tasks, confidence, probabilities, margin, info, way)
-
-    def without(self, unknown: Tensor) -> Prediction:
-        """The same, but that these images [images] are of no task that is known."""
-        named: list[Any] = [None if none else task for task, none in zip(self.tasks, unknown.tolist())]
-        return replace(self, labels=self.labels.masked_fill(unknown, -1), tasks=named, unknown=unknown)
-
-    @cached_property
-    def names(self) -> list[Label]:
-        """What the user calls the class of each image; None where it is of no known task."""
-        none = TaskInfo()
-        called: list[Any] = [
-            None if task is None else self.info.get(task, none).called(label)
-            for task, label in zip(self.tasks, self.labels.tolist())
-        ]
-        return called
-
-    @cached_property
-    def task_confidence(self) -> Tensor:
-        """How sure the task of each image is, 0 to 1: 1 where it was given (docs/inference.md)."""
-        if isinstance(self.margin, Tensor):
-            return self.margin
-        return torch.ones_like(self.confidence) if self.margin is None else self.margin.confidence()
-
-
-def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:
-    """Task and label at once, where tasks have outputs of their own: [images, all classes], block after block.
-
-    The largest output says both. Probabilities are those of the classes given the task.
-    """
-    joint = outputs.softmax(-1)
-    names, sizes = list(classes), list(classes.values())
-    best = joint.argmax(-1)
-    owner = torch.arange(len(sizes), device=best.device).repeat_interleave(torch.tensor(sizes, device=best.device))[
-        best
-    ]
-    padded = torch.stack(
-        [pad(block, (0, max(sizes) - block.shape[1])) for block in outputs.split(sizes, -1)], 1
-    )  # [images, tasks, most classes]
-    mine = padded[torch.arange(len(owner), device=owner.device), owner]
-    absent = torch.arange(max(sizes), device=owner.device) >= torch.tensor(sizes, device=owner.device)[owner][:, None]
-    probabilities = mine.masked_fill(absent, -torch.inf).softmax(-1)
-    shares = torch.stack([block.sum(-1) for block in joint.split(sizes, -1)], 1)
-    share = shares[torch.arange(len(owner), device=owner.device), owner]
-    return Prediction.of(probabilities, [names[i] for i in owner.tolist()], info, share)
 
 
 @runtime_checkable

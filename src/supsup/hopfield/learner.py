@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from supsup.data import Task
-from supsup.evaluation.learner import Prediction, answer_among
 from supsup.file import convert, copying
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import AnyPath
@@ -31,6 +30,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.images import images_for
+from supsup.model.prediction import Prediction, answer_among
 from supsup.model.task_table import NO_INFO, LearnedTask, TaskInfo, TaskTable, now
 from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.nets.registry import architecture_of

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup.data.rotations import mean_over_rotations
-from supsup.evaluation.learner import Outputs, Prediction
 from supsup.inference.methods import Decision, Inference, TaskView, decide
 from supsup.kernels.graphs import WAITING
 from supsup.model import checks
 from supsup.model.auto_inference import AutoInference
 from supsup.model.images import Images, images_for
+from supsup.model.prediction import Outputs, Prediction
 from supsup.model.state import ModelState
 from supsup.model.task_table import InputGroups
 from supsup.runtime.errors import SupSupError

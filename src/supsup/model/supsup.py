@@ -14,7 +14,6 @@ from supsup.cluster.driver import learn_on
 from supsup.cluster.workers import Executor
 from supsup.data import Part, Task
 from supsup.data.task_builder import Normalise
-from supsup.evaluation.learner import Outputs, Prediction, check_outputs
 from supsup.file.convert import check_notes
 from supsup.file.paths import AnyPath
 from supsup.inference.methods import AUTO, Inference
@@ -24,6 +23,7 @@ from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.learning import Learning, gradients_kept, train_together
 from supsup.model.observer import Observer
+from supsup.model.prediction import Outputs, Prediction, check_outputs
 from supsup.model.predictor import Predictor, check_refused, image_by_image
 from supsup.model.state import ModelState, Setting, Settings
 from supsup.model.task_table import Extras, TaskInfo

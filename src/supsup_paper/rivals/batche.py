@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
-from supsup.evaluation.learner import Outputs, Prediction, check_outputs
 from supsup.masks import philox
 from supsup.model import checks
 from supsup.model.checks import Array
+from supsup.model.prediction import Outputs, Prediction, check_outputs
 from supsup.model.task_table import check_among
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, given

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
-from supsup.evaluation.learner import Outputs, Prediction, answer_among
 from supsup.model import checks
 from supsup.model.checks import Array
+from supsup.model.prediction import Outputs, Prediction, answer_among
 from supsup.runtime.validation import choice, real
 from supsup.training import Recipe
 from supsup.training.trainee import State

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
-from supsup.evaluation.learner import Outputs, Prediction, check_outputs
 from supsup.model import checks
 from supsup.model.checks import Array
+from supsup.model.prediction import Outputs, Prediction, check_outputs
 from supsup.model.task_table import LearnedTask, TaskInfo, check_among, now, unknown_task
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers

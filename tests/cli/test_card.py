@@ -12,7 +12,7 @@ import supsup
 from supsup import SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.cli.inspect import note_outcome
-from supsup.model.task_table import TaskInfo
+from supsup.data.task_info import TaskInfo
 
 
 def run(*arguments: object) -> Result:

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 import supsup
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.cli import app
+from supsup.data.task_info import TaskInfo
 from supsup.file.modelfile import ModelFile
-from supsup.model.task_table import TaskInfo
 
 
 def run(*arguments: object) -> Result:

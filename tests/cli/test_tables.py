@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from supsup import SupSup, nets
 from supsup.cli import app
 from supsup.cli.tables import show
-from supsup.model.task_table import TaskInfo
+from supsup.data.task_info import TaskInfo
 from supsup_paper.commands import bench
 from supsup_paper.entries import ENTRIES
 from supsup_paper.report.comparison import comparison_table

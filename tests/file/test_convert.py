@@ -22,8 +22,9 @@ from supsup.file import codec, convert
 from supsup.file.convert import settings_of_a_file
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
+from supsup.file.task_record import LearnedTask
 from supsup.masks.frozen import FrozenNet
-from supsup.model.task_table import LearnedTask, TaskTable
+from supsup.model.task_table import TaskTable
 
 BEFORE = Path(__file__).parent / "before"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((BEFORE / "expected.json").read_text())

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from supsup import Inference, Recipe, SupSup, SupSupError, load, nets
 from supsup.data.inputs import Inputs
+from supsup.data.task_info import NO_INFO, TaskInfo
 from supsup.file import limits
 from supsup.file import task_info as info
 from supsup.file.card import card_of, text_of, with_card, with_text
 from supsup.file.convert import from_bytes, to_bytes
 from supsup.file.modelfile import ModelFile
-from supsup.model.task_table import NO_INFO, TaskInfo
 from supsup.runtime.errors import Damaged
 
 NUMBERS = st.floats(-(2.0**90), 2.0**90, width=32)

@@ -6,16 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import SupSupError
-from supsup.model.task_table import (
-    Extras,
-    LearnedTask,
-    TaskInfo,
-    TaskTable,
-    check_among,
-    check_classes,
-    check_extras,
-    check_name,
-)
+from supsup.data.task_info import TaskInfo
+from supsup.file.task_record import LearnedTask, check_extras
+from supsup.model.task_table import Extras, TaskTable, check_among, check_classes, check_name
 
 
 def table(*names: str) -> TaskTable:

@@ -15,10 +15,10 @@ import supsup
 from supsup import AutoRecipe, Recipe, SupSup, SupSupError, nets
 from supsup.data import Augmentation, Part, Stream, Task
 from supsup.data.rotations import mean_over_rotations
+from supsup.data.task_info import TaskInfo
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.model.supsup import learn_together
-from supsup.model.task_table import TaskInfo
 from supsup.training import MNIST, Job, train_masks
 from supsup.training import auto_recipe as fitting
 from supsup.training.recipe import SelfLabels

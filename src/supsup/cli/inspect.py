@@ -14,13 +14,14 @@ from torch import Tensor
 
 from supsup.data import Task
 from supsup.data.labels import Label
+from supsup.data.task_info import TaskInfo
 from supsup.file import codec
 from supsup.file.convert import extras_of, info_of
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
+from supsup.file.task_record import EXAMPLES, PROFILE
 from supsup.hopfield.file import KIND, read
 from supsup.model.supsup import SupSup
-from supsup.model.task_table import EXAMPLES, PROFILE, TaskInfo
 
 _ACCURACY, _EXAMPLES = "held-back accuracy", "training examples"  # among a task's extras
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
+from supsup.data.task_info import TaskInfo
 from supsup.file import limits
 from supsup.file import task_info as info
 from supsup.file.card import holds_tensors, text_of, with_text
@@ -27,10 +28,10 @@ from supsup.file.format import Header, PackedTask, TaskRecord
 from supsup.file.mask_blocks import MappedBlock, MaskFolder
 from supsup.file.modelfile import ModelFile
 from supsup.file.sqlite import explained
+from supsup.file.task_record import PROFILE, STATISTICS, LearnedTask, check_extras
 from supsup.inference.profiles import TaskProfile
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import RUNNING, FrozenNet
-from supsup.model.task_table import PROFILE, STATISTICS, LearnedTask, TaskInfo, TaskTable, check_extras
 from supsup.nets.imagenet import has_published_weights
 from supsup.nets.registry import Architecture, architecture_of
 from supsup.runtime.errors import Damaged, SupSupError, printable
@@ -172,13 +173,11 @@ def packed_task(task: LearnedTask, bank: Bank, index: int) -> PackedTask:
     return _packed(task, bank, index, bank.packed(index).cpu().numpy())
 
 
-def packed_tasks(tasks: TaskTable, bank: Bank) -> Iterator[PackedTask]:
+def packed_tasks(tasks: Iterable[LearnedTask], bank: Bank) -> Iterator[PackedTask]:
     """Every task, in order."""
-    index = 0
-    for block in bank.blocks():
-        for packed in block.T.contiguous().cpu().numpy():
-            yield _packed(tasks.at(index), bank, index, packed)
-            index += 1
+    masks = (packed for block in bank.blocks() for packed in block.T.contiguous().cpu().numpy())
+    for index, (task, packed) in enumerate(zip(tasks, masks, strict=True)):
+        yield _packed(task, bank, index, packed)
 
 
 def mapped_blocks(file: ModelFile, net: FrozenNet, folder: MaskFolder) -> Iterator[tuple[Block, MappedBlock]]:

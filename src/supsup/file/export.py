@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from supsup.data.task_info import TaskInfo
 from supsup.file.paths import AnyPath, to_write
 from supsup.masks.frozen import FrozenNet
-from supsup.model.task_table import TaskInfo
 from supsup.nets.registry import architecture_of
 from supsup.runtime.errors import SupSupError
 

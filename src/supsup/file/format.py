@@ -23,7 +23,7 @@ from supsup.file.codec import Bytes
 from supsup.file.journal import PAGE
 from supsup.file.reference import Reference
 from supsup.file.reference import decode as decode_mask
-from supsup.model.task_table import MOST_CLASSES
+from supsup.file.task_record import MOST_CLASSES
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 FORMATS = {"SupSup": 1, "HopSupSup": 2}  # by kind of model

@@ -33,7 +33,7 @@ from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath, existing, full_path
 from supsup.file.reference import Reference
 from supsup.file.sqlite import connect
-from supsup.model.task_table import STATISTICS
+from supsup.file.task_record import STATISTICS
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 # A damaged row may claim to be larger than memory.

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from supsup.data.inputs import Inputs
 from supsup.data.labels import Label, Names, check_names
+from supsup.data.task_info import NO_INFO, TaskInfo
 from supsup.file import limits
-from supsup.model.task_table import NO_INFO, TaskInfo
 from supsup.runtime.errors import Damaged, SupSupError
 
 KEY = "task"

@@ -13,10 +13,11 @@ from supsup.file import task_info as info
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath
+from supsup.file.task_record import LearnedTask
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
 from supsup.masks.frozen import FrozenNet
-from supsup.model.task_table import LearnedTask, TaskTable
+from supsup.model.task_table import TaskTable
 from supsup.runtime.errors import Damaged, SupSupError
 
 KIND = "HopSupSup"

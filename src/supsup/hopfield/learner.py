@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from supsup.data import Task
+from supsup.data.task_info import NO_INFO, TaskInfo
 from supsup.file import convert, copying
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
+from supsup.file.task_record import LearnedTask
 from supsup.hopfield.file import Contents, fill, read, read_memory, write
 from supsup.hopfield.memory import overfull, rule_named, running_mean
 from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
@@ -31,9 +33,10 @@ from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.images import images_for
 from supsup.model.prediction import Prediction, answer_among
-from supsup.model.task_table import NO_INFO, LearnedTask, TaskInfo, TaskTable, now
+from supsup.model.task_table import TaskTable
 from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.nets.registry import architecture_of
+from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock

@@ -12,12 +12,12 @@ from torch import Tensor
 from supsup.data import Task
 from supsup.data.inputs import key_of
 from supsup.data.rotations import ROTATIONS, without_rotations
+from supsup.data.task_info import TaskInfo
 from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter
 from supsup.masks.scores import RunningMean, transferred
 from supsup.model import checks
 from supsup.model.state import ModelState
-from supsup.model.task_table import TaskInfo
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted

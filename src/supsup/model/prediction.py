@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup.data.labels import Label
+from supsup.data.task_info import TaskInfo
 from supsup.inference.objectives import Margin
-from supsup.model.task_table import TaskInfo
 from supsup.runtime.validation import choice
 
 Outputs = Literal["classes", "all"]  # which outputs may answer: those of the task's classes, or, as in the paper, all

@@ -15,19 +15,22 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from supsup.data.task_info import NO_INFO, TaskInfo
 from supsup.file import convert, copying
 from supsup.file.format import Header
 from supsup.file.mask_blocks import MaskFolder
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explained
+from supsup.file.task_record import LearnedTask
 from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
 from supsup.inference.profiles import TaskProfile
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.switching import SwitchedNets
-from supsup.model.task_table import NO_INFO, LearnedTask, TaskInfo, TaskTable, check_classes, check_name, now
+from supsup.model.task_table import TaskTable, check_classes, check_name
+from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted

@@ -14,6 +14,7 @@ from supsup.cluster.driver import learn_on
 from supsup.cluster.workers import Executor
 from supsup.data import Part, Task
 from supsup.data.task_builder import Normalise
+from supsup.data.task_info import TaskInfo
 from supsup.file.convert import check_notes
 from supsup.file.paths import AnyPath
 from supsup.inference.methods import AUTO, Inference
@@ -26,7 +27,7 @@ from supsup.model.observer import Observer
 from supsup.model.prediction import Outputs, Prediction, check_outputs
 from supsup.model.predictor import Predictor, check_refused, image_by_image
 from supsup.model.state import ModelState, Setting, Settings
-from supsup.model.task_table import Extras, TaskInfo
+from supsup.model.task_table import Extras
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError

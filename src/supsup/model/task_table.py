@@ -3,77 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from supsup.data.inputs import Inputs, key_of
-from supsup.data.labels import Label, Names
-from supsup.data.rotations import ROTATIONS
-from supsup.inference.profiles import TaskProfile
+from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras
 from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.validation import quoted
 
 Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
-STATISTICS = "statistics/"  # before the names of a task's statistics in a file, among its extras
-EXAMPLES = "examples"  # among the extras: a few small images of the task, uint8, for whoever looks at it
-PROFILE = "supsup/trace/"  # before the names of what it is found by
 _NAMED = 5  # tasks that an error lists
 _LONGEST_NAME = 1000  # characters of a task's name
-MOST_CLASSES = 1 << 31
-_WRITABLE = {
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.float16, torch.bfloat16, torch.float32, torch.float64,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TaskInfo:
-    """What a task has of its own beside its mask; a file keeps it with the mask.
-
-    names   of the classes, as the user calls them; None: their numbers
-    inputs  what becomes of raw inputs before the network sees them; None: they are given as it sees them
-    recipe  how the mask was trained, as plain values, where that is the task's own
-    turned  the task was learned in all rotations of its images: each has outputs of its own (`data/rotations.py`)
-    """
-
-    names: Names | None = None
-    inputs: Inputs | None = None
-    recipe: Mapping[str, str | int | float | None] | None = None
-    rotated: bool = False
-
-    def called(self, label: int) -> Label:
-        """What the user calls a class."""
-        return label if self.names is None or label >= len(self.names) else self.names[label]
-
-
-NO_INFO = TaskInfo()
-
-
-@dataclass
-class LearnedTask:
-    """A task that was learned.
-
-    learned_at  UTC, as `now` writes it
-    extras      tensors that the user keeps with the task
-    trace       what it is found by, where it was learned for that
-    """
-
-    name: str
-    classes: int
-    learned_at: str
-    extras: dict[str, Tensor] = field(default_factory=dict)
-    info: TaskInfo = NO_INFO
-    profile: TaskProfile | None = None
-
-    @property
-    def used_outputs(self) -> int:
-        """How many outputs stand for something: one for each class, or for each rotation of one."""
-        return self.classes * ROTATIONS if self.info.rotated else self.classes
-
 
 InputGroups = list[tuple[Inputs | None, list[int]]]  # tasks, by index, whose inputs are treated alike
 
@@ -270,26 +212,6 @@ def check_classes(name: str, classes: object, least: int = 1) -> None:
         raise SupSupError(f"task {printable(repr(name))} has {quoted} classes; give a whole number from {least} on")
 
 
-def check_extras(tensors: object) -> None:
-    """An error unless these are tensors by name that can be saved with a task."""
-    if not isinstance(tensors, dict):
-        raise SupSupError(f"the extras of a task are a dict of tensors by name, not {type(tensors).__name__}")
-    for name, value in tensors.items():
-        if not isinstance(name, str) or not name or name == "__metadata__" or name.startswith((STATISTICS, PROFILE)):
-            raise SupSupError(
-                f"extras cannot have the name {printable(repr(name))}: it must be text, not empty, neither "
-                f'"__metadata__" nor begin with "{STATISTICS}" or "{PROFILE}"'
-            )
-        if name != name.encode(errors="replace").decode():
-            raise SupSupError(f"the name {printable(repr(name))} of an extra is not text that can be written")
-        dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
-        if not dense or value.dtype not in _WRITABLE:
-            raise SupSupError(
-                f"the extra {printable(repr(name))} must be a dense tensor of ordinary numbers, not "
-                f"{getattr(value, 'dtype', type(value).__name__)}"
-            )
-
-
 def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
     """The error for a task that a learner does not have."""
     listed = ", ".join(map(printable, known[:_NAMED])) + (", …" if len(known) > _NAMED else "")
@@ -305,8 +227,3 @@ def check_among(among: Sequence[str], known: Collection[str]) -> None:
     for name in among:
         if name not in known:
             raise unknown_task(name, list(known))
-
-
-def now() -> str:
-    """The time as it is written beside models and tasks."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

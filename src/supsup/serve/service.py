@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from supsup.data.mnist import normalisation
 from supsup.file.sizes import stored_bytes
+from supsup.file.task_record import EXAMPLES
 from supsup.inference.methods import Method
 from supsup.model.supsup import SupSup, load
-from supsup.model.task_table import EXAMPLES
 from supsup.runtime.errors import SupSupError
 from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores

@@ -16,16 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
+from supsup.data.task_info import TaskInfo
+from supsup.file.task_record import LearnedTask
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.prediction import Outputs, Prediction, check_outputs
-from supsup.model.task_table import LearnedTask, TaskInfo, check_among, now, unknown_task
+from supsup.model.task_table import check_among, unknown_task
 from supsup.nets.copies import Copies
 from supsup.nets.fully_connected import plain_layers
 from supsup.nets.known import known_throughout
 from supsup.nets.maskable import run_with
 from supsup.nets.resnet import plain_blocks
 from supsup.runtime import progress
+from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock

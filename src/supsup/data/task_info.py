@@ -1,0 +1,32 @@
+"""`TaskInfo`: what a model keeps about each task beside its mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supsup.data.inputs import Inputs
+from supsup.data.labels import Label, Names
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Metadata of one task; a model file stores it with the mask.
+
+    names    class names as the user has them; None: the class numbers
+    inputs   how raw inputs are turned into network inputs; None: inputs are given as the network takes them
+    recipe   how the mask was trained, as plain values, where the recipe was chosen for this task
+    rotated  the task was learned in all rotations of its images; each rotation has its outputs (`data/rotations.py`)
+    """
+
+    names: Names | None = None
+    inputs: Inputs | None = None
+    recipe: Mapping[str, str | int | float | None] | None = None
+    rotated: bool = False
+
+    def called(self, label: int) -> Label:
+        """The user's name for a class."""
+        return label if self.names is None or label >= len(self.names) else self.names[label]
+
+
+NO_INFO = TaskInfo()

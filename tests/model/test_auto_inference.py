@@ -51,10 +51,10 @@ def share(found: list[str], right: list[str]) -> float:
 def test_split_digits_are_found_by_default(model: SupSup) -> None:
     x, names = mixed(digits())
     answer = model.predict(x)
-    assert answer.way == "features and masks"
+    assert answer.method_used == "features and masks"
     assert share(answer.tasks, names) >= 0.88
-    assert model.predict(x[:1], task=names[0]).way == "given"
-    assert model.predict(x[:1], among=names[:1]).way == "the only task"
+    assert model.predict(x[:1], task=names[0]).method_used == "given"
+    assert model.predict(x[:1], among=names[:1]).method_used == "the only task"
     for task in digits():
         assert model.infer_task(task.test.tensors()[0][:16], per="batch") == task.name
 
@@ -160,7 +160,7 @@ def test_tasks_without_statistics_are_found_by_their_masks() -> None:
     x, _ = mixed(tasks)
     plain.inference = Inference("auto")
     answer = plain.predict(x)
-    assert answer.way == "exhaustive"
+    assert answer.method_used == "exhaustive"
     assert answer.tasks == plain.predict(x, inference=Inference("exhaustive")).tasks
     with pytest.raises(SupSupError, match="no statistics"):
         plain.predict(x, inference=Inference("features"))

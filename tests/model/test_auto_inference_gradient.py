@@ -87,7 +87,7 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
             expected[row, column] = both.logsumexp(-1) + 0.3 * energy
     expected += 2 * stands
     found = model.predict(x, among=model.tasks[:count])
-    assert found.way == ASKED
+    assert found.method_used == ASKED
     assert found.tasks == [model.tasks[index] for index in expected.argmax(1).tolist()]
     assert found.tasks != [model.tasks[index] for index in levels.argmax(1).tolist()]
 
@@ -106,17 +106,17 @@ def test_where_features_know_nothing_the_gradient_finds_more(model: SupSup, monk
     with_it = model.predict(x)
     monkeypatch.setattr(by_traces, "_FEW", TASKS)
     without = model.predict(x)
-    assert (with_it.way, without.way) == (ASKED, NOT)
+    assert (with_it.method_used, without.method_used) == (ASKED, NOT)
     share = [sum(one == other for one, other in zip(found.tasks, names)) / len(names) for found in (with_it, without)]
     assert share[0] > share[1] + 0.2
 
 
 def test_it_is_asked_only_among_many_tasks_and_where_features_are_close(model: SupSup) -> None:
     x, names = shown(4)
-    assert model.predict(x).way == ASKED
-    assert model.predict(x, among=model.tasks[:32]).way == NOT
-    assert model.predict(x, among=model.tasks[:33]).way == ASKED
-    clear = [row for row in range(len(x)) if model.predict(x[row : row + 1]).way == NOT]
+    assert model.predict(x).method_used == ASKED
+    assert model.predict(x, among=model.tasks[:32]).method_used == NOT
+    assert model.predict(x, among=model.tasks[:33]).method_used == ASKED
+    clear = [row for row in range(len(x)) if model.predict(x[row : row + 1]).method_used == NOT]
     assert 0 < len(clear) < len(x)
     assert model.predict(x[clear]).tasks == [names[row] for row in clear], "features that are not close are right"
 
@@ -129,9 +129,9 @@ def test_without_superfluous_outputs_entropy_is_asked_and_filters_are_not(monkey
     found = by_traces.AutoInference(ten.state)._outstanding([TaskView(x[:, None])], range(10), 10)
     torch.testing.assert_close(found, outstanding(ten, x, list(range(10)), "H"), atol=2e-3, rtol=2e-3)
     assert found.max() > 0
-    assert ten.predict(x).way == ASKED
+    assert ten.predict(x).method_used == ASKED
     convolution = nn.Sequential(nn.Conv2d(1, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 20))
-    assert learned(tasks, convolution).predict(x).way == NOT
+    assert learned(tasks, convolution).predict(x).method_used == NOT
 
 
 def test_a_task_forgotten_was_never_learned_for_the_gradient_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +142,6 @@ def test_a_task_forgotten_was_never_learned_for_the_gradient_either(monkeypatch:
     forgot, never = learned(tasks), learned([*tasks[:2], *tasks[3:]])
     forgot.forget(tasks[2].name)
     here, there = forgot.predict(x), never.predict(x)
-    assert here.way == ASKED
+    assert here.method_used == ASKED
     assert here.tasks == there.tasks
     assert torch.equal(here.task_confidence, there.task_confidence)

@@ -75,11 +75,11 @@ def test_every_mask_is_tried_where_statistics_are_of_an_earlier_kind(earlier: tu
     assert model.inference == Inference("auto")
     x = torch.cat([shown(task) for task in tasks])
     answer = model.predict(x)
-    assert answer.way == "exhaustive"
+    assert answer.method_used == "exhaustive"
     assert answer.tasks == model.predict(x, inference=Inference("exhaustive")).tasks
     assert model.infer_task(shown(tasks[1]), per="batch") in model.tasks
     assert set(model.infer_task(x, among=model.tasks[1:])) <= set(model.tasks[1:])
-    assert model.predict(x, inference=Inference("exhaustive", objective="energy")).way == "exhaustive, energy"
+    assert model.predict(x, inference=Inference("exhaustive", objective="energy")).method_used == "exhaustive, energy"
     for task in tasks:
         assert (model.predict(shown(task), task=task.name).labels == task.test.labels).float().mean() > 0.8
 
@@ -109,15 +109,15 @@ def test_learning_more_leaves_what_was_there(earlier: tuple[Path, list[Task]]) -
         assert all(torch.equal(bits, mask[weight]) for weight, bits in again.mask(name).items())
     with ModelFile(path) as file:
         assert {record.name: record.extras for record in file.records()}.items() >= before.items()
-    assert again.predict(shown(more[0])).way == "exhaustive"
+    assert again.predict(shown(more[0])).method_used == "exhaustive"
     new = again.predict(torch.cat([shown(task) for task in more]), among=[task.name for task in more])
-    assert new.way == "features and masks"
+    assert new.method_used == "features and masks"
     with pytest.raises(SupSupError, match=f"task '{tasks[1].name}' has no statistics"):
         again.predict(shown(more[0]), among=[more[0].name, tasks[1].name], inference=Inference("features"))
     right = [task.name for task in more for _ in task.test.labels]
     assert sum(map(str.__eq__, new.tasks, right)) > 0.9 * len(right)
     again.forget(tasks[0].name)
-    assert again.predict(shown(tasks[1])).way == "exhaustive"
+    assert again.predict(shown(tasks[1])).method_used == "exhaustive"
 
 
 def test_learned_again_they_are_found_by_features(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_learned_again_they_are_found_by_features(tmp_path: Path) -> None:
     for task in tasks:
         model.forget(task.name)
         model.learn(task)
-    assert model.predict(shown(tasks[0]), inference=Inference("features")).way == "features"
+    assert model.predict(shown(tasks[0]), inference=Inference("features")).method_used == "features"
 
 
 @pytest.mark.parametrize(("tasks", "way"), [(32, "exhaustive"), (33, "one-shot")])
@@ -135,5 +135,5 @@ def test_beyond_32_tasks_one_shot_decides(tasks: int, way: str, tmp_path: Path) 
     learned = written(tmp_path / "earlier.supsup", tasks)
     model = supsup.load(tmp_path / "earlier.supsup", device="cpu")
     answer = model.predict(shown(learned[0]))
-    assert answer.way == way
+    assert answer.method_used == way
     assert answer.tasks == model.predict(shown(learned[0]), inference=Inference(way)).tasks  # type: ignore[arg-type]

@@ -109,12 +109,12 @@ class Decision(NamedTuple):
     """The index of a mask for each decision [r], and how it stands out among the candidates.
 
     standing  None: there is one candidate only; a tensor: NaN, it was not looked at
-    way       how it was found
+    method_used  how it was found
     """
 
     chosen: Tensor
     margin: Margin | Tensor | None = None
-    way: str = ""
+    method_used: str = ""
 
 
 class TaskView(NamedTuple):

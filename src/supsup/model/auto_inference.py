@@ -76,16 +76,16 @@ class AutoInference:
         candidates = list(range(len(state.tasks))) if members is None else list(dict.fromkeys(members))
         if len(candidates) == 1:
             only = torch.full((len(views[0].x),), candidates[0], device=state.net.device)
-            return Decision(only, way="the only task")
+            return Decision(only, method_used="the only task")
         profiles = [state.tasks.at(index).profile for index in candidates]
         profile_index = [profile for profile in profiles if profile is not None]
         if len(profile_index) < len(profiles):
-            return self._without(views, members, classes, how, candidates, profiles)
+            return self._fallback(views, members, classes, how, candidates, profiles)
         if how.method == "exhaustive":
             return self._every_mask(views, candidates, profile_index, how.objective)
         found = self._scores(views, candidates)
         if found is None:
-            return self._without(views, members, classes, how, candidates, profiles)
+            return self._fallback(views, members, classes, how, candidates, profiles)
         self._warn(profile_index)
         if how.method == "features":
             return _highest(found.of_tasks, candidates, "features")
@@ -122,7 +122,7 @@ class AutoInference:
             found[rows] = familiarity < learned.profile.threshold(share)
         return found
 
-    def _without(
+    def _fallback(
         self,
         views: Sequence[TaskView],
         members: list[int] | None,
@@ -139,8 +139,10 @@ class AutoInference:
             raise _lacking(self.state.tasks.at((lacking or candidates)[0]).name)
         if how.method == "exhaustive":
             return self._every_mask(views, candidates, None, how.objective)
-        way = Inference("exhaustive" if len(candidates) <= _FEW else "one-shot")
-        return decide(self.state.net, self.state.bank, views, members, classes, way)._replace(way=way.method)
+        fallback = Inference("exhaustive" if len(candidates) <= _FEW else "one-shot")
+        return decide(self.state.net, self.state.bank, views, members, classes, fallback)._replace(
+            method_used=fallback.method
+        )
 
     def likelihoods(self, views: Sequence[TaskView], candidates: Sequence[int]) -> Tensor | None:
         """log p(features | task) of each decision [r, candidates]; None where one of them left nothing that suits."""
@@ -274,7 +276,7 @@ def _lacking(name: str) -> SupSupError:
     )
 
 
-def _highest(scores: Tensor, candidates: Sequence[int], way: str) -> Decision:
+def _highest(scores: Tensor, candidates: Sequence[int], method_used: str) -> Decision:
     best = scores.max(1)
     chosen = torch.tensor(candidates, device=scores.device)[best.indices]
-    return Decision(chosen, Margin.of(best.values, scores), way)
+    return Decision(chosen, Margin.of(best.values, scores), method_used)

@@ -29,7 +29,7 @@ class Prediction:
                    does not have; empty where a learner does not say
     standing       how far the inferred task stands out; None where it was given or there is one only
     facts          of the tasks in `tasks`, by name
-    way            how the task was found: "given", "the only task", or by which method
+    method_used    how the task was found: "given", "the only task", or by which method
     unknown        which images are of no task that is known [images], where that was asked: their label is −1, their
                    task and their name None; None where it was not asked
     """
@@ -40,7 +40,7 @@ class Prediction:
     probabilities: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     margin: Margin | Tensor | None = None
     info: Mapping[str, TaskInfo] = field(default_factory=dict)
-    way: str = ""
+    method_used: str = ""
     unknown: Tensor | None = None
 
     @classmethod
@@ -50,11 +50,11 @@ class Prediction:
         tasks: list[str],
         info: Mapping[str, TaskInfo],
         margin: Margin | Tensor | None = None,
-        way: str = "",
+        method_used: str = "",
     ) -> Prediction:
         """The most probable class of each image."""
         confidence, labels = probabilities.max(-1)
-        return cls(labels, tasks, confidence, probabilities, margin, info, way)
+        return cls(labels, tasks, confidence, probabilities, margin, info, method_used)
 
     def without(self, unknown: Tensor) -> Prediction:
         """The same, but that these images [images] are of no task that is known."""

@@ -65,7 +65,7 @@ class Predictor:
             own = self.state.tasks.at(index).info
             images = self.images(x, [(own.inputs, [index])])
             probabilities = self._probabilities(images, index, None, outputs)
-            given = Prediction.of(probabilities, [task] * len(images), {task: own}, way="given")
+            given = Prediction.of(probabilities, [task] * len(images), {task: own}, method_used="given")
             if refused is None:
                 return given
             indices = torch.full((len(images),), index, device=self.state.net.device)
@@ -80,7 +80,7 @@ class Predictor:
             probabilities = self._probabilities(images, present[0], None, outputs)
         else:
             probabilities = self._of_several(images, indices, present, outputs)
-        answer = Prediction.of(probabilities, self.names(indices), info, decided.margin, decided.way)
+        answer = Prediction.of(probabilities, self.names(indices), info, decided.margin, decided.method_used)
         return answer if refused is None else answer.without(self._by_traces.unfamiliar(images, indices, refused))
 
     def infer(
@@ -144,7 +144,7 @@ class Predictor:
         shown = [TaskView(decisions(images.seen(inputs)), indices) for inputs, indices in views]
         if how.needs_profiles:
             return self._by_traces.decide(shown, members, classes, how)
-        return decide(state.net, state.bank, shown, members, classes, how, answered)._replace(way=how.method)
+        return decide(state.net, state.bank, shown, members, classes, how, answered)._replace(method_used=how.method)
 
     def _of_several(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
         """Probabilities of images of several tasks; a class that a task does not have is at 0."""

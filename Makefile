@@ -42,8 +42,8 @@ results: $(STAMP)
 	$(BIN)/supsup demo --fresh --data mnist --stream permuted --tasks 3 --steps 1000 --net fc_1024 --outputs 200 --no-compare --out results/core --name permuted-fc
 	$(BIN)/supsup demo --fresh --data mnist --stream rotated --tasks 6 --steps 1000 --net fc_1024 --outputs 200 --method binary --protocol paper-full-batch --no-strict --no-compare --out results/core --name rotated-fc
 	$(BIN)/supsup demo --fresh --data mnist --stream permuted --tasks 10 --steps 1000 --unannounced --outputs 500 --no-compare --out results/core --name unannounced-lenet
-	$(BIN)/python benchmarks/mask_bytes.py
-	$(BIN)/python benchmarks/model_file.py
+	$(BIN)/python -m benchmarks mask_bytes
+	$(BIN)/python -m benchmarks model_file
 
 clean:
 	rm -rf .venv runs site

@@ -19,17 +19,17 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_figures_on_hopfield_are_those_of_the_results() -> None:
-    """`python benchmarks/hopfield_table.py` puts them right."""
+    """`python -m benchmarks hopfield_tables` puts them right."""
     page = Path(__file__).parents[1] / "docs" / "hopfield.md"
-    script = Path(__file__).parents[1] / "benchmarks" / "hopfield_table.py"
+    script = Path(__file__).parents[1] / "benchmarks" / "pages" / "hopfield_tables.py"
     assert runpy.run_path(str(script))["with_tables"](page.read_text()) == page.read_text()
 
 
 def test_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m benchmarks.zoo --table` puts it right. Masks without a recipe keep up, and on no row far behind."""
+    """`python -m benchmarks zoo --table` puts it right. Masks without a recipe keep up, and on no row far behind."""
     root = Path(__file__).parents[1]
     monkeypatch.syspath_prepend(str(root))
-    zoo = importlib.import_module("benchmarks.zoo")
+    zoo = importlib.import_module("benchmarks.networks.zoo")
     rows = json.loads((root / "results" / "zoo.json").read_text())["rows"]
     page = (root / "docs" / "own-network.md").read_text()
     assert zoo.table(rows) in page
@@ -41,7 +41,7 @@ def test_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_figures_of_photographs_are_those_of_the_results() -> None:
-    """`python -m benchmarks.photographs` measures them."""
+    """`python -m benchmarks photographs` measures them."""
     root = Path(__file__).parents[1]
     page = (root / "docs" / "without-python.md").read_text()
     for row in json.loads((root / "results" / "photographs-2-cores.json").read_text())["tiny-imagenet"].values():
@@ -51,19 +51,19 @@ def test_the_figures_of_photographs_are_those_of_the_results() -> None:
 
 
 def test_the_speed_of_the_zoo_on_the_page_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m benchmarks.zoo_speed --table` puts it right."""
+    """`python -m benchmarks zoo_speed --table` puts it right."""
     root = Path(__file__).parents[1]
     monkeypatch.syspath_prepend(str(root))
-    speed = importlib.import_module("benchmarks.zoo_speed")
+    speed = importlib.import_module("benchmarks.networks.zoo_speed")
     page = (root / "docs" / "speed.md").read_text()
     assert speed.table(speed.committed()) in page
     assert speed.with_table(page, speed.committed()) == page
 
 
 def test_the_figures_on_trust_are_those_of_the_results() -> None:
-    """`python benchmarks/trust_table.py` puts them right."""
+    """`python -m benchmarks trust_tables` puts them right."""
     page = Path(__file__).parents[1] / "docs" / "trust.md"
-    script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "trust_table.py"))
+    script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "pages" / "trust_tables.py"))
     assert script["with_tables"](page.read_text()) == page.read_text()
     for part in script["present"]():
         assert script["read"](part)["sound"], part
@@ -84,10 +84,10 @@ def test_the_table_of_unannounced_tasks_is_that_of_the_results() -> None:
 
 
 def test_the_figures_on_scale_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m benchmarks.scale` puts them right."""
+    """`python -m benchmarks simulation` puts them right."""
     root = Path(__file__).parents[1]
     monkeypatch.syspath_prepend(str(root))
-    scale = importlib.import_module("benchmarks.scale")
+    scale = importlib.import_module("benchmarks.scale.simulation")
     found, page = json.loads((root / "results" / "bench" / "scale.json").read_text()), (root / "docs" / "scale.md")
     assert scale.with_tables(page.read_text(), found) == page.read_text()
     assert scale.tables(found) in page.read_text()
@@ -100,7 +100,7 @@ def test_the_figures_on_scale_are_those_of_the_results(monkeypatch: pytest.Monke
 def test_a_simulated_cluster_is_as_fast_as_its_parts_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are made with it: GPUs that are never waited for, one commit after the other, and groups that are lost."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    scale = importlib.import_module("benchmarks.scale")
+    scale = importlib.import_module("benchmarks.scale.simulation")
     assert scale.simulated(40, 4, 8.0, 0.0, scale.CALM, 0) == (80.0, 0)
     seconds, _ = scale.simulated(40, 4, 8.0, 4.0, scale.CALM, 0)  # four GPUs make two groups while one is committed
     assert 160 <= seconds <= 172
@@ -119,7 +119,7 @@ def test_the_costs_of_a_request_are_those_of_the_results() -> None:
 
 
 def test_the_hours_of_imagenet_are_those_of_the_results() -> None:
-    """`python -m benchmarks.imagenet_rate` measures them."""
+    """`python -m benchmarks imagenet_rate` measures them."""
     root = Path(__file__).parents[1]
     page = (root / "docs" / "reproduce.md").read_text()
     found = json.loads((root / "results" / "bench" / "imagenet-rate-h200.json").read_text())
@@ -137,7 +137,7 @@ def test_the_hours_of_imagenet_are_those_of_the_results() -> None:
 
 
 def test_the_steps_of_rivals_are_those_of_the_results() -> None:
-    """`python -m benchmarks.residual_rivals` measures them."""
+    """`python -m benchmarks residual_baselines` measures them."""
     root = Path(__file__).parents[1]
     page = (root / "docs" / "speed.md").read_text()
     found = json.loads((root / "results" / "bench" / "residual-rivals-h200.json").read_text())

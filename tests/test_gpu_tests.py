@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
-PATH = ROOT / "benchmarks" / "gpu_tests.py"
+PATH = ROOT / "benchmarks" / "gpu" / "gpu_tests.py"
 SCRIPT = runpy.run_path(str(PATH))
 TESTS = """
 import pytest

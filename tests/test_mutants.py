@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "mutants.py"))
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "trust" / "mutants.py"))
 
 
 def programs(source: str) -> set[str]:

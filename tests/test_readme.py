@@ -19,8 +19,8 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT
 
 @pytest.mark.parametrize("page", ["README.md", "docs/speed.md"])
 def test_the_tables_are_those_of_the_results(page: str) -> None:
-    """`python benchmarks/readme_table.py` puts them right."""
-    with_table = runpy.run_path(str(ROOT / "benchmarks" / "readme_table.py"))["with_table"]
+    """`python -m benchmarks speed_tables` puts them right."""
+    with_table = runpy.run_path(str(ROOT / "benchmarks" / "pages" / "speed_tables.py"))["with_table"]
     text = (ROOT / page).read_text()
     assert with_table(page, text) == text
 

@@ -11,7 +11,7 @@ from torch import nn
 from supsup import Recipe, SupSup, data, nets
 from supsup.data import Source
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "released_draws.py"))
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "paper" / "released_draws.py"))
 TASKS = 3
 
 

@@ -33,7 +33,12 @@ def _program() -> str:
     script, module = Path(sys.argv[0]), getattr(sys.modules["__main__"], "__spec__", None)
     if script.stem in ("supsup", "__main__"):
         return "supsup"
-    return f"python {script.parent.name}/{script.name}" if module is None else f"python -m {module.name}"
+    if module is None:
+        return f"python {script.parent.name}/{script.name}"
+    runner, _, benchmark = module.name.partition(".")
+    return (
+        f"python -m benchmarks {benchmark.rpartition('.')[2]}" if runner == "benchmarks" else f"python -m {module.name}"
+    )
 
 
 def _commit() -> str:

@@ -18,7 +18,7 @@ from tests.attack.interrupting import Scenario, fresh, interrupted, task
 from tests.attack.killing import Kills
 from tests.attack.mutating import MUTATIONS, mutated
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "trust_campaign.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "trust" / "campaign.py"
 
 
 def campaign(out: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -18,8 +18,8 @@ def texts(plot: str) -> list[str]:
 
 
 def test_the_plots_in_results_are_those_of_the_figures() -> None:
-    """`python benchmarks/result_plots.py` puts them right."""
-    drawn = runpy.run_path(str(ROOT / "benchmarks" / "result_plots.py"))["plots"]()
+    """`python -m benchmarks result_plots` puts them right."""
+    drawn = runpy.run_path(str(ROOT / "benchmarks" / "pages" / "result_plots.py"))["plots"]()
     assert len(drawn) >= 12
     for path, plot in drawn.items():
         assert path.read_text() == plot, path
@@ -27,7 +27,7 @@ def test_the_plots_in_results_are_those_of_the_figures() -> None:
 
 def test_nothing_draws_a_second_way() -> None:
     """One way to draw: no plotting library is imported, and no picture in results/ is of pixels."""
-    sources = [*Path(supsup.__file__).parent.rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    sources = [*Path(supsup.__file__).parent.rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
     assert not [path for path in sources if "import matplotlib" in path.read_text()]
     assert not list((ROOT / "results").rglob("*.png"))
 

@@ -93,7 +93,7 @@ def overfull(rule: str, psi: Tensor, mean: Tensor, z: Tensor, count: int) -> boo
 def storkey_capacity(units: int, alike: float) -> int:
     """About how many patterns come back from 20 % flipped units at least 19 times in 20 under Storkey's rule.
 
-    A fit to what benchmarks/hopfield_capacity.py measures: 0.155 d for patterns that have nothing in common, less the
+    A fit to what benchmarks/hopfield/capacity.py measures: 0.155 d for patterns that have nothing in common, less the
     more they overlap (on average, from 0 to 1), and hardly more than 10 from an overlap of 1/4 on.
     """
     return int(max(0.155 * units * (1 - 4 * alike), min(10, 0.155 * units)))

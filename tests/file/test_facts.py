@@ -31,7 +31,7 @@ def test_facts_come_back_bit_for_bit(labels: list[Any], numbers: list[float], la
     names = tuple({(type(label), label): label for label in labels}.values())
     gain = torch.tensor(numbers)
     inputs = Inputs(gain, -gain, last) if len(numbers) > 1 else Inputs(gain[0], gain[0])
-    own = TaskInfo(names, inputs, {"optimiser": "adam", "learning_rate": 1e-3, "epochs": None})
+    own = TaskInfo(names, inputs, {"optimiser": "adam", "learning_rate": 1e-3, "epochs": None}, False, inputs)
     found = info.from_text(info.to_text(own, len(names)), len(names), [len(numbers), 2, 2])
     assert found.names == names
     assert [*map(type, found.names or ())] == [*map(type, names)]
@@ -39,6 +39,9 @@ def test_facts_come_back_bit_for_bit(labels: list[Any], numbers: list[float], la
     assert found.inputs.key == inputs.key
     assert (found.inputs.gain.shape, found.inputs.channels_last) == (inputs.gain.shape, inputs.channels_last)
     assert found.recipe == own.recipe
+    assert found.normalisation is not None
+    assert found.normalisation.key == inputs.key
+    assert found.normalisation.gain.shape == inputs.gain.shape
 
 
 def test_no_facts_take_no_byte() -> None:
@@ -56,6 +59,10 @@ GOOD = json.loads(info.to_text(TaskInfo(("a", "b"), Inputs(torch.ones(3), torch.
         "x",
         3,
         {"names": "ab"},
+        {"normalisation": {}},
+        {"normalisation": ["AAAAAA=="]},
+        {"normalisation": ["AAAAAA==", 1]},
+        {"normalisation": [["AAAAAAAAAAA="], ["AAAAAAAAAAA="]]},
         {"names": ["a"]},
         {"names": ["a", "a"]},
         {"names": ["a", None]},

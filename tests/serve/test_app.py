@@ -126,7 +126,7 @@ def test_a_task_of_any_name_is_learned_shown_asked_and_forgotten(running: Any, s
 
 
 def test_a_model_that_learned_normalised_digits_takes_images(tmp_path: Path, serving: Any, shapes: Any) -> None:
-    """Its tasks do not say how pixels were normalised: grey images are taken for MNIST's."""
+    """Its tasks, from a stream, say how pixels were normalised; so does a task that is learned from pictures then."""
     source, recipe = data.digits(), Recipe(steps=150, learning_rate=1e-3)
     model = SupSup(nets.FullyConnected((784, 100, 20)), recipe=recipe, device="cpu")
     model.learn(data.split(source, 10)[0])
@@ -144,6 +144,11 @@ def test_a_model_that_learned_normalised_digits_takes_images(tmp_path: Path, ser
         assert running.ended(running.client.post("/tasks/negatives", files=negatives).json())["state"] == "done"
         again = running.client.post(f"/predict?task={name}", content=files[0][1], headers=PNG).json()["answers"]
         assert again[0]["label"] == expected[0]
+        taught = running.client.post("/predict?task=negatives", content=negatives[0][1][1], headers=PNG)
+        assert taught.status_code == 200
+    images = 255 - source.train_images[:60].float()
+    answers = supsup.load(tmp_path / "digits.supsup").predict(images * source.gain + source.offset, task="negatives")
+    assert answers.names[0] == taught.json()["answers"][0]["name"]
 
 
 def test_a_task_may_be_learned_from_json(running: Any, shapes: Any) -> None:

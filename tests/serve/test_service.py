@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import supsup
-from supsup import Recipe, SupSup
+from supsup import Recipe, SupSup, data, nets
 from supsup.runtime.errors import SupSupError
 from supsup.serve.scoring import scores
 from supsup.serve.service import Question, Served
@@ -110,3 +111,84 @@ def test_another_way_of_finding_tasks_is_the_server_s_own(path: Path, shapes: An
     again = supsup.load(path, device="cpu")
     assert again.inference == kept
     assert [task.profile is not None for task in again.state.tasks] == [True] * 3
+
+
+class Stream:
+    """Pictures of shapes as a stream has them: bytes, with a normalisation that is nobody else's."""
+
+    @staticmethod
+    def source(shapes: Any, colours: int = 1) -> data.Source:
+        """Shapes as a source; more colours: the same in each."""
+        lesson = shapes.lesson("any", count=12)
+        images = torch.from_numpy(lesson.images).expand(-1, colours, -1, -1).contiguous()
+        labels = torch.tensor([shapes.KINDS.index(label) for label in lesson.labels])
+        gain, offset = torch.tensor([1 / 90.0, 1 / 80, 1 / 70][:colours]), torch.tensor([-0.2, -2.0, 1.5][:colours])
+        return data.Source("shapes", images, labels, images, labels, gain, offset, 3)
+
+    @staticmethod
+    def model(source: data.Source, path: Path) -> SupSup:
+        """A model that has learned two permutations of it, saved."""
+        recipe = Recipe(steps=60, learning_rate=1e-3, batch_size=16)
+        model = SupSup(nets.FullyConnected((source.train_images[0].numel(), 48, 3)), recipe=recipe, device="cpu")
+        model.learn_many(data.permuted(source, 2), show_progress=False)
+        model.save(path)
+        return model
+
+
+@pytest.mark.parametrize("colours", [1, 3])
+def test_pictures_are_normalised_as_the_stream_was(tmp_path: Path, shapes: Any, colours: int) -> None:
+    """A guess (grey: MNIST, colour: CIFAR) would answer from other inputs than those learned."""
+    source = Stream.source(shapes, colours)
+    model = Stream.model(source, tmp_path / "stream.supsup")
+    served = Served.open(tmp_path / "stream.supsup", device="cpu")
+    pictures = source.train_images[::3]
+    inputs = pictures.float() * source.gain.view(-1, 1, 1) + source.offset.view(-1, 1, 1)
+    for task, among in ((None, None), ("permutation-1", None), (None, ("permutation-0",))):
+        (answer,) = served.answers([Question(pictures.numpy(), task, among)])
+        expected = model.predict(inputs, task=task, among=among)
+        assert not isinstance(answer, Exception)
+        assert [each["task"] for each in answer["answers"]] == expected.tasks
+        assert [each["label"] for each in answer["answers"]] == expected.labels.tolist()
+        assert [each["confidence"] for each in answer["answers"]] == pytest.approx(
+            expected.confidence.tolist(), abs=1e-5
+        )
+    served.close()
+
+
+def without_normalisation(model: SupSup) -> None:
+    """As files of earlier versions are."""
+    for task in model.state.tasks:
+        task.info = replace(task.info, normalisation=None)
+
+
+def test_pictures_are_refused_where_their_normalisation_is_unknown(tmp_path: Path, shapes: Any) -> None:
+    """Old files and tasks learned from normalised numbers: no guess, but a reason; arrays are answered."""
+    path = tmp_path / "stream.supsup"
+    source = Stream.source(shapes)
+    model = Stream.model(source, path)
+    without_normalisation(model)
+    path.unlink()
+    model.save(path)
+    served = Served.open(path, device="cpu")
+    pictures, arrays = source.train_images[:2], data.permuted(source, 2)[0].test.batch(torch.arange(2))[0]
+    refused, answered = served.answers([Question(pictures.numpy()), Question(arrays.numpy())])
+    assert isinstance(refused, SupSupError)
+    assert "does not say how pictures of task 'permutation-0' were normalised" in str(refused)
+    assert not isinstance(answered, Exception)
+    with pytest.raises(SupSupError, match="does not say how pictures of task 'permutation-0' were normalised"):
+        served.learn(shapes.lesson("more"), lambda share: None)
+    served.close()
+
+
+def test_pictures_are_refused_where_tasks_normalise_them_differently(tmp_path: Path, shapes: Any) -> None:
+    """One picture cannot be given to both; with the task named it can."""
+    path = tmp_path / "stream.supsup"
+    source = Stream.source(shapes)
+    model = Stream.model(source, path)
+    model.learn(replace(data.permuted(replace(source, offset=source.offset + 1), 1)[0], name="shifted"))
+    served = Served(model, path)
+    pictures = source.train_images[:2].numpy()
+    refused, named = served.answers([Question(pictures), Question(pictures, "shifted")])
+    assert isinstance(refused, SupSupError)
+    assert "tasks 'permutation-0' and 'shifted' normalise pictures differently" in str(refused)
+    assert not isinstance(named, Exception)

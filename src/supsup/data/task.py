@@ -259,6 +259,15 @@ class Task:
             if len(self.names) != self.classes:
                 raise SupSupError(f"Task.names has {len(self.names)} names for {self.classes} classes; give one each")
 
+    @property
+    def normalisation(self) -> Inputs | None:
+        """How pixels (bytes) become the network's inputs, for a task without `inputs`; None where images are not bytes."""
+        part = self.train
+        if self.inputs is not None or part.images.dtype != torch.uint8:
+            return None
+        gain, offset = torch.broadcast_tensors(part.gain.cpu().flatten(), part.offset.cpu().flatten())
+        return Inputs(gain, offset) if len(gain) > 1 else Inputs(gain[0], offset[0])
+
     def raw_test(self, positions: Tensor) -> Tensor:
         """Test images at these positions as they were handed in."""
         images = self.test.raw(positions)

@@ -16,6 +16,7 @@ class TaskInfo:
     names    class names as the user has them; None: the class numbers
     inputs   how raw inputs are turned into network inputs; None: inputs are given as the network takes them
     recipe   how the mask was trained, as plain values, where the recipe was chosen for this task
+    normalisation  how pixels (bytes) become network inputs, where `inputs` is None; None: unknown
     rotated  the task was learned in all rotations of its images; each rotation has its outputs (`data/rotations.py`)
     """
 
@@ -23,6 +24,7 @@ class TaskInfo:
     inputs: Inputs | None = None
     recipe: Mapping[str, str | int | float | None] | None = None
     rotated: bool = False
+    normalisation: Inputs | None = None
 
     def called(self, label: int) -> Label:
         """The user's name for a class."""

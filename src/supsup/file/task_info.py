@@ -42,6 +42,8 @@ def to_text(info: TaskInfo, classes: int) -> str:
         values["recipe"] = dict(info.recipe)
     if info.rotated:
         values["self_labels"] = _ROTATIONS
+    if info.normalisation is not None:
+        values["normalisation"] = [_bytes(info.normalisation.gain), _bytes(info.normalisation.offset)]
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False) if values else ""
     if len(text) > limits.LONGEST_INFO:
         raise SupSupError(f"what belongs to the task takes {len(text):,} characters; give its classes shorter names")
@@ -67,6 +69,7 @@ def from_text(text: str | None, classes: int, image_shape: list[int] | None) -> 
             None if inputs is None else _inputs(_mapping(inputs), image_shape),
             recipe,
             _turned(values.get("self_labels"), image_shape),
+            _normalisation(values.get("normalisation"), image_shape),
         )
     except (TypeError, ValueError, KeyError, RecursionError, OverflowError) as error:
         raise Damaged(f"what belongs to it cannot be read ({error})") from error
@@ -84,10 +87,23 @@ def _label(value: Any) -> Label:
 
 
 def _inputs(values: dict[str, Any], image_shape: list[int] | None) -> Inputs:
-    gain, offset = _numbers(values["gain"]), _numbers(values["offset"])
+    gain, offset = _scale(values["gain"], values["offset"], image_shape)
+    return Inputs(gain, offset, values["channels_last"], values["tokens"])
+
+
+def _normalisation(values: Any, image_shape: list[int] | None) -> Inputs | None:
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 2:
+        raise TypeError("its normalisation is not a pair")
+    return Inputs(*_scale(values[0], values[1], image_shape))
+
+
+def _scale(gain: Any, offset: Any, image_shape: list[int] | None) -> tuple[Tensor, Tensor]:
+    gain, offset = _numbers(gain), _numbers(offset)
     if gain.ndim and (not image_shape or gain.numel() != image_shape[0]):
         raise ValueError("its normalisation is not for images of this shape")
-    return Inputs(gain, offset, values["channels_last"], values["tokens"])
+    return gain, offset
 
 
 def _turned(value: Any, image_shape: list[int] | None) -> bool:

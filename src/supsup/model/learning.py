@@ -123,7 +123,7 @@ class Learning:
         if recipes is not None:
             rotated = [each.self_labels is not None for each in recipes]
         info = {
-            task.name: TaskInfo(task.names, task.inputs, own, views)
+            task.name: TaskInfo(task.names, task.inputs, own, views, task.normalisation)
             for task, own, views in zip(trained.tasks, chosen, rotated)
         }
         if profiles is None:

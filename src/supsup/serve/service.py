@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,19 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from supsup.data.mnist import normalisation
+from supsup import data
+from supsup.data import Inputs, Task
 from supsup.file.sizes import stored_bytes
-from supsup.file.task_record import EXAMPLES
+from supsup.file.task_record import EXAMPLES, LearnedTask
 from supsup.inference.methods import Method
 from supsup.model.supsup import SupSup, load
-from supsup.runtime.errors import SupSupError
+from supsup.runtime.errors import SupSupError, printable
 from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores
 from supsup.serve.uploads import Array
 
 Json = dict[str, Any]
-MNIST = normalisation(0.1307, 0.3081)
-CIFAR = normalisation(0.473, 0.251)
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,10 @@ class Served:
     def __init__(self, model: SupSup, path: Path, method: Method | None = None) -> None:
         self.model, self.path = model, path
         self._how = None if method is None else model.inference.replaced(method=method)
+        self._normalisation: tuple[object, Inputs | None] = (
+            None,
+            None,
+        )  # a version of the tasks, and theirs of pictures
 
     @classmethod
     def open(
@@ -117,7 +120,8 @@ class Served:
 
     def _together(self, questions: Sequence[Question]) -> list[Json | Exception]:
         first, tasks = questions[0], self.model.state.tasks
-        inputs = self._inputs(np.concatenate([question.images for question in questions]))
+        named = [first.task] if first.task is not None else first.among
+        inputs = self._inputs(np.concatenate([question.images for question in questions]), named)
         prediction = self.model.predict(inputs, task=first.task, among=first.among, inference=self._how)
         candidates = list(first.among) if first.among is not None else tasks.names
         every = [
@@ -150,14 +154,8 @@ class Served:
 
     def learn(self, lesson: Lesson, progress: Callable[[float], None]) -> None:
         """Learn a task and keep a few examples; then it is in the file. What `progress` raises stops it."""
-        self.model.learn(
-            (self._inputs(lesson.images), lesson.labels),
-            task=lesson.task,
-            layout="NCHW" if lesson.images.ndim == 4 else None,
-            normalise=not self._as_network_sees(),
-            callback=lambda step: progress(step.step / step.steps),
-            show_progress=False,
-        )
+        task = self._task(lesson)
+        self.model.learn(task, callback=lambda step: progress(step.step / step.steps), show_progress=False)
         if lesson.images.dtype == np.uint8 and lesson.images.ndim == 4:
             examples = chosen(lesson.images, lesson.labels)
             self.model.extras[lesson.task] = self.model.extras.get(lesson.task, {}) | {EXAMPLES: examples}
@@ -194,25 +192,60 @@ class Served:
         """Let go of the file."""
         self.model.close()
 
-    def _as_network_sees(self) -> bool:
-        """Whether no task knows what to do with raw images: all were learned from what had been normalised before."""
-        views = self.model.state.tasks.views()
-        return bool(views) and all(inputs is None for inputs, _ in views)
+    def _task(self, lesson: Lesson) -> Task:
+        """A task to learn; where the model's tasks take normalised inputs, pictures are normalised as in the first one."""
+        layout = "NCHW" if lesson.images.ndim == 4 else None
+        infos = [task.info for task in self.model.state.tasks]
+        strict = bool(infos) and all(info.inputs is None for info in infos)
+        images = torch.from_numpy(lesson.images)
+        if not strict or images.dtype != torch.uint8:
+            images = images.float() if strict else images
+            return data.task((images, lesson.labels), lesson.task, layout=layout, normalise=not strict)
+        scale = infos[0].normalisation
+        if scale is None:
+            raise _unknown_normalisation(self.model.tasks[0])
+        task = data.task((images, lesson.labels), lesson.task, layout=layout, normalise=False)
+        part = replace(task.train, gain=scale.gain, offset=scale.offset)
+        return replace(task, train=part, test=part, inputs=None)
 
-    def _inputs(self, images: Array) -> Tensor:
-        """Images and arrays as the model takes them.
-
-        Its tasks know how pixels are normalised. Where none does, images are taken for MNIST's if they are grey and for
-        CIFAR's if they have colours.
-        """
-        found = torch.from_numpy(images)
-        if not self._as_network_sees():
-            return found
+    def _inputs(self, images: Array, candidates: Sequence[str] | None) -> Tensor:
+        """Pictures (uint8) and arrays as `predict` takes them for these tasks; None: all."""
+        found, tasks = torch.from_numpy(images), self.model.state.tasks
         if images.dtype != np.uint8:
-            return found.float()
-        colour = images.ndim == 4 and images.shape[1] == 3
-        gain, offset = CIFAR if colour else MNIST
-        return found.float() * gain + offset
+            kinds = tasks.views(None if candidates is None else tasks.indices(candidates))
+            return found.float() if all(inputs is None for inputs, _ in kinds) else found
+        if candidates is not None:
+            scale = _common_normalisation([tasks[name] for name in candidates])
+        else:
+            version, scale = self._normalisation
+            if version is not tasks.version:
+                scale = _common_normalisation(tasks)
+                self._normalisation = tasks.version, scale
+        return found if scale is None else scale.seen(found)
+
+
+def _common_normalisation(tasks: Iterable[LearnedTask]) -> Inputs | None:
+    """How pictures are normalised for all these tasks; None where the model does it. An error if they do not agree."""
+    found: dict[object, tuple[str, Inputs | None]] = {}  # a task of each kind
+    for task in tasks:
+        scale = task.info.normalisation
+        if task.info.inputs is None and scale is None:
+            raise _unknown_normalisation(task.name)
+        found.setdefault(None if scale is None else scale.key, (task.name, scale))
+    if len(found) > 1:
+        (one, _), (other, _), *_ = found.values()
+        raise SupSupError(
+            f"tasks {printable(repr(one))} and {printable(repr(other))} normalise pictures differently; name the task, "
+            "or send arrays that are normalised already"
+        )
+    return next((scale for _, scale in found.values()), None)
+
+
+def _unknown_normalisation(task: str) -> SupSupError:
+    return SupSupError(
+        f"the model does not say how pictures of task {printable(repr(task))} were normalised: it was learned from "
+        "normalised numbers, or by an earlier version; send normalised arrays, or learn it again from pictures"
+    )
 
 
 def _plain(name: object) -> str | int | float:

@@ -48,7 +48,7 @@ def opened(path: Path, warm: Path, masks: str) -> None:
     begin = time.perf_counter()
     model = load(path, masks=masks, device="cpu")  # type: ignore[arg-type]
     taken = [time.perf_counter() - begin]
-    answer = []
+    answer: list[str] = []
     for _ in range(3):
         answer = model.predict(image).tasks
         taken.append(time.perf_counter() - begin)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
     from supsup.inference.methods import Inference as Inference
     from supsup.inference.new_task import NewTaskRule as NewTaskRule
+    from supsup.model.loading import load as load
     from supsup.model.prediction import Prediction as Prediction
     from supsup.model.supsup import SupSup as SupSup
-    from supsup.model.supsup import load as load
     from supsup.runtime.errors import SupSupError as SupSupError
     from supsup.training.auto_recipe import AutoRecipe as AutoRecipe
     from supsup.training.recipe import Recipe as Recipe
@@ -43,7 +43,7 @@ _HOMES = {
     "UnitRecipe": "hopfield.units",
     "Inference": "inference.methods",
     "SupSup": "model.supsup",
-    "load": "model.supsup",
+    "load": "model.loading",
     "Prediction": "model.prediction",
     "Scenario": "evaluation.scenarios",
     "AutoRecipe": "training.auto_recipe",

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import supsup
-from supsup import HopSupSup, SupSup, SupSupError
+from supsup import SupSup, SupSupError
 from supsup.cli import model as commands
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
@@ -107,7 +107,7 @@ def judged(path: Path, expect: str, kind: str, right: Right, *, in_place: bool =
     out = path.parent / "out"
 
     def load(**how: Any) -> str:
-        model = HopSupSup.load(path, device="cpu") if kind == "hop" else supsup.load(path, device="cpu", **how)
+        model = supsup.load(path, device="cpu", **how)
         found = info(model)
         if isinstance(model, SupSup):
             model.close()

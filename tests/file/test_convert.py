@@ -114,7 +114,8 @@ def test_what_is_written_now_is_what_was_written_before(name: str, tmp_path: Pat
 
 def test_a_hopfield_file_from_before_is_the_same_model(tmp_path: Path) -> None:
     expected = EXPECTED["hop"]
-    model = HopSupSup.load(BEFORE / "hop.file", device="cpu")
+    model = supsup.load(BEFORE / "hop.file", device="cpu")
+    assert isinstance(model, HopSupSup)
     check_facts(model, expected)
     assert model.rule == expected["rule"]
     assert model.recovery == type(model.recovery)(**expected["recovery"])

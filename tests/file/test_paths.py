@@ -43,7 +43,6 @@ def test_strange_paths_are_errors_of_ours(tmp_path: Path, model: SupSup, which: 
     for attempt in (
         lambda: supsup.load(path),
         lambda: supsup.load(path, in_place=True),
-        lambda: supsup.HopSupSup.load(path),
         lambda: verify(path),
         lambda: repair(path, tmp_path / "out"),
         lambda: model.save(path),

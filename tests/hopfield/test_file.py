@@ -29,7 +29,7 @@ def stored(tasks: int, rule: str = "storkey") -> HopSupSup:
 def test_answers_from_the_file_are_those_of_the_model(hop: Hop, tmp_path: Path) -> None:
     model, tasks, _ = hop
     model.save(tmp_path / "m.supsup")
-    again = HopSupSup.load(tmp_path / "m.supsup", device="cpu")
+    again = supsup.load(tmp_path / "m.supsup", device="cpu")
     x = tasks[1].test.tensors()[0]
     one, two = model.predict(x), again.predict(x)
     assert one.tasks == two.tasks
@@ -49,7 +49,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         assert getattr(again, name) == getattr(model, name), name
     assert [again.learned_at(task) for task in again.tasks] == [model.learned_at(task) for task in model.tasks]
     stored(0).save(tmp_path / "m.supsup")  # over the older one
-    assert HopSupSup.load(tmp_path / "m.supsup", device="cpu").tasks == []
+    assert supsup.load(tmp_path / "m.supsup", device="cpu").tasks == []
 
 
 @pytest.mark.parametrize("notes", ["text", {"when": object()}, {1: "one"}, {"x": float("nan")}])
@@ -84,21 +84,39 @@ def test_damage_to_the_memory_is_found(tmp_path: Path) -> None:
     path.write_bytes(content)
     assert not verify(path).clean
     with pytest.raises(SupSupError, match="checksum of the model's state differs"):
-        HopSupSup.load(path, device="cpu")
+        supsup.load(path, device="cpu")
     with pytest.raises(SupSupError, match="restore the file from a backup"):
         repair(path, tmp_path / "repaired.supsup")
 
 
-def test_each_kind_of_model_has_its_own_door(tmp_path: Path) -> None:
+def test_load_returns_the_kind_of_model_that_the_file_holds(tmp_path: Path) -> None:
+    """Without it a user must know the kind of a file before opening it."""
+    hop, plain = tmp_path / "hop.supsup", tmp_path / "plain.supsup"
+    stored(2).save(hop)
+    SupSup(nets.FullyConnected((20, 10, 4)), device="cpu").save(plain)
+    assert type(supsup.load(plain, device="cpu")) is SupSup
+    for net in (None, nets.HopMLP((20, 60, 50, 40))):
+        model = supsup.load(hop, net, device="cpu")
+        assert type(model) is HopSupSup
+        assert model.tasks == stored(2).tasks
+    with pytest.raises(SupSupError, match=r"HopSupSup model, for which there is no in_place=True"):
+        supsup.load(hop, in_place=True, device="cpu")
+    with pytest.raises(SupSupError, match=r"HopSupSup model, for which there is no masks='disk'"):
+        supsup.load(hop, masks="disk", device="cpu")
+    with pytest.raises(SupSupError, match="masks"):
+        supsup.load(hop, masks="tape", device="cpu")  # type: ignore[arg-type]
+    with pytest.raises(SupSupError, match="does not fit"):
+        supsup.load(hop, nets.HopMLP((20, 60, 51, 40)), device="cpu")
+
+
+def test_each_class_loads_its_own_kind_only(tmp_path: Path) -> None:
     hop, plain = tmp_path / "hop.supsup", tmp_path / "plain.supsup"
     stored(1).save(hop)
     SupSup(nets.FullyConnected((20, 10, 4)), device="cpu").save(plain)
-    with pytest.raises(SupSupError, match=r"HopSupSup.load"):
-        supsup.load(hop)
-    with pytest.raises(SupSupError, match=r"supsup.load"):
+    with pytest.raises(SupSupError, match=r"HopSupSup model, not a SupSup one.*supsup.load"):
+        SupSup.load(hop)
+    with pytest.raises(SupSupError, match=r"SupSup model, not a HopSupSup one.*supsup.load"):
         HopSupSup.load(plain)
-    with pytest.raises(SupSupError, match="does not fit"):
-        HopSupSup.load(hop, nets.HopMLP((20, 60, 51, 40)), device="cpu")
     with ModelFile(hop, write=True) as file, pytest.raises(SupSupError, match="on its own"):
         file.compact()
 

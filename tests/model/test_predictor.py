@@ -269,7 +269,7 @@ def test_hopsupsup_keeps_names_and_one_normalisation(tmp_path: Path) -> None:
     answer = found.predict(x, task="one")
     assert set(answer.names) <= set(table(1)[1])
     found.save(tmp_path / "m")
-    again = HopSupSup.load(tmp_path / "m", device="cpu")
+    again = supsup.load(tmp_path / "m", device="cpu")
     assert again.predict(x, task="one").names == answer.names
     assert again.takes_raw("two")
     task = data.task(table(4), "seen", normalise=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from supsup import HopSupSup, SupSupError, __version__, data
+from supsup import SupSupError, __version__, data, load
 from supsup.cli import app
 from supsup.evaluation.evaluator import Evaluation
 from supsup.evaluation.grading import Grade
@@ -116,7 +116,7 @@ def test_demo_with_a_hopfield_memory(tmp_path: Path) -> None:
     assert len(figures["tasks"]) == 5
     assert figures["masks as learned"]["accuracy %"] > 90
     assert (tmp_path / "runs" / "hopfield.svg").read_text().count(">images of ") == 2 * 5
-    assert HopSupSup.load(tmp_path / "runs" / "hopfield.supsup").tasks == figures["tasks"]
+    assert load(tmp_path / "runs" / "hopfield.supsup").tasks == figures["tasks"]
 
 
 def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:

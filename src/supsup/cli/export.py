@@ -39,7 +39,7 @@ def export(
         )
     target = Path(task) if out is None else out
     with interruptible(f"what was written before is in {target}; start again"):
-        model = supsup.load(file, own_network(net, file), device="cpu")
+        model = supsup.SupSup.load(file, own_network(net, file), device="cpu")
         if not everything:
             model.classes(task)  # an error for an unknown one before anybody is asked
         places = {name: target / f"{quote(name, _READABLE)}.{form}" for name in model.tasks} if everything else {}

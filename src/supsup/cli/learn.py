@@ -30,7 +30,7 @@ from supsup.data import Task
 from supsup.data.discovery import Found, Reading, tasks_at
 from supsup.evaluation.evaluator import evaluate
 from supsup.file.modelfile import ModelFile
-from supsup.model.supsup import SupSup, load
+from supsup.model.supsup import SupSup
 
 Data = Annotated[
     Path, Argument(help="A folder with a folder of images for each class, or a .csv, .tsv, .parquet, .npz.")
@@ -125,7 +125,7 @@ def learn(
         elif net is not None:
             check_same(net, model)
         module = own_network(net, model) if net is not None and ":" in net else None
-        with load(model, module, in_place=True, device=device) as learner:
+        with SupSup.load(model, module, in_place=True, device=device) as learner:
             if cluster is not None:
                 done += _on_cluster(learner, waiting, first, reading, cluster, examples)
                 _note_source(learner, data)

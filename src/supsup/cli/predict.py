@@ -23,7 +23,7 @@ from supsup.data import Task, tables
 from supsup.data.discovery import Reading, as_numbers, image_files, pictures, tasks_at
 from supsup.inference.methods import Method
 from supsup.model.prediction import Prediction
-from supsup.model.supsup import SupSup, load
+from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError
 
 _TOGETHER = 256  # inputs that are answered in one go
@@ -203,7 +203,7 @@ def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tup
 
 
 def _loaded(model: Path, net: str | None, method: Method | None, device: str) -> SupSup:
-    learner = load(model, own_network(net, model), device=device)
+    learner = SupSup.load(model, own_network(net, model), device=device)
     if not isinstance(learner, SupSup):
         raise SupSupError(f"{model} holds a {type(learner).__name__} model; this command takes a SupSup one")
     if method is not None:

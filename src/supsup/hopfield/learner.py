@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup.data import Task
 from supsup.data.task_info import NO_INFO, TaskInfo
@@ -230,7 +230,7 @@ class HopSupSup:
             write(path, self.net, contents, self._memory)
 
     @classmethod
-    def load(cls, path: AnyPath, net: HopMLP | None = None, *, device: str | torch.device = "auto") -> HopSupSup:
+    def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
         """The model in a file, checked; `net` is needed only where it was not built from `supsup.nets`."""
         with ModelFile(path) as file, explained(file.path):
             there, seed = read(file), file.header.seed

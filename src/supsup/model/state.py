@@ -45,6 +45,10 @@ _NAMED = 5  # tasks that a summary lists
 _ONE_AT_A_TIME = new_lock()  # models that learn on a GPU: graphs are captured and torch is watched for all threads
 
 
+class OtherKind(SupSupError):
+    """A file holds another kind of model than the one asked for."""
+
+
 @dataclass
 class Settings:
     """What a user may change about a model at any time; the next commit writes it."""
@@ -147,7 +151,7 @@ class ModelState:
         header = file.header
         with explained(file.path):
             if header.kind != "SupSup":
-                raise SupSupError(f"holds a {header.kind} model: open it with supsup.{header.kind}.load(path)")
+                raise OtherKind(f"holds a {header.kind} model, not a SupSup one: open it with supsup.load(path)")
             with convert.settings_of_a_file():
                 fitting = "rounds" in header.recipe
                 recipe = AutoRecipe(**header.recipe) if fitting else Recipe(**header.recipe)

@@ -95,6 +95,19 @@ class SupSup:
         self.state, self.net, self.bank, self.device = state, state.net, state.bank, state.net.device
         self._learning, self._observer, self.asking = Learning(state), Observer(state), Predictor(state)
 
+    @classmethod
+    def load(
+        cls,
+        path: AnyPath,
+        net: nn.Module | None = None,
+        *,
+        in_place: bool = False,
+        masks: Literal["memory", "disk"] = "memory",
+        device: str | torch.device = "auto",
+    ) -> Self:
+        """The SupSup model in a file, as `supsup.load` loads it; an error if the file holds another kind of model."""
+        return cls.from_state(ModelState.load(path, net, device, in_place=in_place, masks=masks))
+
     def __reduce__(self) -> tuple[Any, ...]:
         added = {name: value for name, value in vars(self).items() if name not in _PARTS}
         with self._reading():
@@ -369,23 +382,6 @@ class SupSup:
         if self._observer.changed and not lock.held:
             self._observer.write_back()
         return lock.reading()
-
-
-def load(
-    path: AnyPath,
-    net: nn.Module | None = None,
-    *,
-    in_place: bool = False,
-    masks: Literal["memory", "disk"] = "memory",
-    device: str | torch.device = "auto",
-) -> SupSup:
-    """The model in a file, every mask checked.
-
-    net       your own module, where the model was not built from `supsup.nets`
-    in_place  each task is committed to the file the moment it is learned or forgotten; use `with` or call `close`
-    masks     "disk": they stay there, and a search reads them through the page cache (docs/model-file.md)
-    """
-    return SupSup.from_state(ModelState.load(path, net, device, in_place=in_place, masks=masks))
 
 
 def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:

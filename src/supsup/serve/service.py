@@ -18,7 +18,7 @@ from supsup.data import Inputs, Task
 from supsup.file.sizes import stored_bytes
 from supsup.file.task_record import EXAMPLES, LearnedTask
 from supsup.inference.methods import Method
-from supsup.model.supsup import SupSup, load
+from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError, printable
 from supsup.serve.examples import chosen, data_url
 from supsup.serve.scoring import scores
@@ -75,7 +75,7 @@ class Served:
         method: Method | None = None,
     ) -> Self:
         """The model in a file, to be changed there unless `read_only`; `net` where it is the user's own."""
-        served = cls(load(path, net, in_place=not read_only, masks=masks, device=device), path, method)
+        served = cls(SupSup.load(path, net, in_place=not read_only, masks=masks, device=device), path, method)
         served._warm_up()
         return served
 

@@ -19,7 +19,7 @@ from supsup.cli.networks import KNOWN, network_named
 from supsup.cli.tables import fits, show
 from supsup.data import Stream
 from supsup.inference.methods import Inference
-from supsup.model.supsup import load
+from supsup.model.supsup import SupSup
 from supsup.runtime.devices import resolve
 from supsup.training import MNIST, SPLIT_CIFAR100, Recipe
 from supsup_paper.bench import (
@@ -132,7 +132,7 @@ def infer(
         "few coordinates, first layer, H": Inference(layers="first", coordinates=coordinates),
     }
     if model_file is not None:
-        model = load(model_file, device=place)
+        model = SupSup.load(model_file, device=place)
         stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.observed_recipe.steps
         if model.tasks != [task.name for task in stream]:
             raise typer.BadParameter(f"{model_file} does not hold the tasks permutation-0, permutation-1, … in order")
@@ -211,7 +211,7 @@ def _growth(
         stream = _stream(data_set, data_dir, max(counts))
         model, taken = learned(network_named(net, outputs), stream, Recipe(steps=steps), place)
     else:
-        model, taken = load(model_file, device=place), None
+        model, taken = SupSup.load(model_file, device=place), None
         stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.observed_recipe.steps
     rows = [as_record(row) for row in bench_growth(model, stream, counts, images, machine, how)]
     context = {"net": net, "outputs": outputs, "steps": steps, "coordinates": coordinates, "layers": "first"}

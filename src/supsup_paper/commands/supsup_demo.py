@@ -18,7 +18,7 @@ from supsup.evaluation.grading import Grading
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
 from supsup.inference.methods import Inference, Method
-from supsup.model.supsup import SupSup, load
+from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError
 from supsup.training import Recipe
 from supsup_paper.provenance import provenance
@@ -86,7 +86,7 @@ def run(settings: DemoSettings, file: Path | None = None, *, fresh: bool = False
         model.save(file)
     if settings.unannounced:
         return _graded(settings, stream, model, file)
-    with load(file, in_place=True, device=settings.device) if file is not None else model as model:
+    with SupSup.load(file, in_place=True, device=settings.device) if file is not None else model as model:
         model.inference = how
         return _graded(settings, stream, model, file)
 

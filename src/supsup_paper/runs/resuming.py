@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supsup.data import Stream, Task
 from supsup.evaluation.evaluator import Evaluation, following
-from supsup.model.supsup import SupSup, load
+from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError
 
 
@@ -18,7 +18,7 @@ def living_in(file: Path, model: SupSup) -> Iterator[SupSup]:
     if not _holds(file, model):
         file.parent.mkdir(parents=True, exist_ok=True)
         model.save(file)
-    with load(file, in_place=True, device=model.device) as kept:
+    with SupSup.load(file, in_place=True, device=model.device) as kept:
         yield kept
 
 
@@ -77,7 +77,7 @@ def _holds(file: Path, model: SupSup) -> bool:
     if not file.exists():
         return False
     try:
-        there = load(file, device="cpu")
+        there = SupSup.load(file, device="cpu")
     except SupSupError:
         return False
     same = (there.seed, there.recipe) == (model.seed, model.recipe)

@@ -1,4 +1,4 @@
-"""Answers and learning alone and beside other busy processes, whichever of torch and supsup was imported first.
+"""Answers and learning alone and beside other busy processes, tuned before or after torch was imported.
 
     python -m benchmarks busy_answers [--busy 8] [--data-dir DATA] [--out results/bench/answers-busy-2-cores.json]
 
@@ -25,8 +25,8 @@ from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[2]
 WAYS = {
-    "supsup imported first": ("import supsup", {}),
-    "torch imported first": ("import torch", {}),
+    "tuned, then torch imported": ("import supsup; supsup.tune_process()", {}),
+    "tuned after torch was imported": ("import supsup, torch; supsup.tune_process()", {}),
     "as OpenMP has it": ("import torch", {"GOMP_SPINCOUNT": "300000"}),
 }
 PROGRAM = """

@@ -3,12 +3,10 @@
 Names are imported when they are first used: `supsup --help` need not wait for torch.
 """
 
-import os as _os
-import sys as _sys
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from supsup import data as data
     from supsup import nets as nets
     from supsup.evaluation.evaluator import Evaluation as Evaluation
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from supsup.model.prediction import Prediction as Prediction
     from supsup.model.supsup import SupSup as SupSup
     from supsup.runtime.errors import SupSupError as SupSupError
+    from supsup.runtime.process import tune_process as tune_process
     from supsup.training.auto_recipe import AutoRecipe as AutoRecipe
     from supsup.training.recipe import Recipe as Recipe
 
@@ -34,6 +33,7 @@ _MODULES = ("data", "nets")
 _HOMES = {
     "NewTaskRule": "inference.new_task",
     "SupSupError": "runtime.errors",
+    "tune_process": "runtime.process",
     "Evaluation": "evaluation.evaluator",
     "evaluate": "evaluation.evaluator",
     "follow": "evaluation.evaluator",
@@ -51,9 +51,6 @@ _HOMES = {
 }
 __all__ = [*_MODULES, *_HOMES]
 
-if "torch" not in _sys.modules:  # read once, with torch: threads that wait give way, or a busy machine comes to a halt
-    _os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
@@ -66,4 +63,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(["__version__", *__all__])

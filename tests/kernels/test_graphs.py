@@ -1,11 +1,11 @@
 import gc
 from contextlib import suppress
 
-from supsup.runtime.process import no_collecting
+from supsup.runtime.process import no_garbage_collection
 
 
 def test_garbage_waits_and_collecting_goes_on_afterwards_whatever_happens() -> None:
-    with suppress(ZeroDivisionError), no_collecting():
+    with suppress(ZeroDivisionError), no_garbage_collection():
         assert not gc.isenabled()
         _ = 1 / 0
     assert gc.isenabled()
@@ -14,7 +14,7 @@ def test_garbage_waits_and_collecting_goes_on_afterwards_whatever_happens() -> N
 def test_collecting_that_was_off_stays_off() -> None:
     gc.disable()
     try:
-        with no_collecting():
+        with no_garbage_collection():
             pass
         assert not gc.isenabled()
     finally:

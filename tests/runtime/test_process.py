@@ -1,93 +1,114 @@
-"""Threads that wait for one another do not spin where others need the cores."""
+"""The library changes nothing in a process; `tune_process` does, once, where a command or a user calls it."""
 
+import ctypes
 import subprocess
 import sys
-import threading
 
 import pytest
-import torch
 
-from supsup import SupSup, nets
-from supsup.runtime import process as waiting
+from supsup.runtime import process
 
+WATCH = """
+import ctypes, os, signal, sys, threading
 
-@pytest.mark.parametrize(
-    ("before", "policy"),
-    [
-        ("", "PASSIVE"),
-        ("import os; os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'", "ACTIVE"),
-        ("import torch", None),
-    ],
-)
-def test_threads_that_wait_give_way(before: str, policy: str | None) -> None:
-    """On a busy machine torch's threads would else spin, waiting for one another, and nothing gets done."""
-    code = f"import os; os.environ.pop('OMP_WAIT_POLICY', None)\n{before}\nimport supsup"
-    said = subprocess.run(
-        [sys.executable, "-c", f"{code}\nprint(os.environ.get('OMP_WAIT_POLICY'))"], capture_output=True, text=True
-    )
-    assert said.stdout.strip() == str(policy), said.stderr
+def settings():
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}  # torch's own
+    return environment, handlers, threads, [thread.name for thread in threading.enumerate()]
 
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have another OpenMP")
-@pytest.mark.parametrize(
-    ("before", "load", "asleep"),
-    [
-        ("import torch; torch.set_num_threads(2)", "[100, 100, 0]", [1, 1, 0]),
-        ("import torch; torch.set_num_threads(2)", "[0, 100, 100]", [0, 1, 1]),
-        ("import torch; torch.set_num_threads(1)", "[100, 100, 0]", [0, 0, 0]),
-        ("import torch; torch.set_num_threads(2); os.environ['GOMP_SPINCOUNT'] = '1000'", "[100, 100, 0]", [0, 0, 0]),
-        ("import supsup, torch; torch.set_num_threads(2)", "[100, 100, 0]", [0, 0, 0]),
-    ],
-)
-def test_where_torch_came_first_a_team_sleeps_while_the_machine_is_busy(
-    before: str, load: str, asleep: list[int]
-) -> None:
-    """Its being there keeps libgomp from spinning; once, however many models there are."""
-    code = f"""
-import os
-for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-    os.environ.pop(name, None)
-{before}
-import threading
-from supsup import SupSup, nets
-from supsup.baselines import LowerBound
-from supsup.concurrency import waiting
-waiting._EVERY, found = 0.0, []
-for load in {load}:
-    os.getloadavg = lambda: (load, 0, 0)
-    models = [SupSup(nets.lenet_300_100(outputs=10), device="cpu"), LowerBound(nets.lenet_300_100(outputs=10))]
-    found.append([thread.name for thread in threading.enumerate()].count(waiting.NAME))
-print(found)
+called = []
+look_up = ctypes.CDLL.__getattr__
+ctypes.CDLL.__getattr__ = lambda library, name: (called.append(name), look_up(library, name))[1]
+os.getloadavg = lambda: (100.0, 100.0, 100.0)  # a busy machine
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert said.stdout.strip() == str(asleep), said.stderr
+USE = """
+for net in (nets.FullyConnected((64, 16, 2)), torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 2))):
+    model = supsup.SupSup(net, recipe=supsup.Recipe(steps=3, batch_size=8), device="cpu")
+    x, y = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
+    for name in "ab":
+        model.learn((x, y), task=name, show_progress=False)
+    model.learn_many([supsup.data.Task(name, supsup.data.Part(x, y), supsup.data.Part(x, y), 2) for name in "cd"])
+    model.predict(x)
+    model.observe(x, y)
+    model.forget("a")
+"""
 
 
-def test_answers_heed_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    heeded: list[None] = []
-    monkeypatch.setattr("supsup.model.predictor.heed_load", lambda: heeded.append(None))
-    model = SupSup(nets.FullyConnected((4, 8, 2)), device="cpu")
-    model.learn((torch.rand(40, 4), torch.arange(40) % 2), task="a")
-    before = len(heeded)
-    model.predict(torch.rand(3, 4), task="a")
-    assert len(heeded) > before
+def ran(code: str, **environment: str) -> str:
+    clean = {"PATH": "", "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean | environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have another OpenMP")
-def test_while_more_threads_work_than_there_are_cores_a_team_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asleep() -> int:
-        return [thread.name for thread in threading.enumerate()].count(waiting.NAME)
+def test_importing_the_library_changes_nothing() -> None:
+    """A program that imports supsup beside other work keeps its environment, handlers, threads and allocator."""
+    code = (
+        "before = settings()\nimport supsup\nassert settings() == before and 'torch' not in sys.modules\nprint('same')"
+    )
+    assert ran(WATCH + code) == "same"
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        for name in waiting._SAID:
-            monkeypatch.delenv(name, raising=False)
-        with waiting.without_spinning():
-            assert asleep() == 1
-        assert asleep() == 0
-        monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
-        with waiting.without_spinning():
-            assert asleep() == 0, "the user has said how threads wait"
-    finally:
-        torch.set_num_threads(before)
+
+def test_learning_and_predicting_change_nothing() -> None:
+    """Nor does its first use: no sleeping threads on a busy machine, no mallopt, no handler left behind."""
+    code = (
+        """
+import torch
+before = settings()
+import supsup
+from supsup import nets
+called.clear()
+"""
+        + USE
+        + """
+after = settings()
+for old, new in zip(before, after):
+    assert old == new, (old, new)
+assert "mallopt" not in called
+print("same")
+"""
+    )
+    assert ran(WATCH + code) == "same"
+
+
+TUNE = "import supsup; supsup.tune_process(); supsup.tune_process()\nprint(os.environ.get('OMP_WAIT_POLICY'), "
+TEAMS = f"[thread.name for thread in threading.enumerate()].count({process.SLEEPING_TEAM!r}), called.count('mallopt'))"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have another OpenMP and C library")
+@pytest.mark.parametrize(
+    ("first", "environment", "found"),
+    [
+        ("", {}, "PASSIVE 0 1"),
+        ("import torch", {}, "None 1 1"),
+        ("import torch; torch.set_num_threads(1)", {}, "None 0 1"),
+        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 0 1"),
+        ("import torch", {"GOMP_SPINCOUNT": "1000"}, "None 0 1"),
+        ("", {"MALLOC_TRIM_THRESHOLD_": "1"}, "PASSIVE 0 0"),
+        ("", {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}, "PASSIVE 0 0"),
+    ],
+    ids=lambda value: str(value) or "torch not imported",
+)
+def test_tuning_a_process_sets_each_thing_once(first: str, environment: dict[str, str], found: str) -> None:
+    """Threads that wait give way, by the environment where torch comes later; what the user has set stays."""
+    assert ran(f"{WATCH}{first}\ncalled.clear()\n{TUNE}{TEAMS}", **environment) == found
+
+
+def test_freed_memory_is_kept_by_glibc_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Library:
+        mallopt = staticmethod(lambda *setting: asked.append(setting))
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library)
+    process._keep_freed_memory()
+    assert asked == [(-3, 32 << 20), (-1, 256 << 20)]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # another C library
+    process._keep_freed_memory()
+    assert len(asked) == 2
+
+
+def test_commands_tune_their_process() -> None:
+    code = "import sys; sys.argv = ['supsup', '--version']\nfrom supsup.cli import main\ntry:\n    main()\nfinally:\n    import os; print(os.environ['OMP_WAIT_POLICY'])"
+    assert ran(code).splitlines()[-1] == "PASSIVE"

@@ -1,6 +1,5 @@
 """Small networks side by side on a CPU: the plain path's masks, the same to the bit whatever is trained beside them."""
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from supsup import Recipe
 from supsup.data import Part, Stream, Task
 from supsup.masks.frozen import FrozenNet
-from supsup.runtime import process as heap
 from supsup.training import Job, MaskTraining, train_mask, train_masks
 from supsup.training.executors import executor_for
 from supsup.training.fast import side_by_side
@@ -209,25 +207,3 @@ def test_progress_is_told_step_by_step_and_stops_with_the_asker(split: Stream) -
     with closing(train_masks(net, [short[0], long], advance=replaced.append)) as finished:
         next(finished)
     assert sum(replaced) < 2
-
-
-def test_glibc_is_told_nothing_where_somebody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-
-    class Library:
-        mallopt = staticmethod(lambda *setting: asked.append(setting))
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library)
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
-    tell = heap.keep_freed_memory.__wrapped__
-    tell()
-    assert asked == [(-3, 32 << 20), (-1, 256 << 20)]
-    asked.clear()
-    for name, value in (("MALLOC_TRIM_THRESHOLD_", "1"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1")):
-        with monkeypatch.context() as patch:
-            patch.setenv(name, value)
-            tell()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # another libc
-    tell()
-    assert asked == []

@@ -13,6 +13,7 @@ import supsup
 from supsup.cli.commands import Commands
 from supsup.cli.console import INTERRUPTED, complain
 from supsup.runtime.errors import SupSupError
+from supsup.runtime.process import tune_process
 
 _MISTYPED: Any = typer.BadParameter.__mro__[1]  # what typer calls a usage error, wherever it keeps its parser
 _OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -30,6 +31,7 @@ def version(show: Annotated[bool, Option("--version", help="Print the version an
 
 def main() -> None:
     """Run the command line; what a user can put right is said in one line, with exit code 2."""
+    tune_process()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # neither missing nor replaced
             stream.reconfigure(errors="backslashreplace")  # a terminal may not know every character

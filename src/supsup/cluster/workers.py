@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from supsup.runtime.errors import SupSupError
+from supsup.runtime.process import tune_process
 from supsup.runtime.validation import quoted
 
 _MOST = 1024  # processes on one machine
@@ -127,6 +128,7 @@ def _begin(life: Connection, started: Any, threads: int) -> None:
     """A worker process: Ctrl-C is for its parent, and it ends when that one lets go of it or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
+    tune_process()
     with started.get_lock():
         number = started.value
         started.value += 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from supsup.runtime.locks import ReadersWriter, new_lock
-from supsup.runtime.process import no_collecting
+from supsup.runtime.process import no_garbage_collection
 
 CAPTURING = new_lock()  # held around `capture`: all graphs are captured on one stream
 # Whether waiting for a GPU is an error is a setting of the whole process: who may wait reads, who changes it writes.
@@ -32,7 +32,7 @@ def capture() -> Iterator[torch.cuda.CUDAGraph]:
     graph = torch.cuda.CUDAGraph()
     forget_scratch()
     try:
-        with no_collecting(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with no_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             yield graph
     finally:
         forget_scratch()

@@ -23,7 +23,7 @@ from supsup.nets.maskable import RECURRENT, Masked, masked_weights, run_with
 from supsup.nets.resnet import plain_blocks
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
-from supsup.runtime.process import one_thread_when_forked, yield_when_busy
+from supsup.runtime.process import one_thread_when_forked
 from supsup.runtime.validation import flag, given, whole
 
 _PIXELS = 1 << 24  # in one forward pass, as the network's first layer sees them
@@ -61,7 +61,6 @@ class FrozenNet:
         if isinstance(net, nn.DataParallel | DistributedDataParallel):
             net = net.module
         one_thread_when_forked()
-        yield_when_busy()
         _check_values(given(net, nn.Module, "net"))
         maskable = masked_weights(net)
         weights = [each for name, each in maskable.items() if masked is None or name in masked]

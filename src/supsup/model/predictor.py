@@ -21,7 +21,6 @@ from supsup.model.prediction import Outputs, Prediction
 from supsup.model.state import ModelState
 from supsup.model.task_table import InputGroups
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.process import yield_when_busy
 from supsup.runtime.validation import real
 
 _REFUSED = 0.05
@@ -102,9 +101,8 @@ class Predictor:
         return found
 
     def waiting(self) -> AbstractContextManager[object]:
-        """While it lasts, answers may wait for a GPU, or for threads of a CPU."""
+        """While it lasts, answers may wait for a GPU."""
         if self.state.net.device.type != "cuda":
-            yield_when_busy()
             return nullcontext()
         if torch.cuda._is_in_bad_fork():
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")

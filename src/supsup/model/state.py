@@ -35,7 +35,7 @@ from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import ReadersWriter, new_lock
-from supsup.runtime.process import no_collecting
+from supsup.runtime.process import no_garbage_collection
 from supsup.runtime.validation import choice, given
 from supsup.training.auto_recipe import AutoRecipe
 from supsup.training.recipe import MNIST, Recipe
@@ -162,7 +162,7 @@ class ModelState:
             convert.check_weights(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = convert.image_shape_of(header)
-        with no_collecting():  # all that is made here stays
+        with no_garbage_collection():  # all that is made here stays
             if masks == "disk":
                 state._map_masks(file)
             state.bank.reserve(len(file.names) - len(state.tasks))

@@ -32,7 +32,7 @@ from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
-from supsup.runtime.process import one_thread_when_forked, yield_when_busy
+from supsup.runtime.process import one_thread_when_forked
 from supsup.runtime.validation import choice, given, listed, whole
 from supsup.training import Recipe
 from supsup.training.fast.captured import Lane
@@ -100,7 +100,6 @@ class Rival(ABC):
 
     def _ready_for_threads(self) -> None:
         one_thread_when_forked()
-        yield_when_busy()
         self.copies = Copies(self.net)
         self.lock = ReadersWriter()  # answers read what `finish` writes
         self.changing = new_lock()  # held by the thread that learns

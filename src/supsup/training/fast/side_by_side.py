@@ -20,7 +20,6 @@ from supsup.data import Part
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.locks import new_lock
-from supsup.runtime.process import keep_freed_memory
 from supsup.runtime.progress import Advance, report
 from supsup.training.batches import batch_positions
 from supsup.training.draws import DRAWING, seeded
@@ -141,7 +140,6 @@ class SideBySide:
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
-        keep_freed_memory()
         telling = new_lock()
 
         def train(job: Job, stop: threading.Event) -> Trained:

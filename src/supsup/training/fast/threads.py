@@ -11,7 +11,6 @@ import torch
 
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import new_lock
-from supsup.runtime.process import without_spinning
 from supsup.training.jobs import Job, Trained
 
 _STARTING = new_lock()
@@ -61,7 +60,7 @@ def in_threads_of_one(
     nobody has kept yet is lost when somebody interrupts.
     """
     stop = threading.Event()
-    with without_spinning(), ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
+    with ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
         begun: deque[Future[Trained]] = deque()
         try:
             for job in jobs:

@@ -1,4 +1,4 @@
-"""The tests that need a GPU, which CI never runs, and at which commit they last passed.
+"""Runs the tests that need a GPU, and records the commit at which they last passed.
 
     PYTHONPATH=src python -m benchmarks gpu_tests --json results/gpu-tests.json
 

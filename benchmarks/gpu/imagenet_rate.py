@@ -1,4 +1,4 @@
-"""Images a second of training ResNet-50's masks from JPEG files, and the hours that follow for `imagenet-gg`.
+"""Images a second when training ResNet-50's masks from JPEG files, and the hours for `imagenet-gg`.
 
     PYTHONPATH=src python -m benchmarks imagenet_rate [--size 224] [--batch 256] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""A training step of the rivals on residual networks on a GPU: many states by kernels beside CUDA graphs of the module.
+"""A training step of the baselines on residual networks: our kernels and CUDA graphs.
 
     PYTHONPATH=src python -m benchmarks residual_baselines [--out results/bench/residual-rivals-h200.json] [--limit 140]
 

@@ -1,4 +1,4 @@
-"""A training step of residual networks on a GPU: the kernels beside CUDA graphs, the plain way and the floor.
+"""A training step of residual networks: our kernels, CUDA graphs, the plain loop and the floor.
 
     PYTHONPATH=src python -m benchmarks residual_step [--out results/bench/residual-step-h200.json] [--limit 140]
 

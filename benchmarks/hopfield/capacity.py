@@ -1,4 +1,4 @@
-"""How many masks a Hopfield memory holds: Hebb against Storkey, random masks against learned ones.
+"""How many masks a Hopfield memory holds: Hebb and Storkey, random and learned masks.
 
 At each number of stored masks: do they come back when 20 % of their bits are flipped, and, with --recover, is the
 right one found from test images alone? Tasks are pairs of digits, each pair under a permutation of its own.

@@ -1,4 +1,4 @@
-"""HopSupSup, one descent: what each reading of the printed procedure gives, one change at a time.
+"""HopSupSup: what each reading of the printed procedure gives, one change at a time.
 
     python -m benchmarks readings --json results/hopfield-readings.json
     python -m benchmarks readings --page        only the table in docs/hopfield.md, from that file

@@ -1,4 +1,4 @@
-"""What an image folder of photographs gets by `supsup learn`: the pretrained network beside the small one.
+"""`supsup learn` on a folder of photographs: the pretrained network compared with the small one.
 
     python -m benchmarks photographs --data-dir DIR    DIR/tiny-imagenet/part-0.zip, DIR/cifar100 and the weights
 

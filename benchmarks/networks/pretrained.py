@@ -1,4 +1,4 @@
-"""Masks on a pretrained network beside its frozen features, with the task given: a few tasks of CIFAR-100.
+"""Masks on a pretrained network compared with its frozen features, task given, on tasks of CIFAR-100.
 
     python -m benchmarks pretrained --json results/pretrained-cpu.json
 

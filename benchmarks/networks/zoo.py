@@ -1,4 +1,4 @@
-"""Networks and data of other people: SupSup without a recipe beside ordinary training of the same network.
+"""Other people's networks and data: SupSup without a recipe compared with ordinary training.
 
     python -m benchmarks zoo                rows that results/zoo.json does not have yet, and the table in the docs
     python -m benchmarks zoo lenet-mnist    this row, again

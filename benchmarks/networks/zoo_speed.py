@@ -1,4 +1,4 @@
-"""How fast masks of the zoo's networks are trained: ours beside the plain way and the floor, in one run.
+"""Training speed on the zoo's networks: ours, the plain loop and the floor, in one run.
 
     python -m benchmarks zoo_speed --json results/bench/zoo-speed-h200.json
     python -m benchmarks zoo_speed cnn-batchnorm --device cpu --json results/bench/zoo-speed-2-cores.json

@@ -1,4 +1,4 @@
-"""The figures of docs/hopfield.md, from the files in results/hopfield: python -m benchmarks hopfield_tables"""
+"""The tables of docs/hopfield.md, from results/hopfield: `python -m benchmarks hopfield_tables`."""
 
 from __future__ import annotations
 

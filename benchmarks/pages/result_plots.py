@@ -1,4 +1,4 @@
-"""The plots in results/core, results/bench and results/hopfield, drawn again from the files beside them.
+"""The plots in results/core, results/bench and results/hopfield, from the JSON files beside them.
 
 python -m benchmarks result_plots
 """

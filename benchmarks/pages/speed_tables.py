@@ -1,4 +1,4 @@
-"""The speed in README.md and docs/speed.md, from the files in results/: python -m benchmarks speed_tables"""
+"""The speed tables of README.md and docs/speed.md, from results/: `python -m benchmarks speed_tables`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures in docs/trust.md, from results/trust/: python -m benchmarks trust_tables"""
+"""The tables of docs/trust.md, from results/trust: `python -m benchmarks trust_tables`."""
 
 from __future__ import annotations
 

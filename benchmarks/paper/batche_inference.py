@@ -1,4 +1,4 @@
-"""What One-Shot over BatchE's rank-one matrices hinges on: the vectors' weight decay and the filling of W.
+"""One-Shot over BatchE's rank-one matrices: effect of weight decay and of the initial weights.
 
     python -m benchmarks batche_inference --json results/batche-inference-sensitivity.json
 

@@ -1,4 +1,4 @@
-"""The strength λ of Online EWC, class-incremental on permutations of MNIST, chosen on training images held back.
+"""The strength λ of Online EWC on permutations of MNIST, chosen on held-back training images.
 
     python -m benchmarks ewc_strength --json results/ewc-strength.json
 

@@ -1,4 +1,4 @@
-"""Permutations of MNIST with every random draw of the released scripts, made again from their seed.
+"""Permutations of MNIST with every random draw of the released scripts, repeated from their seed.
 
     python -m benchmarks released_draws --json results/released-draws.json
 

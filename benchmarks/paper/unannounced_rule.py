@@ -1,4 +1,4 @@
-"""How safely unannounced tasks are told apart, and what happens to a mask that learns a second task by mistake.
+"""Training without task boundaries: how reliably new tasks are detected, and what a mistake costs.
 
     python -m benchmarks unannounced_rule --json results/unannounced-rule.json
 

@@ -1,4 +1,4 @@
-"""Answers and learning alone and beside other busy processes, tuned before or after torch was imported.
+"""Predicting and learning on an idle machine and beside busy processes.
 
     python -m benchmarks busy_answers [--busy 8] [--data-dir DATA] [--out results/bench/answers-busy-2-cores.json]
 

@@ -1,4 +1,4 @@
-"""`supsup demo` alone and beside other busy processes: threads must not spin while they wait for one another.
+"""`supsup demo` on an idle machine and beside busy processes.
 
     python -m benchmarks busy_demo [--busy 8] [--out results/bench/demo-busy-2-cores.json]
 

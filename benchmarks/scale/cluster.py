@@ -1,4 +1,4 @@
-"""What a cluster costs and gains: tasks learned alone, by one worker and by two, each on one thread, once they are up.
+"""Cost and gain of a cluster: tasks learned without one, by one worker and by two.
 
     OMP_NUM_THREADS=1 python -m benchmarks cluster [--tasks 200] [--steps 60] [--turns 2] [--ray]
 

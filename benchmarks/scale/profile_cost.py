@@ -1,4 +1,4 @@
-"""What it costs a task to leave what it is found by: milliseconds a task, beside one step of training.
+"""Milliseconds to fit a task's profile, compared with one training step.
 
     python -m benchmarks profile_cost --data-dir DATA --name here --out results/bench/leaving-2-cores.json
 

@@ -1,4 +1,4 @@
-"""What a million and a billion tasks cost, and how well many GPUs are used: a simulation from rates that were measured.
+"""Cost of a million and a billion tasks and the use of many GPUs, simulated from measured rates.
 
     OMP_NUM_THREADS=1 python -m benchmarks simulation [--measure]
 

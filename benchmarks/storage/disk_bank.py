@@ -1,4 +1,4 @@
-"""Masks that stay on the disk: how fast a model of many tasks opens and answers, and what several processes hold.
+"""Masks that stay on disk: opening time, answers a second, and memory of several processes.
 
     OMP_NUM_THREADS=1 python -m benchmarks disk_bank [--small 100000] [--lenet 20000]
 

@@ -1,4 +1,4 @@
-"""Bytes of sparse masks on the narrow ResNet-18 at the paper's six densities: entropy bound, ours, the paper's count.
+"""Bytes of sparse masks at the paper's six densities: entropy bound, ours, the paper's count.
 
     python -m benchmarks mask_bytes
 

@@ -1,4 +1,4 @@
-"""A model file of 2,500 LeNet 300-100 tasks: its size, and how long until it can answer.
+"""A model file of 2,500 LeNet 300-100 tasks: its size, and the time until it answers.
 
     python -m benchmarks model_file [TASKS]
 

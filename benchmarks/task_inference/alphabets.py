@@ -1,4 +1,4 @@
-"""Omniglot, 50 alphabets as 50 tasks of 14 to 55 characters, the task unknown, beside the nearest neighbour on pixels.
+"""Omniglot: 50 alphabets as 50 tasks, task unknown, compared with a nearest neighbour on pixels.
 
     python -m benchmarks alphabets --data-dir DATA --out results/finding-alphabets.json
 

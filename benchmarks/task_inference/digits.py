@@ -1,4 +1,4 @@
-"""How often the task is found, by method, from one image: split digits of MNIST, and permutations of it.
+"""How often each method finds the task of a single image: split digits and permutations of MNIST.
 
     python -m benchmarks digits --data-dir DATA --out results/finding.json
 

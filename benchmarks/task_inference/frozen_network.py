@@ -1,4 +1,4 @@
-"""How much task inference depends on which frozen network is drawn, and how much on which tasks are learned.
+"""How task inference varies with the frozen network drawn and with the tasks learned.
 
     python -m benchmarks frozen_network --json results/frozen-network.json
 

@@ -1,4 +1,4 @@
-"""Natural images of tasks that a model has not learned: how many it takes for none of its own.
+"""`unknown=True` on natural images of tasks that the model has not learned: how many are rejected.
 
     python -m benchmarks left_out cifar100-unnamed/scratch --seed 0 --results results --data-dir DATA --out FILE
     python -m benchmarks left_out cifar100-unnamed/pretrained --learn --size 96 --steps 80 --data-dir DATA --out FILE

@@ -1,4 +1,4 @@
-"""The README's walk: ten alphabets of Omniglot learned and asked about by the commands that it names.
+"""Ten alphabets of Omniglot, learned and queried with the commands that the documentation shows.
 
     python -m benchmarks omniglot_commands --data-dir DIR    DIR/omniglot/omniglot.zip has the drawings
 

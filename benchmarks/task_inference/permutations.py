@@ -1,4 +1,4 @@
-"""Many permutations of the pixels of one data set, every image for itself: what is lost where nobody names the task.
+"""Hundreds of permutations of one data set, task unknown, one image at a time: accuracy lost to inference.
 
     python -m benchmarks permutations [--data fashion-mnist] [--tasks 1000] [--steps 1000] [--images 500] --out FILE
 

@@ -1,4 +1,4 @@
-"""RotatedMNIST, 36 rotations by 10°, the task unknown: tasks that are alike, from 1, 4 and 16 images.
+"""RotatedMNIST, 36 rotations by 10°, task unknown: similar tasks, from 1, 4 and 16 images.
 
     python -m benchmarks rotations --data-dir DATA --out results/finding-rotations.json
 

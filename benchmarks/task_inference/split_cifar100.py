@@ -1,4 +1,4 @@
-"""SplitCIFAR100 when nobody says which task an image belongs to: a model of `supsup reproduce`, every method.
+"""SplitCIFAR100, task unknown: every inference method on a model of `supsup reproduce`.
 
     python -m benchmarks split_cifar100 --model results/cifar100-gg/supsup-s16-seed0.supsup --json unknown.json
 

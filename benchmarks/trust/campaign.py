@@ -1,4 +1,4 @@
-"""A long attack on what is promised: processes killed, calls interrupted, files mutated, threads asking and changing.
+"""Kills, interrupts, mutated files, and threads that predict while others learn: nothing may be lost.
 
     python -m benchmarks campaign all
     python -m benchmarks campaign kills --count 6000       # processes: kill -9, SIGINT, SIGTERM at any moment

@@ -1,4 +1,4 @@
-"""Small wrong changes to the core, one at a time, and whether the tests that mirror the module notice.
+"""Small wrong changes to the code, one at a time: how many the tests notice.
 
     python -m benchmarks mutants --count 300 --seed 0 --jobs 2 --json results/mutants.json
     python -m benchmarks mutants --modules scores bank --count 20

@@ -1,4 +1,4 @@
-"""A server under load: answers checked one by one, and what batching brings.
+"""A server under load: every answer checked, and the gain from batching.
 
     python -m benchmarks serve_load [--seconds 60] [--clients 16]
 

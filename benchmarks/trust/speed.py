@@ -1,4 +1,4 @@
-"""What safety costs: predict, learn and load before and after the model was made safe for threads, signals and files.
+"""Cost of safety: predict, learn and load before and after threads, signals and files were made safe.
 
     git worktree add --detach ../before 29e9dc7
     python -m benchmarks speed ../before/src

@@ -26,7 +26,7 @@ from supsup.training import Job, train_mask, train_masks
 from supsup.training.executors import executor_for
 from supsup_paper.catalogue import Entry, Row
 from supsup_paper.environment import Environment
-from supsup_paper.hopfield import run as run_hopfield
+from supsup_paper.hopfield import run_hopfield
 from supsup_paper.image_experiments import CifarRival, CifarRivalGrading, CifarRivalTraining, SplitCifarRivalExperiment
 from supsup_paper.mnist_experiments import (
     BoundGrading,

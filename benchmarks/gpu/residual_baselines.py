@@ -26,25 +26,25 @@ from supsup.training.fast.captured import Lane, run_lanes
 from supsup.training.fast.residual.executor import bytes_of_training
 from supsup_paper import recipes
 from supsup_paper.bench.machine import once, seconds
-from supsup_paper.rivals import BatchE, Rival, SeparateHeads, UpperBound
+from supsup_paper.rivals import BatchE, Baseline, SeparateHeads, UpperBound
 from supsup_paper.rivals.side_by_side import started
 
 _STEPS = 400  # that a feed has batches for
 _CAPTURED = 20  # steps of the module itself
 _STREAMS = 10  # tasks at once that way, as rivals are trained
 
-Make = Callable[[nn.Module, Recipe, torch.device], Rival]
+Make = Callable[[nn.Module, Recipe, torch.device], Baseline]
 
 
-def _upper(net: nn.Module, recipe: Recipe, device: torch.device) -> Rival:
+def _upper(net: nn.Module, recipe: Recipe, device: torch.device) -> Baseline:
     return UpperBound(net, recipe=recipe, filling=recipes.CIFAR_FILLING, device=device)
 
 
-def _batche(net: nn.Module, recipe: Recipe, device: torch.device) -> Rival:
+def _batche(net: nn.Module, recipe: Recipe, device: torch.device) -> Baseline:
     return BatchE(net, base="random", recipe=recipe, filling=recipes.CIFAR_FILLING, device=device)
 
 
-def _heads(net: nn.Module, recipe: Recipe, device: torch.device) -> Rival:
+def _heads(net: nn.Module, recipe: Recipe, device: torch.device) -> Baseline:
     return SeparateHeads(net, trunk="random", recipe=recipe, filling=recipes.CIFAR_FILLING, device=device)
 
 
@@ -59,7 +59,7 @@ class RivalCase:
     make: Make
     case: Case
 
-    def rival(self, device: torch.device, steps: int = _STEPS) -> Rival:
+    def rival(self, device: torch.device, steps: int = _STEPS) -> Baseline:
         return self.make(self.case.build(), replace(self.case.recipe, steps=steps), device)
 
 

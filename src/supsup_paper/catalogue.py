@@ -59,7 +59,7 @@ class Entry:
     note: str = ""
 
 
-def repeated(entries: Mapping[str, Entry]) -> dict[str, str]:
+def repeated_rows(entries: Mapping[str, Entry]) -> dict[str, str]:
     """Rows whose measurement stands in an earlier row already: "entry/row" by "entry/row".
 
     A row repeats another that has the same experiment, unless it is held against other published figures: that is

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-class Settings(Protocol):
+class FrozenSettings(Protocol):
     """A frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
-class TrainingSettings(Settings, Protocol):
+class TrainingSettings(FrozenSettings, Protocol):
     """The settings of a training, which rows may share."""
 
     @property
@@ -38,7 +38,7 @@ class Experiment(Protocol):
     def training(self) -> TrainingSettings: ...
 
     @property
-    def own(self) -> Settings: ...
+    def own(self) -> FrozenSettings: ...
 
     def quick(self) -> Self:
         """The same with fewer tasks and steps, for 2 cores."""
@@ -50,7 +50,7 @@ class NoSettings:
     """For rows that have no settings of their own."""
 
 
-def as_json(settings: Settings) -> dict[str, Json]:
+def settings_json(settings: FrozenSettings) -> dict[str, Json]:
     """Settings by the names of their fields, with spaces; a field that is None by default is left out while it is."""
     values = {field: getattr(settings, field.name) for field in fields(settings)}
     return {
@@ -64,7 +64,7 @@ def _value(value: object) -> Json:
     if isinstance(value, tuple):
         return [_value(entry) for entry in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return as_json(value)
+        return settings_json(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"settings hold numbers, words, tuples and dataclasses, not {value!r}")

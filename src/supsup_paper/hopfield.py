@@ -57,7 +57,7 @@ class Recall:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class HopfieldResult:
     """`own`: each task with the mask that was learned for it; `recovered`: by procedure, with Ψ and μ alone."""
 
     tasks: list[str]
@@ -68,7 +68,7 @@ class Experiment:
     memory_bytes: list[int]  # of one model, after each task
 
 
-def run(models: Sequence[HopSupSup], stream: Sequence[Task], procedures: Sequence[str]) -> Experiment:
+def run_hopfield(models: Sequence[HopSupSup], stream: Sequence[Task], procedures: Sequence[str]) -> HopfieldResult:
     """Models that have learned nothing yet learn the stream and are graded on it."""
     tasks = list(stream)
     masks: list[list[Tensor]] = []
@@ -82,7 +82,7 @@ def run(models: Sequence[HopSupSup], stream: Sequence[Task], procedures: Sequenc
     learning = _clock(models[0].device) - begin
     own = _graded(models, tasks, masks, None)
     recovered = {name: _graded(models, tasks, masks, name) for name in procedures}
-    return Experiment([t.name for t in tasks], [m.seed for m in models], own, recovered, learning, sizes)
+    return HopfieldResult([t.name for t in tasks], [m.seed for m in models], own, recovered, learning, sizes)
 
 
 def _graded(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from supsup.data.streams import Corners
 from supsup.evaluation.grading import Grading
-from supsup_paper import mnist_tables, remarks, tolerances
+from supsup_paper import remarks, tolerances
 from supsup_paper.catalogue import Entry, Row
 from supsup_paper.experiments import Experiment
 from supsup_paper.mnist_experiments import (
@@ -41,10 +41,10 @@ STAGES = (10, 50, 100, 150, 200, 250)
 LONG_STAGES = (500, 1000, 1500, 2000, 2500)
 GAMMAS: tuple[Gamma, ...] = ("1/k", 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
 
-Rival = Literal["psp", "batche", "lower", "upper"]
-_NAMES: dict[Rival, str] = {"psp": "PSP (GG)", "batche": "BatchE (GG)", "lower": "Lower Bound", "upper": "Upper Bound"}
-_ALL_RIVALS: tuple[Rival, ...] = ("psp", "batche", "lower", "upper")
-_BOUNDS: tuple[Rival, ...] = ("lower", "upper")
+Baseline = Literal["psp", "batche", "lower", "upper"]
+_NAMES: dict[Baseline, str] = {"psp": "PSP (GG)", "batche": "BatchE (GG)", "lower": "Lower Bound", "upper": "Upper Bound"}
+_ALL_RIVALS: tuple[Baseline, ...] = ("psp", "batche", "lower", "upper")
+_BOUNDS: tuple[Baseline, ...] = ("lower", "upper")
 
 
 def _curve(values: Sequence[float], stages: Sequence[int]) -> dict[str, dict[str, float]]:
@@ -79,7 +79,7 @@ def _one_shot(
         f"{label}SupSup (GNu {objective}), s = {outputs}",
         MnistTraining("permuted", net, outputs, 250),
         SupSupGrading(objective=objective, stages=STAGES),
-        published or mnist_tables.SUPSUP[net, outputs, objective],
+        published or _SUPSUP[net, outputs, objective],
     )
     return replace(row, remark=remarks.SUPSUP.get((net, outputs, objective), ""))
 
@@ -102,7 +102,7 @@ def _beyond(net: str, outputs: int) -> tuple[Row, ...]:
 
 
 def _rival_experiment(
-    rival: Rival, net: str, tasks: int, stages: tuple[int, ...], stream: MnistStream = "permuted"
+    rival: Baseline, net: str, tasks: int, stages: tuple[int, ...], stream: MnistStream = "permuted"
 ) -> Experiment:
     """A rival with 10 outputs. BatchE can look back at any stage; the others are graded while they learn."""
     corners: Corners | None = "black" if stream == "rotated" else None
@@ -113,10 +113,10 @@ def _rival_experiment(
     return PSPExperiment(staged) if rival == "psp" else BoundsExperiment(staged, BoundGrading(rival))
 
 
-def _rival(net: str, rival: Rival, name: str | None = None, label: str = "") -> Row:
+def _rival(net: str, rival: Baseline, name: str | None = None, label: str = "") -> Row:
     """A published row of a rival on 250 permutations."""
     experiment = _rival_experiment(rival, net, 250, STAGES)
-    published, remark = _curve(mnist_tables.RIVALS[net, rival], STAGES), remarks.RIVALS.get((net, rival), "")
+    published, remark = _curve(_BASELINES[net, rival], STAGES), remarks.RIVALS.get((net, rival), "")
     return Row(name or rival, label + _NAMES[rival], experiment, published, tolerances.RIVALS, remark=remark)
 
 
@@ -141,7 +141,7 @@ def _consolidation(
     return Row(name, label, ConsolidationExperiment(training), figures, tolerance, beyond=own, remark=remark)
 
 
-def _rotated_rival(rival: Rival, published: float) -> Row:
+def _rotated_rival(rival: Baseline, published: float) -> Row:
     experiment = _rival_experiment(rival, FC, 36, (36,), "rotated")
     return Row(rival, _NAMES[rival], experiment, {"accuracy %": {"": published}}, tolerances.RIVALS)
 
@@ -200,7 +200,7 @@ ENTRIES = (
         "250 permutations of MNIST with FC 1024-1024, the task inferred from one image",
         "Figure 3 (right), Table 4; Lower Bound from Table 9",
         (
-            *(_one_shot(FC, 500, objective, published=values) for objective, values in mnist_tables.TABLE_4.items()),
+            *(_one_shot(FC, 500, objective, published=values) for objective, values in _TABLE_4.items()),
             *(_rival(FC, rival) for rival in _ALL_RIVALS),
             *_beyond(FC, 500),
         ),

@@ -11,7 +11,7 @@ from supsup.evaluation.grading import Grading
 from supsup.inference.methods import Method
 from supsup_paper.experiments import NoSettings
 from supsup_paper.rivals.batche import BaseWeights
-from supsup_paper.rivals.inferring import Way
+from supsup_paper.rivals.inferring import BatchEMethod
 
 LENET, FC = "lenet_300_100", "fc_1024"
 MnistStream = Literal["permuted", "rotated"]
@@ -130,7 +130,7 @@ class BatchEGrading:
 
     scenario: Literal["GG", "GNu"] = "GNu"
     protocol: Grading | None = None
-    method: Way | None = None
+    method: BatchEMethod | None = None
     objective: str | None = None
     images: int | None = None
     stages: tuple[int, ...]

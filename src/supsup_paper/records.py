@@ -20,7 +20,7 @@ PLAIN_WAY = "plain way"  # among the seconds: what learning would have taken, on
 
 
 @dataclass(frozen=True)
-class Wanted(Generic[E]):
+class PlannedRow(Generic[E]):
     """A row to make: the entry it belongs to, its experiment at the scale asked for, and the folder for its file."""
 
     entry: str
@@ -41,17 +41,17 @@ class Wanted(Generic[E]):
 
     def finished(self, seed: int) -> bool:
         """Whether that file has been written with these settings and defaults."""
-        record = read(self.path(seed))
+        record = read_record(self.path(seed))
         if record is None or record.get("scale") != self.scale or not isinstance(record.get("settings"), dict):
             return False
         return recorded(record["settings"]) == self.settings
 
 
 @dataclass(frozen=True)
-class Finished:
+class RowResult:
     """What one row and seed gave; the fields are those of the file."""
 
-    wanted: Wanted[Experiment]
+    wanted: PlannedRow[Experiment]
     seed: int
     figures: Figures
     per_task: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Finished:
     at_once: int = 1  # rows or seeds that were learned in one go; the seconds are this one's share
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read_record(path: Path) -> dict[str, Any] | None:
     """A record, or None where there is none that can be read."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def read(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def write(path: Path, record: Mapping[str, object]) -> None:
+def write_record(path: Path, record: Mapping[str, object]) -> None:
     """Put a record in place of whatever was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     waiting = path.with_suffix(".part")
@@ -79,7 +79,7 @@ def write(path: Path, record: Mapping[str, object]) -> None:
     waiting.replace(path)
 
 
-def keep(done: Finished, at_once: int, device: torch.device) -> Path:
+def save_result(done: RowResult, at_once: int, device: torch.device) -> Path:
     """Write what a row and seed gave; `at_once` trainings shared the device and so its seconds."""
     wanted, path = done.wanted, done.wanted.path(done.seed)
     record: dict[str, object] = {
@@ -98,9 +98,9 @@ def keep(done: Finished, at_once: int, device: torch.device) -> Path:
         record["trace"] = done.trace
     if done.note:
         record["note"] = done.note
-    write(path, record | {"made by": provenance(device)})
+    write_record(path, record | {"made by": provenance(device)})
     return path
 
 
 def _rounded(figures: Figures) -> dict[str, dict[str, float]]:
-    return {figure: {place: round(value, 4) for place, value in places.items()} for figure, places in figures.items()}
+    return {figure: {place: round(value, 4) for place, value in axis_positions.items()} for figure, axis_positions in figures.items()}

@@ -14,10 +14,10 @@ from supsup_paper.catalogue import Entry
 from supsup_paper.environment import Environment
 from supsup_paper.experiments import Experiment
 from supsup_paper.provenance import provenance
-from supsup_paper.records import Wanted
+from supsup_paper.records import PlannedRow
 from supsup_paper.runs import RUNS
 from supsup_paper.scales import at_scale, seeds_of
-from supsup_paper.trials import Say, plan, run_trials
+from supsup_paper.trials import Say, plan_trainings, run_trainings
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CallResult:
     seconds: float
 
 
-def reproduce(
+def reproduce_entries(
     entries: Sequence[Entry], folder: Path, scale: str, seeds: int | None, environment: Environment, say: Say
 ) -> CallResult:
     """Run every row of these entries that is not in the folder yet, and note the wall time there."""
@@ -44,7 +44,7 @@ def reproduce(
     waiting = [(wanted, seed) for wanted, seed in asked if not wanted.finished(seed)]
     if len(waiting) < len(asked):
         say(f"{len(asked) - len(waiting)} of {len(asked)} rows and seeds are there already and are not run again")
-    failed = run_trials(plan(waiting, RUNS), RUNS, environment, say)
+    failed = run_trainings(plan_trainings(waiting, RUNS), RUNS, environment, say)
     written = [wanted.path(seed) for wanted, seed in waiting if wanted.finished(seed)]
     result = CallResult(len(written), len(asked) - len(waiting), failed, time.perf_counter() - begin)
     if written:
@@ -52,9 +52,9 @@ def reproduce(
     return result
 
 
-def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[Wanted[Experiment]]:
+def wanted_rows(entry: Entry, folder: Path, scale: str) -> list[PlannedRow[Experiment]]:
     """The rows of an entry at a scale."""
-    return [Wanted(entry.name, row.name, entry.axis, scale, at_scale(row, scale), folder) for row in entry.rows]
+    return [PlannedRow(entry.name, row.name, entry.axis, scale, at_scale(row, scale), folder) for row in entry.rows]
 
 
 def _note_time(
@@ -66,7 +66,7 @@ def _note_time(
     environment: Environment,
 ) -> None:
     path = folder / "wall-time.json"
-    earlier: list[Any] = (records.read(path) or {}).get("calls", [])
+    earlier: list[Any] = (records.read_record(path) or {}).get("calls", [])
     call = {
         "scale": scale,
         "written": sorted(path.relative_to(folder).with_suffix("").as_posix() for path in written),
@@ -75,4 +75,4 @@ def _note_time(
         "seconds": round(result.seconds, 1),
         "made by": provenance(environment.device),
     }
-    records.write(path, {"calls": [*earlier, call]})
+    records.write_record(path, {"calls": [*earlier, call]})

@@ -19,7 +19,7 @@ from supsup_paper import image_experiments as images
 from supsup_paper import mnist_experiments as mnist
 from supsup_paper import recipes
 from supsup_paper.earlier_defaults import EARLIER
-from supsup_paper.experiments import Experiment, Json, as_json
+from supsup_paper.experiments import Experiment, Json, settings_json
 
 Defaults = dict[str, Json]
 # What executors of training take where nobody asks for a precision; rivals multiply as trials.py lets them.
@@ -30,7 +30,7 @@ EXACT: Json = {"GPU": "float32", "CPU": "float32"}
 
 def settings_of(experiment: Experiment) -> dict[str, Json]:
     """An experiment's settings, with the defaults of this code."""
-    training, own = as_json(experiment.training), as_json(experiment.own)
+    training, own = settings_json(experiment.training), settings_json(experiment.own)
     said: dict[str, Json] = {"run": experiment.kind, "training": training, "own": own}
     make = _DEFAULTS.get(experiment.kind)
     if make is None:  # nothing is trained
@@ -59,21 +59,21 @@ def _where_silent(defaults: Mapping[str, Json], training: Mapping[str, Json], ow
 
 def _trained(recipe: Recipe, precision: Json, **more: Json) -> Defaults:
     """Length and budget stand in the row in any case."""
-    fixed = {name: value for name, value in as_json(recipe).items() if name not in ("steps", "epochs", "budget")}
+    fixed = {name: value for name, value in settings_json(recipe).items() if name not in ("steps", "epochs", "budget")}
     return {"recipe": fixed | {"second decay": recipe.squares_decay}, "precision": precision, **more}
 
 
 def _found() -> Defaults:
     """How tasks are found that nobody names."""
-    return {"features": as_json(LIMITS), "finding": as_json(Judging())}
+    return {"features": settings_json(LIMITS), "finding": settings_json(Judging())}
 
 
 def _hopfield() -> Defaults:
-    return {"recipe": as_json(UnitRecipe()), "recovery": as_json(Recovery()), "precision": EXACT}
+    return {"recipe": settings_json(UnitRecipe()), "recovery": settings_json(Recovery()), "precision": EXACT}
 
 
 def _unannounced() -> Defaults:
-    return _trained(recipes.MNIST, MASKS, allocation=as_json(NewTaskRule()))
+    return _trained(recipes.MNIST, MASKS, allocation=settings_json(NewTaskRule()))
 
 
 def _cifar_rivals() -> Defaults:

@@ -52,9 +52,9 @@ def add_bytes(folder: Path, entry: str) -> list[Path]:
     """Measure the models that lie beside an entry's rows, and write their bytes into the rows, counted as they were."""
     changed = []
     for path in sorted((folder / entry).glob("*-seed*.json")):
-        record, file = records.read(path), path.with_suffix(".supsup")
+        record, file = records.read_record(path), path.with_suffix(".supsup")
         if record is not None and file.exists():
             count = bytes_kept if _BESIDE in record["bytes"] else bytes_of
-            records.write(path, record | {"bytes": count(file)})
+            records.write_record(path, record | {"bytes": count(file)})
             changed.append(path)
     return changed

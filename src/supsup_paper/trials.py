@@ -20,21 +20,21 @@ from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup_paper.environment import Environment
 from supsup_paper.experiments import Experiment, TrainingSettings
-from supsup_paper.records import Finished, Wanted, keep
+from supsup_paper.records import RowResult, PlannedRow, save_result
 
 E = TypeVar("E", bound=Experiment, covariant=True)
 Kind = TypeVar("Kind", bound=Experiment)
-Work = Iterator[Finished | int]
+Work = Iterator[RowResult | int]
 Say = Callable[[str], None]
 _SIDE_BY_SIDE = 16  # sequential trainings that share a GPU
 _SHORTLY = 1e-4  # seconds to wait where all of them are busy
 
 
 @dataclass(frozen=True)
-class Trial(Generic[E]):
+class PlannedTraining(Generic[E]):
     """One training, or several that go together, and the rows made from it, for these seeds."""
 
-    wanted: tuple[Wanted[E], ...]
+    wanted: tuple[PlannedRow[E], ...]
     seeds: tuple[int, ...]
 
     @property
@@ -51,7 +51,7 @@ class Trial(Generic[E]):
 
 
 @dataclass(frozen=True)
-class Run:
+class Runner:
     """How a kind of experiment is run.
 
     start       begins the work of a trial: training and grading
@@ -61,29 +61,29 @@ class Run:
     spread      whether an experiment's tasks can go to a cluster: none needs another, and their images are in memory
     """
 
-    start: Callable[[Trial[Experiment], Environment], Work]
+    start: Callable[[PlannedTraining[Experiment], Environment], Work]
     in_step: bool = False
     sequential: bool = False
     rival: bool = False
     spread: Callable[[Experiment], bool] = lambda experiment: False
 
-    def within(self, trial: Trial[Experiment], environment: Environment) -> Environment:
+    def within(self, trial: PlannedTraining[Experiment], environment: Environment) -> Environment:
         """The environment for a trial, without the cluster where it is of no use."""
         return environment if self.spread(trial.experiment) else replace(environment, cluster=None)
 
 
-def run_of(
+def runner_for(
     kind: type[Kind],
-    work: Callable[[Trial[Kind], Environment], Work],
+    work: Callable[[PlannedTraining[Kind], Environment], Work],
     *,
     in_step: bool = False,
     sequential: bool = False,
     rival: bool = False,
     spread: Callable[[Kind], bool] = lambda experiment: False,
-) -> Run:
+) -> Runner:
     """A run of one kind of experiment."""
 
-    def start(trial: Trial[Experiment], environment: Environment) -> Work:
+    def start(trial: PlannedTraining[Experiment], environment: Environment) -> Work:
         if not _all_are(trial, kind):
             raise TypeError(f"{trial.title} is not of the kind {kind.kind!r}")
         return work(trial, environment)
@@ -91,28 +91,28 @@ def run_of(
     def spreads(experiment: Experiment) -> bool:
         return isinstance(experiment, kind) and spread(experiment)
 
-    return Run(start, in_step, sequential, rival, spreads)
+    return Runner(start, in_step, sequential, rival, spreads)
 
 
-def _all_are(trial: Trial[Experiment], kind: type[Kind]) -> TypeGuard[Trial[Kind]]:
+def _all_are(trial: PlannedTraining[Experiment], kind: type[Kind]) -> TypeGuard[PlannedTraining[Kind]]:
     return all(isinstance(wanted.experiment, kind) for wanted in trial.wanted)
 
 
-def plan(wanted: Sequence[tuple[Wanted[Experiment], int]], runs: dict[str, Run]) -> list[Trial[Experiment]]:
+def plan_trainings(wanted: Sequence[tuple[PlannedRow[Experiment], int]], runs: dict[str, Runner]) -> list[PlannedTraining[Experiment]]:
     """Trials for rows and seeds that are not finished: those with one training together, sequential ones last."""
-    trainings: dict[tuple[str, TrainingSettings, int], list[Wanted[Experiment]]] = {}
+    trainings: dict[tuple[str, TrainingSettings, int], list[PlannedRow[Experiment]]] = {}
     for row, seed in wanted:
         trainings.setdefault((row.experiment.kind, row.experiment.training, seed), []).append(row)
-    together: dict[tuple[object, ...], tuple[list[Wanted[Experiment]], list[int]]] = {}
+    together: dict[tuple[object, ...], tuple[list[PlannedRow[Experiment]], list[int]]] = {}
     for (kind, training, seed), rows in trainings.items():
         names = tuple((row.entry, row.row) for row in rows)
         alone = None if runs[kind].in_step else seed
         together.setdefault((kind, training, names, alone), (rows, []))[1].append(seed)
-    trials = [Trial(tuple(rows), tuple(seeds)) for rows, seeds in together.values()]
+    trials = [PlannedTraining(tuple(rows), tuple(seeds)) for rows, seeds in together.values()]
     return sorted(trials, key=lambda trial: runs[trial.experiment.kind].sequential)
 
 
-def run_trials(trials: Sequence[Trial[Experiment]], runs: dict[str, Run], environment: Environment, say: Say) -> int:
+def run_trainings(trials: Sequence[PlannedTraining[Experiment]], runs: dict[str, Runner], environment: Environment, say: Say) -> int:
     """Do all trials; what goes wrong with one is said and stops no other. Returns how many failed."""
     sequential = [trial for trial in trials if runs[trial.experiment.kind].sequential]
     alone = [trial for trial in trials if not runs[trial.experiment.kind].sequential]
@@ -131,18 +131,18 @@ def run_trials(trials: Sequence[Trial[Experiment]], runs: dict[str, Run], enviro
     return failed
 
 
-def _named(trial: Trial[Experiment], runs: dict[str, Run], environment: Environment) -> str:
+def _named(trial: PlannedTraining[Experiment], runs: dict[str, Runner], environment: Environment) -> str:
     """What a trial makes, and whether it does so without the cluster that there is."""
     cluster = runs[trial.experiment.kind].within(trial, environment).cluster
     return trial.title if cluster == environment.cluster else f"{trial.title}, without the cluster"
 
 
 @dataclass(frozen=True)
-class Lane:
+class RunningTraining:
     """A trial under way, on a stream of its own where several share a GPU."""
 
-    trial: Trial[Experiment]
-    run: Run
+    trial: PlannedTraining[Experiment]
+    run: Runner
     work: Work
     stream: torch.cuda.Stream | None
 
@@ -151,7 +151,7 @@ class Lane:
         """Whether the device is still at what the trial asked for last."""
         return self.stream is not None and not self.stream.query()
 
-    def next(self, device: torch.device) -> Finished | int:
+    def next(self, device: torch.device) -> RowResult | int:
         """The next piece of work, or the row that it completes."""
         lane: AbstractContextManager[object] = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
         with lane, _products(self.run, device):
@@ -159,8 +159,8 @@ class Lane:
 
 
 def _side_by_side(
-    group: Sequence[Trial[Experiment]],
-    runs: dict[str, Run],
+    group: Sequence[PlannedTraining[Experiment]],
+    runs: dict[str, Runner],
     environment: Environment,
     say: Say,
     advance: progress.Advance,
@@ -170,7 +170,7 @@ def _side_by_side(
     for trial in group:
         stream = torch.cuda.Stream() if environment.device.type == "cuda" and len(group) > 1 else None
         run = runs[trial.experiment.kind]
-        lanes.append(Lane(trial, run, run.start(trial, run.within(trial, environment)), stream))
+        lanes.append(RunningTraining(trial, run, run.start(trial, run.within(trial, environment)), stream))
     while lanes:
         ready = [lane for lane in lanes if not lane.busy]
         if not ready:
@@ -189,15 +189,15 @@ def _side_by_side(
                 failed += 1
                 say(f"{lane.trial.title} failed:\n{traceback.format_exc()}")
             else:
-                if isinstance(done, Finished):
-                    say(f"  {keep(done, len(group), environment.device)}")
+                if isinstance(done, RowResult):
+                    say(f"  {save_result(done, len(group), environment.device)}")
                 else:
                     advance(done)
     return failed
 
 
 @contextmanager
-def _products(run: Run, device: torch.device) -> Iterator[None]:
+def _products(run: Runner, device: torch.device) -> Iterator[None]:
     """The precision of float32 matrix products while a trial runs."""
     before = torch.get_float32_matmul_precision()
     if run.rival and device.type == "cuda":

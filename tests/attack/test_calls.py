@@ -206,7 +206,7 @@ class World:
     stream: Stream
     model: SupSup
     hop: HopSupSup
-    rivals: Sequence[baselines.Rival]
+    rivals: Sequence[baselines.Baseline]
     x: Tensor
     y: Tensor
     path: Path
@@ -217,7 +217,7 @@ class World:
         return [file, state_of(self.model), state_of(self.hop), *map(state_of, self.rivals)]
 
 
-def state_of(model: SupSup | HopSupSup | baselines.Rival) -> str:
+def state_of(model: SupSup | HopSupSup | baselines.Baseline) -> str:
     """A digest of all that a model knows."""
     digest = hashlib.md5(repr((model.tasks, model.recipe, getattr(model, "inference", None))).encode())
     if isinstance(model, SupSup):
@@ -247,7 +247,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         warnings.simplefilter("ignore")
         for task in stream[:2]:
             hop.learn(task)
-    rivals: list[baselines.Rival] = []
+    rivals: list[baselines.Baseline] = []
     for kind in RIVALS:
         rivals.append(kind(networks.FullyConnected((16, 8, 6)), recipe=brief, device="cpu"))
         rivals[-1].learn_many(stream[:2])
@@ -693,7 +693,7 @@ def hop_calls(w: World) -> dict[str, Calls]:
 def rival_calls(w: World) -> dict[str, Calls]:
     x, y = w.x, w.y
     net = networks.FullyConnected((16, 8, 6))
-    own: dict[type[baselines.Rival], dict[str, list[Any]]] = {
+    own: dict[type[baselines.Baseline], dict[str, list[Any]]] = {
         baselines.BatchE: {"base": WORD, "last": WORD, "inference": OBJECT},
         baselines.LowerBound: {"heads": WORD},
         baselines.OnlineEWC: {

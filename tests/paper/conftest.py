@@ -13,10 +13,10 @@ import pytest
 from supsup import Evaluation, SupSup, nets
 from supsup.evaluation.grading import Grade, Grading
 from supsup_paper.environment import Environment
-from supsup_paper.records import Wanted
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.records import PlannedRow
+from supsup_paper.rivals.rival import Baseline
 from supsup_paper.runs import RUNS, cifar, hop, masks, resuming, rivals, transfer
-from supsup_paper.trials import Trial
+from supsup_paper.trials import PlannedTraining
 
 
 class Stopped(Exception):
@@ -76,9 +76,9 @@ class Witness:
         """
         self.calls, self.trained, self.graded, self.clusters = calls, [], [], []
         small = [replace(one, training=replace(one.training, tasks=tasks)) for one in experiments]
-        wanted = tuple(Wanted("tiny", f"row{i}", "x", "full", one, self.folder) for i, one in enumerate(small))
+        wanted = tuple(PlannedRow("tiny", f"row{i}", "x", "full", one, self.folder) for i, one in enumerate(small))
         with suppress(Stopped):  # seed 1: nothing is timed
-            run, trial = RUNS[experiments[0].kind], Trial(wanted, (1,))
+            run, trial = RUNS[experiments[0].kind], PlannedTraining(wanted, (1,))
             for _ in run.start(trial, run.within(trial, self.environment)):
                 pass
         return [model for model, _ in self.trained[-1]]
@@ -93,8 +93,8 @@ class Witness:
 def witness(environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
     seen = Witness(environment, tmp_path)
     monkeypatch.setattr(SupSup, "learn_many", lambda model, stream, cluster: seen.learn(model, cluster=cluster))
-    monkeypatch.setattr(Rival, "learn_many", lambda model, stream: seen.learn(model))
-    monkeypatch.setattr(Rival, "learning", lambda model, stream: seen.learn(model))
+    monkeypatch.setattr(Baseline, "learn_many", lambda model, stream: seen.learn(model))
+    monkeypatch.setattr(Baseline, "learning", lambda model, stream: seen.learn(model))
     monkeypatch.setattr(resuming.SoFar, "follow", lambda so_far, stream: seen.learn(so_far.model))
     monkeypatch.setattr(rivals, "learn_side_by_side", lambda models, tasks: seen.learn(*models))
     monkeypatch.setattr(hop, "run", lambda models, stream, procedures: seen.learn(*models))

@@ -164,7 +164,7 @@ def test_every_option_reaches_the_settings(tmp_path: Path, monkeypatch: pytest.M
         got.append(settings)
         raise SupSupError("that is enough")
 
-    monkeypatch.setattr(supsup_demo, "run", run)
+    monkeypatch.setattr(supsup_demo, "run_demo", run)
     monkeypatch.setattr(hopfield_demo, "run_and_save", run)
     options = []
     for option in fields(DemoSettings):

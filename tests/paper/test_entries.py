@@ -9,7 +9,7 @@ import torch
 from supsup import SupSupError, nets
 from supsup.file import codec
 from supsup.masks.scores import weights_kept
-from supsup_paper.catalogue import Entry, Row, repeated
+from supsup_paper.catalogue import Entry, Row, repeated_rows
 from supsup_paper.entries import ENTRIES, GROUPS, entries_named, only_rows
 from supsup_paper.experiments import Experiment
 from supsup_paper.image_experiments import SplitImagenetExperiment
@@ -129,7 +129,7 @@ def test_what_is_printed_as_a_percentage_has_a_verdict() -> None:
 
 def test_rows_that_repeat_others() -> None:
     """Seven that the paper's tables print again, two of ours, and γ = 1/2, which is Binary."""
-    assert repeated(ENTRIES) == {
+    assert repeated_rows(ENTRIES) == {
         "output-size/lenet-H-s100": "permuted-lenet/supsup-H-s100",
         "output-size/lenet-G-s100": "permuted-lenet/supsup-G-s100",
         "output-size/lenet-lower": "permuted-lenet/lower",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supsup_paper.experiments import as_json
+from supsup_paper.experiments import settings_json
 from supsup_paper.image_experiments import (
     Budget,
     CifarRivalGrading,
@@ -54,7 +54,7 @@ CIFAR = SplitCifarExperiment(CifarTraining(transfer="none"), Budget(8))
 
 def test_keys_have_spaces_and_tuples_are_lists() -> None:
     """And what is None by default is left out, but None stands where it is said."""
-    assert as_json(SUPSUP.own) == {
+    assert settings_json(SUPSUP.own) == {
         "scenario": "GNu",
         "protocol": "paper",
         "method": "one-shot",
@@ -62,20 +62,20 @@ def test_keys_have_spaces_and_tuples_are_lists() -> None:
         "layers": "all",
         "stages": [10, 250],
     }
-    assert as_json(CIFAR.training) == {"transfer": "none", "tasks": 20, "epochs": 250, "batch size": 128}
+    assert settings_json(CIFAR.training) == {"transfer": "none", "tasks": 20, "epochs": 250, "batch size": 128}
     quick = {"transfer": "none", "tasks": 2, "epochs": None, "steps": 4, "batch size": 32}
-    assert as_json(CIFAR.quick().training) == quick
+    assert settings_json(CIFAR.quick().training) == quick
 
 
 def test_parts_that_only_some_rows_have() -> None:
     plain = UnannouncedTraining("permuted", LENET, 500, 2500, stages=(500,))
     ruled = UnannouncedTraining("permuted", LENET, 500, 2500, stages=(500,), allocation=AllocationRule(0))
-    assert "allocation" not in as_json(plain)
-    assert as_json(ruled) == as_json(plain) | {"allocation": {"deviations": 0}}
-    assert "base" not in as_json(BatchETraining("permuted", LENET, 10, 250))
-    assert as_json(BatchETraining("permuted", LENET, 10, 250, base="trained"))["base"] == "trained"
-    assert as_json(CifarRivalGrading()) == {}
-    assert as_json(ImagenetTraining())["classes per task"] == 10
+    assert "allocation" not in settings_json(plain)
+    assert settings_json(ruled) == settings_json(plain) | {"allocation": {"deviations": 0}}
+    assert "base" not in settings_json(BatchETraining("permuted", LENET, 10, 250))
+    assert settings_json(BatchETraining("permuted", LENET, 10, 250, base="trained"))["base"] == "trained"
+    assert settings_json(CifarRivalGrading()) == {}
+    assert settings_json(ImagenetTraining())["classes per task"] == 10
 
 
 def test_settings_that_no_file_can_hold_are_refused() -> None:
@@ -84,7 +84,7 @@ def test_settings_that_no_file_can_hold_are_refused() -> None:
         folder: Path
 
     with pytest.raises(TypeError, match="numbers, words, tuples and dataclasses"):
-        as_json(Odd(Path("x")))
+        settings_json(Odd(Path("x")))
 
 
 def test_experiments_do_not_change() -> None:

@@ -11,20 +11,20 @@ from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Task
 from supsup.runtime import progress
 from supsup_paper import hopfield as module
-from supsup_paper.hopfield import Experiment, Recall, run
+from supsup_paper.hopfield import HopfieldResult, Recall, run_hopfield
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 
 
 @pytest.fixture(scope="module")
-def experiment() -> Experiment:
+def experiment() -> HopfieldResult:
     split = data.split(data.digits(), 2)
     recipe = UnitRecipe(epochs=10, batch_size=64)
     models = [HopSupSup(nets.HopMLP((784, 512, 512, 10)), seed, recipe=recipe, device="cpu") for seed in (3, 4)]
-    return run(models, [split[0], split[3]], ["paper", "best-of"])
+    return run_hopfield(models, [split[0], split[3]], ["paper", "best-of"])
 
 
-def test_right_masks_answer_as_the_masks_that_were_learned(experiment: Experiment) -> None:
+def test_right_masks_answer_as_the_masks_that_were_learned(experiment: HopfieldResult) -> None:
     """The issue's third figure: with the right mask recovered, accuracy is that of using it directly."""
     better, own = experiment.recovered["best-of"], experiment.own
     assert own.accuracy.shape == (2, 2)
@@ -36,7 +36,7 @@ def test_right_masks_answer_as_the_masks_that_were_learned(experiment: Experimen
     assert better.entropy.isfinite().all()
 
 
-def test_traces_lead_from_the_mean_to_the_mask(experiment: Experiment) -> None:
+def test_traces_lead_from_the_mean_to_the_mask(experiment: HopfieldResult) -> None:
     paper = experiment.recovered["paper"]
     assert [tuple(trace.shape) for trace in paper.traces] == [(30, 2), (30, 2)]
     for task, trace in enumerate(paper.traces):
@@ -44,7 +44,7 @@ def test_traces_lead_from_the_mean_to_the_mask(experiment: Experiment) -> None:
         assert trace[0, task] > 0.1
 
 
-def test_the_summary_and_the_constant_memory(experiment: Experiment) -> None:
+def test_the_summary_and_the_constant_memory(experiment: HopfieldResult) -> None:
     line = experiment.recovered["best-of"].summary()
     assert line["of"] == 4
     assert line["right masks"] >= line["exactly right"]
@@ -65,7 +65,7 @@ def test_only_the_output_of_the_right_task_and_label_counts(
     model = HopSupSup(nets.HopMLP((784, 64, 64, 10)), 0, recipe=UnitRecipe(batch_size=400), device="cpu")
     monkeypatch.setattr(module, "outputs_together", always)
     tasks = [split[0], split[3]]
-    found = run([model], tasks, []).own.accuracy[0].tolist()
+    found = run_hopfield([model], tasks, []).own.accuracy[0].tolist()
     ones = [float((task.test.labels == 1).float().mean()) for task in tasks]
     assert found == pytest.approx([share if counts else 0.0 for share, counts in zip(ones, right)])
     assert all(0.3 < share < 0.7 for share in ones)
@@ -103,7 +103,7 @@ def test_bars_and_clocks_go_on_with_the_work(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "_clock", lambda device: next(clock))
     split = data.split(data.digits(), 2)
     model = HopSupSup(nets.HopMLP((784, 16, 16, 10)), 0, recipe=UnitRecipe(batch_size=400), device="cpu")
-    found = run([model], [split[0], split[3]], ["paper"])
+    found = run_hopfield([model], [split[0], split[3]], ["paper"])
     assert [(name, total, sum(replaced)) for name, total, replaced in bars] == [
         ("learning", 2, 2),
         ("own masks", 2, 2),

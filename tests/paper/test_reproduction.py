@@ -24,10 +24,10 @@ from supsup_paper.mnist_experiments import (
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup_paper.reproduction import reproduce, wanted_rows
+from supsup_paper.reproduction import reproduce_entries, wanted_rows
 from supsup_paper.runs import RUNS, masks
 from supsup_paper.tolerances import RIVALS
-from supsup_paper.trials import plan
+from supsup_paper.trials import plan_trainings
 
 TRAINING = MnistTraining("permuted", "784-24", 20, 2, 40)
 STAGED = StagedTraining("permuted", "784-24", 20, 2, 40, stages=(1, 2))
@@ -49,7 +49,7 @@ TINY = Entry("tiny", "two tasks", "nowhere", (row("H"), row("G", replace(GRADING
 def call(
     entry: Entry, folder: Path, environment: Environment, seeds: int = 1, said: list[str] | None = None
 ) -> tuple[int, ...]:
-    done = reproduce([entry], folder, "full", seeds, environment, (said if said is not None else []).append)
+    done = reproduce_entries([entry], folder, "full", seeds, environment, (said if said is not None else []).append)
     return done.written, done.skipped, done.failed
 
 
@@ -163,7 +163,7 @@ def test_rows_of_one_training_are_one_trial(tmp_path: Path) -> None:
     entry = Entry("tiny", "", "", (*TINY.rows, bound("lower"), bound("upper")), "tasks")
     twin = Entry("twin", "", "", (row("again"),), "tasks")
     wanted = [(line, seed) for one in (entry, twin) for line in wanted_rows(one, tmp_path, "full") for seed in (0, 1)]
-    trials = plan(wanted, RUNS)
+    trials = plan_trainings(wanted, RUNS)
     assert [(trial.experiment.kind, len(trial.wanted), trial.seeds) for trial in trials] == [
         ("supsup", 4, (0,)),
         ("supsup", 4, (1,)),

@@ -60,9 +60,9 @@ from supsup_paper.mnist_experiments import (
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup_paper.records import Wanted
-from supsup_paper.reproduction import reproduce
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.records import PlannedRow
+from supsup_paper.reproduction import reproduce_entries
+from supsup_paper.rivals.rival import Baseline
 from supsup_paper.runs import RUNS, cifar, cifar_rivals, hop, masks, rivals, transfer
 from supsup_paper.runs.cifar_rivals import model_of
 from supsup_paper.sizes import add_bytes
@@ -74,7 +74,7 @@ def rival_training(method: CifarRival) -> CifarRivalTraining:
     return CifarRivalTraining(method=method, tasks=2, epochs=None, steps=2, batch_size=4)
 
 
-def each_alone(models: Sequence[Rival], tasks: Sequence[data.Task]) -> None:
+def each_alone(models: Sequence[Baseline], tasks: Sequence[data.Task]) -> None:
     """`learn_side_by_side` without kernels."""
     for model, task in zip(models, tasks):
         model.learn(task)
@@ -86,7 +86,7 @@ def made(
     """The records of rows of these experiments."""
     rows = tuple(Row(f"row{i}", "", experiment) for i, experiment in enumerate(experiments))
     said: list[str] = []
-    done = reproduce([Entry("tiny", "", "", rows, axis)], folder, "full", seeds, environment, said.append)
+    done = reproduce_entries([Entry("tiny", "", "", rows, axis)], folder, "full", seeds, environment, said.append)
     assert done.failed == 0, "\n".join(said)
     return [
         json.loads((folder / "tiny" / f"{row.name}-seed{seed}.json").read_text())
@@ -273,7 +273,7 @@ def test_seeds_of_the_bounds_go_in_step_where_the_device_takes_several(
     alone = made(tmp_path / "alone", environment, *bounds, axis="", seeds=3)
     together: list[int] = []
 
-    def learn(models: Sequence[Rival], tasks: Sequence[data.Task]) -> None:
+    def learn(models: Sequence[Baseline], tasks: Sequence[data.Task]) -> None:
         together.append(len(models))
         each_alone(models, tasks)
 
@@ -519,8 +519,8 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar_rivals, "learn_side_by_side", each_alone)
     for owner, name in (
         (SupSup, "learn_many"),
-        (Rival, "learn_many"),
-        (Rival, "learning"),
+        (Baseline, "learn_many"),
+        (Baseline, "learning"),
         (cifar, "learn_together"),
         (transfer, "learn_together"),
         (rivals, "learn_side_by_side"),
@@ -575,7 +575,7 @@ def test_a_row_of_hopsupsup_has_the_figures_of_its_seed() -> None:
     rows = []
     for number, procedure in ((0, "paper"), (1, "paper"), (1, "own")):
         asked = HopfieldExperiment(HopfieldTraining(), HopfieldGrading(procedure))  # type: ignore[arg-type]
-        wanted = Wanted("tiny", "row", "", "full", asked, Path())
+        wanted = PlannedRow("tiny", "row", "", "full", asked, Path())
         rows.append(hop.finished(wanted, 3 + number, number, done))
     first, second, own = rows
     assert (first.seed, second.seed, first.at_once) == (3, 4, 2)

@@ -19,7 +19,7 @@ from supsup_paper import recipes, settings
 from supsup_paper.catalogue import Row
 from supsup_paper.earlier_defaults import EARLIER
 from supsup_paper.entries import ENTRIES
-from supsup_paper.records import Wanted
+from supsup_paper.records import PlannedRow
 from supsup_paper.runs import RUNS
 from supsup_paper.scales import at_scale
 from supsup_paper.settings import recorded, settings_of
@@ -102,7 +102,7 @@ def test_a_changed_default_makes_old_results_stale(
 ) -> None:
     """Those that named it are run again and, if it is another than the one of their time, those that did not."""
     row = ROWS[name]
-    wanted = Wanted("e", "r", "", "full", row.experiment, tmp_path)
+    wanted = PlannedRow("e", "r", "", "full", row.experiment, tmp_path)
     written = [row.settings]
     if recorded(silent(row)) == row.settings:
         written.append(silent(row))

@@ -15,11 +15,11 @@ from supsup_paper import trials
 from supsup_paper.environment import Environment
 from supsup_paper.experiments import Experiment, NoSettings
 from supsup_paper.mnist_experiments import HopfieldExperiment, HopfieldGrading, HopfieldTraining
-from supsup_paper.records import Finished, Wanted
+from supsup_paper.records import RowResult, PlannedRow
 from supsup_paper.rivals import UpperBound
 from supsup_paper.runs import cifar_rivals, rivals
-from supsup_paper.runs.rivals import Sequential
-from supsup_paper.trials import Run, Trial, Work, run_of
+from supsup_paper.runs.rivals import SequentialTraining
+from supsup_paper.trials import Runner, PlannedTraining, Work, runner_for
 
 ENVIRONMENT = Environment(torch.device("cpu"))
 
@@ -39,16 +39,16 @@ class SomeExperiment:
         return self
 
 
-def trial(folder: Path, name: str) -> Trial[Experiment]:
-    return Trial((Wanted("entry", name, "", "full", SomeExperiment(), folder),), (0,))
+def trial(folder: Path, name: str) -> PlannedTraining[Experiment]:
+    return PlannedTraining((PlannedRow("entry", name, "", "full", SomeExperiment(), folder),), (0,))
 
 
-def name_of(trial: Trial[Experiment]) -> str:
+def name_of(trial: PlannedTraining[Experiment]) -> str:
     return trial.wanted[0].row
 
 
-def runs(log: list[str]) -> dict[str, Run]:
-    def work(trial: Trial[SomeExperiment], environment: Environment) -> Work:
+def runs(log: list[str]) -> dict[str, Runner]:
+    def work(trial: PlannedTraining[SomeExperiment], environment: Environment) -> Work:
         name = name_of(trial)
         for count in range(trial.experiment.training.tasks):
             if name not in ("bad", "broken"):
@@ -59,9 +59,9 @@ def runs(log: list[str]) -> dict[str, Run]:
                 raise SupSupError("no such data")
             if name == "broken":
                 raise ZeroDivisionError
-        yield Finished(trial.wanted[0], 0, {"accuracy %": {"": 90.0}})
+        yield RowResult(trial.wanted[0], 0, {"accuracy %": {"": 90.0}})
 
-    return {SomeExperiment.kind: run_of(SomeExperiment, work, sequential=True)}
+    return {SomeExperiment.kind: runner_for(SomeExperiment, work, sequential=True)}
 
 
 def test_lanes_take_turns_and_a_failure_stops_only_itself(tmp_path: Path) -> None:
@@ -88,17 +88,17 @@ def test_the_bar_counts_the_tasks_of_every_seed(tmp_path: Path, monkeypatch: pyt
         totals.append(total)
         yield done.append
 
-    def work(trial: Trial[Experiment], environment: Environment) -> Work:
+    def work(trial: PlannedTraining[Experiment], environment: Environment) -> Work:
         models = [UpperBound(nets.FullyConnected((784, 4, 2)), seed, device="cpu") for seed in trial.seeds]
         streams = [data.split(data.digits(), 2, tasks=3) for _ in trial.seeds]
-        yield from Sequential(models, streams, []).run(lambda *_: None)
+        yield from SequentialTraining(models, streams, []).run(lambda *_: None)
         yield from cifar_rivals._learning(models, streams)
 
     monkeypatch.setattr(progress, "bar", bar)
     for module in (rivals, cifar_rivals):
         monkeypatch.setattr(module, "learn_side_by_side", lambda models, tasks: None)
     both = replace(trial(tmp_path, "row"), seeds=(0, 1))
-    trials.run_trials([both], {SomeExperiment.kind: Run(work, sequential=True)}, ENVIRONMENT, lambda _: None)
+    trials.run_trainings([both], {SomeExperiment.kind: Runner(work, sequential=True)}, ENVIRONMENT, lambda _: None)
     assert totals == [6]
     assert sum(done) == 2 * totals[0]  # two kinds of learning, one after the other
 
@@ -108,13 +108,13 @@ def test_a_busy_lane_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.Mo
     log: list[str] = []
     looks = {"a": 0}
 
-    def busy(lane: trials.Lane) -> bool:
+    def busy(lane: trials.RunningTraining) -> bool:
         if name_of(lane.trial) == "b":
             return False
         looks["a"] += 1
         return looks["a"] < 5
 
-    monkeypatch.setattr(trials.Lane, "busy", property(busy))
+    monkeypatch.setattr(trials.RunningTraining, "busy", property(busy))
     trials._side_by_side(
         [trial(tmp_path, "a"), trial(tmp_path, "b")], runs(log), ENVIRONMENT, lambda _: None, lambda _: None
     )
@@ -129,7 +129,7 @@ def test_rivals_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkey
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: now[0])
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda value: now.__setitem__(0, value))
 
-    def work(trial: Trial[Experiment], environment: Environment) -> Work:
+    def work(trial: PlannedTraining[Experiment], environment: Environment) -> Work:
         for _ in range(2):
             asked.append((name_of(trial), now[0]))
             yield 1
@@ -137,8 +137,8 @@ def test_rivals_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkey
     cuda = torch.device("cuda")
     lanes = []
     for name in ("rival", "supsup"):
-        run, one = Run(work, rival=name == "rival"), trial(tmp_path, name)
-        lanes.append(trials.Lane(one, run, run.start(one, ENVIRONMENT), None))
+        run, one = Runner(work, rival=name == "rival"), trial(tmp_path, name)
+        lanes.append(trials.RunningTraining(one, run, run.start(one, ENVIRONMENT), None))
     for _ in range(2):
         for lane in lanes:
             lane.next(cuda)
@@ -151,18 +151,18 @@ def test_a_trial_is_given_the_cluster_only_where_it_is_of_use(tmp_path: Path) ->
     given: list[str | None] = []
     said: list[str] = []
 
-    def work(trial: Trial[Experiment], environment: Environment) -> Work:
+    def work(trial: PlannedTraining[Experiment], environment: Environment) -> Work:
         given.append(environment.cluster)
         yield 1
 
-    def run_trials(run: Run, cluster: str | None) -> None:
+    def run_trainings(run: Runner, cluster: str | None) -> None:
         environment = Environment(torch.device("cpu"), cluster=cluster)
-        trials.run_trials([trial(tmp_path, "row")], {SomeExperiment.kind: run}, environment, said.append)
+        trials.run_trainings([trial(tmp_path, "row")], {SomeExperiment.kind: run}, environment, said.append)
 
     for sequential in (False, True):
-        run_trials(Run(work, sequential=sequential), "local:2")
-        run_trials(Run(work, sequential=sequential, spread=lambda experiment: True), "local:2")
-        run_trials(Run(work, sequential=sequential), None)
+        run_trainings(Runner(work, sequential=sequential), "local:2")
+        run_trainings(Runner(work, sequential=sequential, spread=lambda experiment: True), "local:2")
+        run_trainings(Runner(work, sequential=sequential), None)
     assert given == [None, "local:2", None] * 2
     assert [line.endswith(", without the cluster") for line in said] == [True, False, False] * 2
 
@@ -170,6 +170,6 @@ def test_a_trial_is_given_the_cluster_only_where_it_is_of_use(tmp_path: Path) ->
 def test_a_run_refuses_another_kind_of_experiment(tmp_path: Path) -> None:
     """A run that read another kind's settings would fail after hours, or train something else."""
     other = HopfieldExperiment(HopfieldTraining(), HopfieldGrading("own"))
-    stray = Trial[Experiment]((Wanted("entry", "row", "", "full", other, tmp_path),), (0,))
+    stray = PlannedTraining[Experiment]((PlannedRow("entry", "row", "", "full", other, tmp_path),), (0,))
     with pytest.raises(TypeError, match=r"entry/row .* is not of the kind 'some'"):
         runs([])["some"].start(stray, ENVIRONMENT)

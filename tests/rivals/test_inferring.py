@@ -11,7 +11,7 @@ from supsup.data import Stream
 from supsup.inference import objectives
 from supsup.model.prediction import Outputs
 from supsup_paper.rivals import BatchE, TaskInference, inferring
-from supsup_paper.rivals.inferring import abatche, decide, one_shot, plain_abatche, plain_one_shot
+from supsup_paper.rivals.inferring import batche_exhaustive, infer_batche_task, batche_one_shot, batche_plain_exhaustive, batche_plain_one_shot
 
 RECIPE = Recipe("adam", 1e-2, steps=100, weight_decay=1e-4)
 
@@ -32,8 +32,8 @@ def vectors(model: BatchE) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("images", [1, 5])
 def test_one_shot_is_the_gradient_by_alpha(model: BatchE, stream: Stream, objective: str, images: int) -> None:
     x = stream[1].test.batch(torch.arange(3 * images))[0].view(3, images, -1)
-    found = one_shot(model, x, vectors(model), 10, objective)
-    expected = torch.stack([plain_one_shot(model, batch, model.tasks, 10, objective) for batch in x])
+    found = batche_one_shot(model, x, vectors(model), 10, objective)
+    expected = torch.stack([batche_plain_one_shot(model, batch, model.tasks, 10, objective) for batch in x])
     assert torch.allclose(found, expected, atol=1e-4 * float(expected.abs().max()))
 
 
@@ -50,8 +50,8 @@ def test_answers_are_those_with_the_task_that_was_found(model: BatchE, stream: S
 @pytest.mark.parametrize("objective", ["H", "M"])
 def test_abatche_tries_every_task(model: BatchE, stream: Stream, objective: str) -> None:
     x = stream[2].test.batch(torch.arange(8))[0].view(2, 4, -1)
-    found = abatche(model, x, vectors(model), 10, objective)
-    expected = torch.stack([plain_abatche(model, batch, model.tasks, 10, objective) for batch in x])
+    found = batche_exhaustive(model, x, vectors(model), 10, objective)
+    expected = torch.stack([batche_plain_exhaustive(model, batch, model.tasks, 10, objective) for batch in x])
     assert torch.allclose(found, expected, atol=1e-4)
     by_hand = objectives.LEVELS[objective](model.run(model.state_of(model.tasks[3]), x[0]), 10).sum()
     assert float(-expected[0, 3]) == pytest.approx(float(by_hand), rel=1e-4)
@@ -69,8 +69,8 @@ def test_more_images_decide_better_and_all_of_a_batch_decide_right(model: BatchE
 @pytest.mark.parametrize("way", ["one-shot", "abatche"])
 def test_so_many_images_decide(model: BatchE, stream: Stream, way: Any) -> None:
     x = stream[3].test.batch(torch.arange(12))[0].view(2, 6, -1)
-    few = decide(model, x, model.tasks, 10, TaskInference(way, images=2))
-    assert torch.equal(few, decide(model, x[:, :2], model.tasks, 10, TaskInference(way)))
+    few = infer_batche_task(model, x, model.tasks, 10, TaskInference(way, images=2))
+    assert torch.equal(few, infer_batche_task(model, x[:, :2], model.tasks, 10, TaskInference(way)))
 
 
 def test_among_and_per(model: BatchE, stream: Stream) -> None:
@@ -124,11 +124,11 @@ def test_as_many_batches_go_through_one_pass_as_memory_has_room_for(
         return work(model, piece, *given)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(inferring, score, watched)
-    whole = decide(model, x, names, 10, how)
+    whole = infer_batche_task(model, x, names, 10, how)
     widest = max(max(model.shared[name].shape) for name in model.layers)
     row = len(names) * 4 * widest if way == "abatche" else max(4 * widest, widest * widest, len(names) * widest)
     for room, expected in ((5 * row, [5, 5, 2]), (5 * row - 1, [4, 4, 4]), (1, [1] * 12)):
         monkeypatch.setitem(inferring._VALUES, "cpu", room)
         sizes.clear()
-        assert torch.equal(decide(model, x, names, 10, how), whole)
+        assert torch.equal(infer_batche_task(model, x, names, 10, how), whole)
         assert sizes == expected

@@ -20,13 +20,13 @@ from supsup_paper.rivals import initial
 )
 def test_the_spread_is_that_of_torch(filling: initial.Filling, deviation: float) -> None:
     net = nn.Sequential(nn.Linear(200, 100), nn.LayerNorm(100))
-    made = initial.weights(net, 0, filling, torch.device("cpu"))
+    made = initial.initial_weights(net, 0, filling, torch.device("cpu"))
     assert float(made["0.weight"].std()) == pytest.approx(deviation, rel=0.02)
     assert abs(float(made["0.weight"].mean())) < 0.05 * deviation
     assert not made["0.bias"].any()
     assert torch.equal(made["1.weight"], torch.ones(100)), "what is not a layer stays as it was built"
-    assert torch.equal(made["0.weight"], initial.weights(net, 0, filling, torch.device("cpu"))["0.weight"])
-    assert not torch.equal(made["0.weight"], initial.weights(net, 1, filling, torch.device("cpu"))["0.weight"])
+    assert torch.equal(made["0.weight"], initial.initial_weights(net, 0, filling, torch.device("cpu"))["0.weight"])
+    assert not torch.equal(made["0.weight"], initial.initial_weights(net, 1, filling, torch.device("cpu"))["0.weight"])
 
 
 def test_normal_numbers_are_normal() -> None:
@@ -51,7 +51,7 @@ def test_layers_are_filled_biases_are_zero_and_the_rest_is_left() -> None:
     norm = nn.BatchNorm2d(8)
     nn.init.constant_(norm.weight, 7.0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Flatten(), nn.Linear(8, 4), nn.Linear(4, 2))
-    found = initial.weights(net, 5, "kaiming_normal", torch.device("cpu"), head="kaiming_uniform")
+    found = initial.initial_weights(net, 5, "kaiming_normal", torch.device("cpu"), head="kaiming_uniform")
     assert list(found) == [name for name, _ in net.named_parameters()]
     normal = initial.normal(5, ["initial/0.weight"], 216).view(8, 3, 3, 3)
     torch.testing.assert_close(found["0.weight"], normal * math.sqrt(2 / 27))
@@ -59,5 +59,5 @@ def test_layers_are_filled_biases_are_zero_and_the_rest_is_left() -> None:
     assert not torch.equal(found["3.weight"], philox.uniform(5, ["initial/3.weight"], 32, 8**-0.5).view(4, 8))
     assert not any(found[f"{layer}.bias"].any() for layer in (0, 3, 4))
     assert torch.equal(found["1.weight"], torch.full((8,), 7.0))
-    xavier = initial.weights(net, 5, "xavier_normal", torch.device("cpu"))["0.weight"]
+    xavier = initial.initial_weights(net, 5, "xavier_normal", torch.device("cpu"))["0.weight"]
     torch.testing.assert_close(xavier, normal * math.sqrt(2 / (27 + 72)))

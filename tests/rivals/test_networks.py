@@ -12,13 +12,13 @@ from supsup import Recipe, SupSupError, data, nets
 from supsup.data import Augmentation, Source, Stream
 from supsup_paper.rivals import PSP, BatchE, SeparateHeads, UpperBound, learn_side_by_side, networks
 from supsup_paper.rivals.executors import learn_plain
-from supsup_paper.rivals.networks import Chain, most_at_once, network_for
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.networks import StackedFullyConnected, most_at_once, stacked_network
+from supsup_paper.rivals.rival import Baseline
 from supsup_paper.rivals.side_by_side import stacks
 
 pytest.importorskip("triton")
 
-Make = Callable[..., Rival]
+Make = Callable[..., Baseline]
 RECIPE = Recipe("sgd", 0.05, steps=2, batch_size=4, momentum=0.5, weight_decay=1e-2, schedule="cosine")
 
 
@@ -59,7 +59,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "_KERNELS", {"cpu": torch.float32})
 
 
-def same(fast: Rival, slow: Rival, near: float = 1e-4) -> None:
+def same(fast: Baseline, slow: Baseline, near: float = 1e-4) -> None:
     """Weights and statistics of all tasks, to what sums in another order may differ by."""
     assert fast.tasks == slow.tasks
     for task in slow.tasks:
@@ -151,10 +151,10 @@ def test_residual_networks_go_through_kernels_on_a_gpu_alone(monkeypatch: pytest
 def test_what_the_kernels_do_not_know_is_left_to_others() -> None:
     stream, upper = stream_of(), METHODS["upper"]()
     part = stream[0].train
-    assert network_for(upper, part) is not None
-    assert network_for(upper, replace(part, images=part.images.float())) is None, "images are bytes"
+    assert stacked_network(upper, part) is not None
+    assert stacked_network(upper, replace(part, images=part.images.float())) is None, "images are bytes"
     upper.first = replace(RECIPE, batch_size=1 << 23)
-    assert network_for(upper, part) is None, "numbers would run over"
+    assert stacked_network(upper, part) is None, "numbers would run over"
     assert not stacks(PSP(net(), recipe=RECIPE, device="cpu"), stream[0]), "its contexts are for one state"
     changed = net()
     changed.conv.bias = nn.Parameter(torch.ones(4))
@@ -163,8 +163,8 @@ def test_what_the_kernels_do_not_know_is_left_to_others() -> None:
     averaging.norm.momentum = None
     assert not stacks(UpperBound(averaging, recipe=RECIPE, device="cpu"), stream[0]), "over all batches"
     chain = UpperBound(nets.FullyConnected((72, 3)), recipe=RECIPE, device="cpu")
-    assert network_for(chain, replace(part, augmentation=None)) is Chain
-    assert network_for(chain, part) is None
+    assert stacked_network(chain, replace(part, augmentation=None)) is StackedFullyConnected
+    assert stacked_network(chain, part) is None
 
 
 @pytest.mark.usefixtures("kernels")

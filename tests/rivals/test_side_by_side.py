@@ -10,9 +10,9 @@ from supsup import Recipe, SupSupError, data, nets
 from supsup.data import Stream
 from supsup_paper.rivals import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound, learn_side_by_side
 from supsup_paper.rivals.executors import learn_plain
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
-Make = Callable[..., Rival]
+Make = Callable[..., Baseline]
 
 
 def net(outputs: int = 10) -> nets.FullyConnected:
@@ -42,7 +42,7 @@ METHODS: dict[str, Make] = {
 }
 
 
-def same(a: Rival, b: Rival) -> None:
+def same(a: Baseline, b: Baseline) -> None:
     assert a.tasks == b.tasks
     for task in a.tasks:
         ours, theirs = a.state_of(task), b.state_of(task)

@@ -6,7 +6,7 @@ import torch
 from supsup import nets
 from supsup.data import Part, Task
 from supsup_paper.rivals import BatchE, SeparateHeads, UpperBound
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
 PUBLISHED = {
     "BatchE": 4_640_800,
@@ -17,7 +17,7 @@ PUBLISHED = {
 }
 
 
-def rival(name: str) -> Rival:
+def rival(name: str) -> Baseline:
     net = nets.gem_resnet18(outputs=5)
     if name.startswith("BatchE"):
         return BatchE(net, base="random" if "Rand" in name else "trained", last="head", device="cpu")

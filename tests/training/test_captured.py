@@ -17,9 +17,9 @@ from supsup.training.fast.captured import CannotCapture, Lane, captures, run_lan
 from supsup.training.trainee import MaskTrainee
 from supsup_paper.rivals import BatchE, LowerBound, SeparateHeads, UpperBound
 from supsup_paper.rivals.executors import learn_captured, learn_plain
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
-Make = Callable[..., Rival]
+Make = Callable[..., Baseline]
 RIVALS: dict[str, Make] = {
     "lower": lambda net, recipe, device="cpu": LowerBound(net, recipe=recipe, device=device),
     "upper": lambda net, recipe, device="cpu": UpperBound(net, recipe=recipe, device=device),

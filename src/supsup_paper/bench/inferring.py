@@ -61,7 +61,7 @@ def bench_inference(
     The first setting must be an exact one: it is what the others' answers are compared with. `grader` is the same model
     on a faster device, if there is one: it gives the exact answers, while all times of a search are the model's.
     """
-    plain = plain_one_shot(model, images[:1])
+    plain = plain_one_shot_seconds(model, images[:1])
     few = torch.arange(len(images))[:: -(-len(images) // _ONE_BY_ONE)]
     measurements: list[InferenceMeasurement] = []
     exact: list[str] = []
@@ -135,7 +135,7 @@ def lone_image(model: SupSup, images: Tensor, how: Inference, repeats: int = 50)
     return statistics.median(once(lambda x=x: work(x), model.device) for x in few.split(1))  # type: ignore[misc]
 
 
-def plain_one_shot(model: SupSup, image: Tensor) -> float:
+def plain_one_shot_seconds(model: SupSup, image: Tensor) -> float:
     """Autograd through the superposition of float masks; measured with 250 of them and scaled to all."""
     count = min(_PLAIN_MASKS, len(model.bank))
     masks = [model.bank.mask(i) for i in range(count)]

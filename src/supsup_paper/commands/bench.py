@@ -36,7 +36,7 @@ from supsup_paper.bench import (
 from supsup_paper.bench.inferring import InferenceMeasurement, single_images
 from supsup_paper.bench.measurement import as_record
 from supsup_paper.provenance import provenance
-from supsup_paper.report import search_plot, time_plot, write
+from supsup_paper.report import search_plot, time_plot, write_text
 
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
 
@@ -86,7 +86,7 @@ def train(
     _show("training", records, json_file, context, chosen)
     if json_file is not None:
         title = f"{net.rpartition(':')[2]}, {outputs} outputs, {steps} batches a task"
-        write(json_file.with_suffix(".svg"), time_plot(title, records))
+        write_text(json_file.with_suffix(".svg"), time_plot(title, records))
 
 
 @app.command()
@@ -218,7 +218,7 @@ def _growth(
     context |= {"tasks learned": len(model.tasks), "learning seconds": taken, "machine": vars(machine)}
     _show("a lone image among k tasks", rows, json_file, context, place)
     if json_file is not None:
-        write(json_file.with_suffix(".svg"), search_plot(f"{net}, a lone image among k tasks, {place.type}", rows))
+        write_text(json_file.with_suffix(".svg"), search_plot(f"{net}, a lone image among k tasks, {place.type}", rows))
 
 
 def _stream(data_set: str, data_dir: Path | None, tasks: int) -> Stream:

@@ -17,7 +17,7 @@ from supsup.inference.methods import Method
 from supsup.runtime.devices import resolve
 from supsup_paper.commands import hopfield_demo, supsup_demo
 from supsup_paper.commands.supsup_demo import NETS, STREAMS, DemoSettings
-from supsup_paper.report import accuracy_plot, closing_table, recovery_plot, recovery_table, write
+from supsup_paper.report import accuracy_plot, closing_table, recovery_plot, recovery_table, write_text
 
 _DEFAULT = DemoSettings()
 
@@ -107,12 +107,12 @@ def demo(
         return
     kept = f"tasks that were learned are in {file}; the same command without --fresh goes on from there"
     with interruptible("nothing is kept of tasks that are not announced; start again" if unannounced else kept):
-        results = supsup_demo.run(settings, file, fresh=fresh)
+        results = supsup_demo.run_demo(settings, file, fresh=fresh)
     title = f"{settings.tasks} tasks ({settings.stream} {settings.data}), {settings.net}"
     plot, figures = out / f"{name}.svg", out / f"{name}.json"
     supsup_demo.write_json(figures, settings, results, resolve(device))
     curves = {result.label: dict(zip(result.evaluation.stages, result.evaluation.curve)) for result in results}
-    write(plot, accuracy_plot(title, curves))
+    write_text(plot, accuracy_plot(title, curves))
     show(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
     if settings.unannounced:
         graded = results[0].evaluation
@@ -137,7 +137,7 @@ def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path, fre
         experiment = hopfield_demo.run_and_save(settings, file, figures, fresh=fresh)
     title = f"Hopfield recovery, {settings.data} split by {settings.classes_per_task}"
     traces = (trace.tolist() for trace in experiment.recovered["best-of"].traces)
-    write(plot, recovery_plot(title, dict(zip(experiment.tasks, traces))))
+    write_text(plot, recovery_plot(title, dict(zip(experiment.tasks, traces))))
     show(recovery_table(title, experiment))
     size = experiment.memory_bytes[-1]
     say(f"Ψ and μ take {size:,} bytes, after the first task and after the last.")

@@ -15,7 +15,7 @@ from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.units import UnitRecipe
 from supsup.runtime.errors import SupSupError
 from supsup_paper.commands.supsup_demo import DemoSettings
-from supsup_paper.hopfield import Experiment, run
+from supsup_paper.hopfield import HopfieldResult, run_hopfield
 from supsup_paper.provenance import provenance
 
 PROCEDURES = ("paper", "best-of")
@@ -29,7 +29,7 @@ def split_stream(settings: DemoSettings) -> Stream:
     return data.split(data.named(settings.data, settings.data_dir), settings.classes_per_task)
 
 
-def new_model(settings: DemoSettings, stream: Stream) -> HopSupSup:
+def new_hopfield_model(settings: DemoSettings, stream: Stream) -> HopSupSup:
     """A network with an output for every class of the stream, that has learned nothing yet."""
     outputs = sum(task.classes for task in stream)
     inputs = math.prod(stream[0].train.shape)
@@ -52,16 +52,16 @@ def _check_same(model: HopSupSup, file: Path) -> None:
         )
 
 
-def run_and_save(settings: DemoSettings, file: Path, figures: Path, *, fresh: bool = False) -> Experiment:
+def run_and_save(settings: DemoSettings, file: Path, figures: Path, *, fresh: bool = False) -> HopfieldResult:
     """Learn, recover, grade; the model and all figures are written to files.
 
     fresh  replace any model in the file; without it only one that these settings give again is replaced
     """
     stream = split_stream(settings)
-    model = new_model(settings, stream)
+    model = new_hopfield_model(settings, stream)
     if file.is_file() and not fresh:
         _check_same(model, file)
-    experiment = run([model], stream, PROCEDURES)
+    experiment = run_hopfield([model], stream, PROCEDURES)
     model.save(file)
     record = {
         "tasks": experiment.tasks,

@@ -18,7 +18,7 @@ from supsup_paper.report.markdown import ROWS_PAGE, plots, readme_block, reprodu
 from supsup_paper.report.page import page
 from supsup_paper.report.summary import Summary, summarise
 from supsup_paper.report.verdicts import STATUSES
-from supsup_paper.report.writing import write
+from supsup_paper.report.writing import write_text
 
 
 def report(
@@ -46,7 +46,7 @@ def report(
     with interruptible("pages may be of different runs; start again to write all of them"):
         summary = summarise(ENTRIES, results)
         written = [out]
-        write(out, page(summary))
+        write_text(out, page(summary))
         if markdown:
             written += write_markdown(summary, results)
     show(_closing_table(summary))
@@ -59,7 +59,7 @@ def report(
 def write_markdown(summary: Summary, results: Path) -> list[Path]:
     """REPRODUCTION.md, ROWS.md, the plots they show and the block of README.md; the paths of the pages."""
     for name, plot in plots(summary).items():
-        write(results / name, plot)
+        write_text(results / name, plot)
     beside = results.resolve().parent
     pages = {
         beside / "REPRODUCTION.md": reproduction(summary, results.name),
@@ -69,7 +69,7 @@ def write_markdown(summary: Summary, results: Path) -> list[Path]:
     if readme.exists():
         pages[readme] = with_block(readme.read_text(encoding="utf-8"), readme_block(summary, results=results.name))
     for path, text in pages.items():
-        write(path, text)
+        write_text(path, text)
     return list(pages)
 
 

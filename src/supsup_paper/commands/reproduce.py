@@ -19,7 +19,7 @@ from supsup_paper.environment import Environment
 from supsup_paper.report.comparison import comparison_table, entries_table
 from supsup_paper.report.grids import headline
 from supsup_paper.report.summary import summarise
-from supsup_paper.reproduction import reproduce as run_entries
+from supsup_paper.reproduction import reproduce_entries
 from supsup_paper.scales import SCALES
 from supsup_paper.sizes import add_bytes
 
@@ -83,7 +83,7 @@ def reproduce(
         return
     environment = Environment(resolve(device), data_dir, cluster)
     with interruptible("what is finished is kept; started again, the same command goes on from there"):
-        result = run_entries(
+        result = reproduce_entries(
             entries, folder, scale, seeds, environment, lambda line: say(escape_for_terminal(line, 2000))
         )
     found = summarise({entry.name: entry for entry in whole}, folder)

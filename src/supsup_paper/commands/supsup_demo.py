@@ -65,7 +65,7 @@ class DemoResult:
     from_file: int = 0  # tasks that were in the model file already and are not in the seconds
 
 
-def run(settings: DemoSettings, file: Path | None = None, *, fresh: bool = False) -> list[DemoResult]:
+def run_demo(settings: DemoSettings, file: Path | None = None, *, fresh: bool = False) -> list[DemoResult]:
     """Learn and grade; one result for each way of answering.
 
     file   the model file to learn into. What an earlier run with the same settings left there is not learned again.

@@ -6,4 +6,4 @@ from supsup_paper.report.plots import search_plot as search_plot
 from supsup_paper.report.plots import time_plot as time_plot
 from supsup_paper.report.tables import closing_table as closing_table
 from supsup_paper.report.tables import recovery_table as recovery_table
-from supsup_paper.report.writing import write as write
+from supsup_paper.report.writing import write_text as write_text

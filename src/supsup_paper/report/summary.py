@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supsup_paper.catalogue import Entry, Row, repeated
+from supsup_paper.catalogue import Entry, Row, repeated_rows
 from supsup_paper.entries import GROUPS
 from supsup_paper.report.verdicts import STATUSES, OverSeeds, over_seeds, status_of
 from supsup_paper.scales import at_scale
@@ -155,7 +155,7 @@ def summarise(entries: Mapping[str, Entry], folder: Path) -> Summary:
     by_row: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         by_row.setdefault((result.entry, result.row), []).append(result)
-    repeats = repeated(entries)
+    repeats = repeated_rows(entries)
 
     def summary_of(entry: Entry) -> EntrySummary:
         rows = [summarise_row(row, by_row.get((entry.name, row.name), [])) for row in entry.rows]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from supsup.evaluation.evaluator import Evaluation
-from supsup_paper.hopfield import Experiment
+from supsup_paper.hopfield import HopfieldResult
 
 
 def closing_table(title: str, evaluations: Mapping[str, tuple[Evaluation, float]]) -> Table:
@@ -25,7 +25,7 @@ def closing_table(title: str, evaluations: Mapping[str, tuple[Evaluation, float]
     return table
 
 
-def recovery_table(title: str, experiment: Experiment) -> Table:
+def recovery_table(title: str, experiment: HopfieldResult) -> Table:
     """HopSupSup, a line for each task: accuracy of the first seed with the learned mask and with recovered ones."""
     table = Table(title=title)
     table.add_column("accuracy %", no_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """A text file, written beside its name first and then put in place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".new")

@@ -7,6 +7,6 @@ from supsup_paper.rivals.ewc import OnlineEWC as OnlineEWC
 from supsup_paper.rivals.heads import SeparateHeads as SeparateHeads
 from supsup_paper.rivals.inferring import TaskInference as TaskInference
 from supsup_paper.rivals.psp import PSP as PSP
-from supsup_paper.rivals.rival import Rival as Rival
+from supsup_paper.rivals.rival import Baseline as Baseline
 from supsup_paper.rivals.si import SI as SI
 from supsup_paper.rivals.side_by_side import learn_side_by_side as learn_side_by_side

@@ -21,14 +21,14 @@ from supsup.runtime.validation import choice, given
 from supsup.training import Recipe
 from supsup.training.trainee import State
 from supsup_paper.rivals import storage
-from supsup_paper.rivals.inferring import TaskInference, decide
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.inferring import TaskInference, infer_batche_task
+from supsup_paper.rivals.rival import Baseline
 
 BaseWeights = Literal["trained", "random"]
 LastLayer = Literal["rank-one", "head"]
 
 
-class BatchE(Rival):
+class BatchE(Baseline):
     """A task is two vectors per layer: s scales its inputs and r its outputs.
 
     base       "trained": W is trained on the first task, then frozen; "random": never, so that it need not be stored
@@ -136,7 +136,7 @@ class BatchE(Rival):
                 raise SupSupError("no task has been learned yet; call learn first")
             names = self.tasks if asked is None else asked
             check_among(names, self.own)
-            indices = decide(self, x, names, self.most_classes(names), settings)
+            indices = infer_batche_task(self, x, names, self.most_classes(names), settings)
         return [names[i] for i in indices.tolist()]
 
     @torch.no_grad()
@@ -174,12 +174,12 @@ class BatchE(Rival):
         """What `bytes` would be with that kind of last layer."""
         shapes = [self.shared[name].shape for name in self._scaled_with(last)]
         vectors = sum(out + inputs for out, inputs, *_ in shapes)
-        head = storage.weights(self.shared, keep={self.head}) if last == "head" else 0
+        head = storage.weight_bytes(self.shared, keep={self.head}) if last == "head" else 0
         per_task = 4 * vectors + head
         if self.base == "random":
-            return len(self.own) * (per_task + storage.statistics(self.net))
+            return len(self.own) * (per_task + storage.statistics_bytes(self.net))
         stored = self.statistics | ({self.head} if last == "head" else set())
-        return storage.weights(self.shared, stored) + len(self.own) * per_task
+        return storage.weight_bytes(self.shared, stored) + len(self.own) * per_task
 
     def _scaled_with(self, last: LastLayer) -> list[str]:
         """The layers that have vectors."""

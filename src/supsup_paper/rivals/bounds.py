@@ -15,13 +15,13 @@ from supsup.runtime.validation import choice
 from supsup.training.trainee import State
 from supsup_paper.rivals import storage
 from supsup_paper.rivals.initial import Filling
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
 Heads = Literal["multi", "single"]
 _HEAD: Filling = "kaiming_uniform"  # of each task's own head, as in the released scripts
 
 
-class LowerBound(Rival):
+class LowerBound(Baseline):
     """One trunk trained on and on.
 
     heads  "multi": a head per task, so that an answer needs the task; "single": one head, which knows no tasks
@@ -46,13 +46,13 @@ class LowerBound(Rival):
     def bytes(self) -> int:
         heads = len(self.own) if self.heads == "multi" else 1
         return (
-            storage.weights(self.shared, self.statistics | {self.head})
-            + heads * storage.weights(self.shared, keep={self.head})
-            + storage.statistics(self.net)
+            storage.weight_bytes(self.shared, self.statistics | {self.head})
+            + heads * storage.weight_bytes(self.shared, keep={self.head})
+            + storage.statistics_bytes(self.net)
         )
 
 
-class UpperBound(Rival):
+class UpperBound(Baseline):
     """A whole network for each task."""
 
     head_filling = _HEAD
@@ -74,5 +74,5 @@ class UpperBound(Rival):
 
     @property
     def bytes(self) -> int:
-        network = storage.weights(self.shared, self.statistics) + len(self.own) * storage.statistics(self.net)
+        network = storage.weight_bytes(self.shared, self.statistics) + len(self.own) * storage.statistics_bytes(self.net)
         return len(self.own) * network

@@ -21,13 +21,13 @@ from supsup.runtime.validation import choice, real
 from supsup.training import Recipe
 from supsup.training.trainee import State
 from supsup_paper.rivals import storage
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
 Labels = Literal["shared", "unshared"]
 OPEN = "open outputs"  # 0 for the outputs in use, −∞ for those of tasks to come
 
 
-class Consolidation(Rival):
+class Consolidation(Baseline):
     """The penalty strength · Σ importance · (w − anchor)² on every weight w."""
 
     filling = "kaiming_uniform"
@@ -121,7 +121,7 @@ class Consolidation(Rival):
 
     @property
     def bytes(self) -> int:
-        return 3 * storage.weights(self.shared, self.statistics) + storage.statistics(self.net)
+        return 3 * storage.weight_bytes(self.shared, self.statistics) + storage.statistics_bytes(self.net)
 
 
 def importance(name: str) -> str:

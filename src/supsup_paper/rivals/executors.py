@@ -13,15 +13,15 @@ from supsup.training.fast.captured import Lane, captures, lane_for, run_lanes
 from supsup.training.jobs import groups_of
 from supsup.training.plain import PlainTraining
 from supsup_paper.rivals.networks import most_at_once
-from supsup_paper.rivals.side_by_side import go_together, learn_side_by_side, learn_together, stacks
+from supsup_paper.rivals.side_by_side import go_together, learn_side_by_side, learn_stacked, stacks
 
 if TYPE_CHECKING:
-    from supsup_paper.rivals.rival import Rival
+    from supsup_paper.rivals.rival import Baseline
 
 _STREAMS = 10  # tasks at once on a GPU, where none are stacked
 
 
-def learn_one(rival: Rival, task: Task) -> None:
+def learn_one(rival: Baseline, task: Task) -> None:
     """The next task."""
     if stacks(rival, task):
         learn_side_by_side([rival], [task])
@@ -31,11 +31,11 @@ def learn_one(rival: Rival, task: Task) -> None:
         learn_plain(rival, task)
 
 
-def learn_independent(rival: Rival, tasks: Sequence[Task]) -> Iterator[int]:
+def learn_independent(rival: Baseline, tasks: Sequence[Task]) -> Iterator[int]:
     """Tasks that do not depend on each other; yields how many have just been learned."""
     if all(stacks(rival, task) for task in tasks):
         for group in groups_of(tasks, go_together, lambda first: most_at_once(rival, first.train)):
-            learn_together(rival, group)
+            learn_stacked(rival, group)
             yield len(group)
         return
     captured = all(_captured(rival, task) for task in tasks)
@@ -49,7 +49,7 @@ def learn_independent(rival: Rival, tasks: Sequence[Task]) -> Iterator[int]:
         yield len(some)
 
 
-def learn_plain(rival: Rival, task: Task) -> None:
+def learn_plain(rival: Baseline, task: Task) -> None:
     """One task on any module with autograd: what defines the meaning."""
     rival.check(task)
     recipe = rival.recipe_of_next()
@@ -58,7 +58,7 @@ def learn_plain(rival: Rival, task: Task) -> None:
     rival.keep(task, {name: value.detach() for name, value in training.state.items()})
 
 
-def learn_captured(rival: Rival, tasks: Sequence[Task]) -> None:
+def learn_captured(rival: Baseline, tasks: Sequence[Task]) -> None:
     """Independent tasks, or one, each on a stream of its own; the host does not wait for them."""
     for task in tasks:
         rival.check(task)
@@ -77,7 +77,7 @@ def learn_captured(rival: Rival, tasks: Sequence[Task]) -> None:
         rival.keep(task, lane.ended())
 
 
-def _captured(rival: Rival, task: Task) -> bool:
+def _captured(rival: Baseline, task: Task) -> bool:
     """On a GPU, where the network can be captured: tried once."""
     if rival.device.type != "cuda":
         return False
@@ -86,5 +86,5 @@ def _captured(rival: Rival, task: Task) -> bool:
     return rival.captures
 
 
-def _lane(rival: Rival, task: Task) -> Lane:
+def _lane(rival: Baseline, task: Task) -> Lane:
     return Lane(rival, rival.begin(task), rival.recipe_of_next(), task.train)

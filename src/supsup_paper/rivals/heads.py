@@ -10,12 +10,12 @@ from supsup.data import Task
 from supsup.runtime.validation import choice
 from supsup.training.trainee import State
 from supsup_paper.rivals import storage
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
 Trunk = Literal["trained", "random"]
 
 
-class SeparateHeads(Rival):
+class SeparateHeads(Baseline):
     """The trunk never changes after the first task, so nothing is forgotten.
 
     trunk  "trained": on the first task, then frozen; "random": never trained, so that it need not be stored
@@ -44,6 +44,6 @@ class SeparateHeads(Rival):
 
     @property
     def bytes(self) -> int:
-        trunk = storage.weights(self.shared, self.statistics | {self.head}) if self.trunk == "trained" else 0
-        head = storage.weights(self.shared, keep={self.head})
-        return trunk + len(self.own) * (head + storage.statistics(self.net))
+        trunk = storage.weight_bytes(self.shared, self.statistics | {self.head}) if self.trunk == "trained" else 0
+        head = storage.weight_bytes(self.shared, keep={self.head})
+        return trunk + len(self.own) * (head + storage.statistics_bytes(self.net))

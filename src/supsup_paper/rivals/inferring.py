@@ -21,7 +21,7 @@ from supsup.runtime.validation import check_fields, choice, optional, whole
 if TYPE_CHECKING:
     from supsup_paper.rivals.batche import BatchE
 
-Way = Literal["one-shot", "abatche"]
+BatchEMethod = Literal["one-shot", "abatche"]
 _VALUES = {"cpu": 1 << 24, "cuda": 1 << 28}  # how many numbers one pass may hold
 
 
@@ -33,21 +33,21 @@ class TaskInference:
     images     so many images of a batch decide (None: all of them)
     """
 
-    method: Way = "one-shot"
+    method: BatchEMethod = "one-shot"
     objective: str = "H"
     images: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(
-            self, method=choice(*get_args(Way)), objective=choice(*objectives.OBJECTIVES), images=optional(whole(1))
+            self, method=choice(*get_args(BatchEMethod)), objective=choice(*objectives.OBJECTIVES), images=optional(whole(1))
         )
 
 
-def decide(model: BatchE, x: Tensor, names: Sequence[str], classes: int, how: TaskInference) -> Tensor:
+def infer_batche_task(model: BatchE, x: Tensor, names: Sequence[str], classes: int, how: TaskInference) -> Tensor:
     """The index of the task, among those named, that each batch of x [r, b, …] seems to belong to."""
     x = x[:, : how.images]
     if not model.stackable:
-        scores = plain_one_shot if how.method == "one-shot" else plain_abatche
+        scores = batche_plain_one_shot if how.method == "one-shot" else batche_plain_exhaustive
         return torch.stack([scores(model, batch, names, classes, how.objective) for batch in x]).argmax(1)
     vectors = {
         key: torch.stack([model.own[name][key] for name in names])
@@ -59,12 +59,12 @@ def decide(model: BatchE, x: Tensor, names: Sequence[str], classes: int, how: Ta
     if how.method == "one-shot":
         row = max(x.shape[1] * widest, widest * widest, len(names) * widest)
         pieces = x.split(max(1, _VALUES[x.device.type] // row))
-        return torch.cat([one_shot(model, piece, vectors, classes, how.objective).argmax(1) for piece in pieces])
+        return torch.cat([batche_one_shot(model, piece, vectors, classes, how.objective).argmax(1) for piece in pieces])
     pieces = x.split(max(1, _VALUES[x.device.type] // (len(names) * x.shape[1] * widest)))
-    return torch.cat([abatche(model, piece, vectors, classes, how.objective).argmax(1) for piece in pieces])
+    return torch.cat([batche_exhaustive(model, piece, vectors, classes, how.objective).argmax(1) for piece in pieces])
 
 
-def one_shot(model: BatchE, x: Tensor, vectors: dict[str, Tensor], classes: int, objective: str) -> Tensor:
+def batche_one_shot(model: BatchE, x: Tensor, vectors: dict[str, Tensor], classes: int, objective: str) -> Tensor:
     """−∂Obj/∂αᵢ [r, k] for fully connected networks, from vectors [k, …], forward and backward by hand."""
     _needs_rank_one(model)
     rows, images = x.shape[:2]
@@ -85,7 +85,7 @@ def one_shot(model: BatchE, x: Tensor, vectors: dict[str, Tensor], classes: int,
     return scores
 
 
-def abatche(model: BatchE, x: Tensor, vectors: dict[str, Tensor], classes: int, objective: str) -> Tensor:
+def batche_exhaustive(model: BatchE, x: Tensor, vectors: dict[str, Tensor], classes: int, objective: str) -> Tensor:
     """Minus the objective, summed over a batch's images, under each task: [r, k]."""
     rows, images = x.shape[:2]
     repeated = x.reshape(1, rows * images, -1)
@@ -94,7 +94,7 @@ def abatche(model: BatchE, x: Tensor, vectors: dict[str, Tensor], classes: int, 
     return -level.view(-1, rows, images).sum(-1).T
 
 
-def plain_one_shot(model: BatchE, x: Tensor, names: Sequence[str], classes: int, objective: str) -> Tensor:
+def batche_plain_one_shot(model: BatchE, x: Tensor, names: Sequence[str], classes: int, objective: str) -> Tensor:
     """−∂Obj/∂αᵢ [k] for one batch on any module, by autograd: what defines the meaning."""
     from supsup_paper.rivals.batche import rank_one
 
@@ -113,7 +113,7 @@ def plain_one_shot(model: BatchE, x: Tensor, names: Sequence[str], classes: int,
     return -torch.autograd.grad(value, alpha)[0]
 
 
-def plain_abatche(model: BatchE, x: Tensor, names: Sequence[str], classes: int, objective: str) -> Tensor:
+def batche_plain_exhaustive(model: BatchE, x: Tensor, names: Sequence[str], classes: int, objective: str) -> Tensor:
     """Minus the summed objective [k] for one batch on any module, task by task."""
     level = objectives.LEVELS[objective]
     return torch.stack([-level(model.run(model.state_of(name), x), classes).sum() for name in names])

@@ -21,7 +21,7 @@ def layer_names(net: nn.Module) -> list[str]:
     return [f"{name}.weight" if name else "weight" for name, m in net.named_modules() if isinstance(m, _LAYERS)]
 
 
-def weights(
+def initial_weights(
     net: nn.Module, seed: int, filling: Filling, device: torch.device, head: Filling | None = None
 ) -> dict[str, Tensor]:
     """Every parameter of the network: layers filled from the seed, biases 0, anything else as it was built.

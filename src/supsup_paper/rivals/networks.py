@@ -26,18 +26,18 @@ if available.TRITON:
     from supsup.training.fast.residual.passes import Passes
 
 if TYPE_CHECKING:
-    from supsup_paper.rivals.rival import Rival
+    from supsup_paper.rivals.rival import Baseline
 
 _CHAINS = 512  # states of a fully connected network at once at most
 _KERNELS = {"cuda": torch.bfloat16}  # devices whose kernels residual networks go through, and the activations there
 
 
-class Chain:
+class StackedFullyConnected:
     """A fully connected network, as the rival runs it side by side."""
 
     mapped, at_once = True, 50
 
-    def __init__(self, rival: Rival, part: Part, count: int, batch_size: int) -> None:
+    def __init__(self, rival: Baseline, part: Part, count: int, batch_size: int) -> None:
         self._rival = rival
         self._x = torch.zeros(count, batch_size, math.prod(part.shape), device=rival.device)
         self.y = torch.zeros(count, batch_size, dtype=torch.int32, device=rival.device)
@@ -52,12 +52,12 @@ class Chain:
         return self._rival.run_side_by_side(state, self._x)
 
 
-class Residual:
+class StackedResidual:
     """A residual network with the weights that states stand for, through the kernels that train masks."""
 
     mapped, at_once = False, 10
 
-    def __init__(self, rival: Rival, part: Part, count: int, batch_size: int) -> None:
+    def __init__(self, rival: Baseline, part: Part, count: int, batch_size: int) -> None:
         assert isinstance(rival.net, ResNet)
         self._rival, (channels, height, width) = rival, part.shape
         precision = _KERNELS[rival.device.type]
@@ -74,25 +74,25 @@ class Residual:
         return self._run(self._rival.effective(state))
 
 
-def known(rival: Rival) -> bool:
+def known(rival: Baseline) -> bool:
     """Whether states of a rival can be run at once, given the right images."""
     return rival.stackable or (rival.residual and rival.device.type in _KERNELS and available.TRITON)
 
 
-def network_for(rival: Rival, part: Part) -> type[Chain] | type[Residual] | None:
+def stacked_network(rival: Baseline, part: Part) -> type[StackedFullyConnected] | type[StackedResidual] | None:
     """What runs states of a rival at once on these images, in its next task; None where nothing does."""
     if rival.stackable:
-        return Chain if part.in_memory and part.augmentation is None else None
+        return StackedFullyConnected if part.in_memory and part.augmentation is None else None
     takes = known(rival) and feeds(part) and addressable(rival.net, part, rival.recipe_of_next())
-    return Residual if takes else None
+    return StackedResidual if takes else None
 
 
-def most_at_once(rival: Rival, part: Part) -> int:
+def most_at_once(rival: Baseline, part: Part) -> int:
     """How many states of a rival can be trained on such images at once, as far as the device has memory for them."""
-    network = network_for(rival, part)
+    network = stacked_network(rival, part)
     if network is None:
         return 1
-    if network is Chain:
+    if network is StackedFullyConnected:
         return _CHAINS
     if rival.device.type != "cuda":
         return TOGETHER

@@ -13,12 +13,12 @@ from supsup.runtime.validation import choice
 from supsup.training.trainee import State
 from supsup_paper.rivals import storage
 from supsup_paper.rivals.contexts import Kind, context, folded, turn
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
 _KEPT = {"cuda": 8 << 30, "cpu": 1 << 28}  # bytes of contexts held ready; the others are made again from the seed
 
 
-class PSP(Rival):
+class PSP(Baseline):
     """Each layer's inputs are turned by the task's context before they meet the weights.
 
     contexts  "rotation" (the paper's), "complex" or "binary"; all come from the seed, so none is stored
@@ -63,7 +63,7 @@ class PSP(Rival):
                 )
                 for name in self.layers
             }
-            size = storage.weights(ready)
+            size = storage.weight_bytes(ready)
             if (len(self._ready) + 1) * size > _KEPT[self.device.type]:
                 self._ready.clear()
             self._ready[task] = ready
@@ -71,7 +71,7 @@ class PSP(Rival):
 
     @property
     def bytes(self) -> int:
-        return storage.weights(self.shared, self.statistics) + storage.statistics(self.net)
+        return storage.weight_bytes(self.shared, self.statistics) + storage.statistics_bytes(self.net)
 
 
 def _key(name: str) -> str:

@@ -44,7 +44,7 @@ from supsup_paper.rivals.side_by_side import Stack
 _IMAGES = 16384  # images in one forward pass
 
 
-class Rival(ABC):
+class Baseline(ABC):
     """A network with weights that all tasks share and, for some methods, tensors that each task has of its own.
 
     net      any module; copied, its layers filled from `seed`
@@ -86,7 +86,7 @@ class Rival(ABC):
         if not self.layers:
             raise SupSupError("nothing to train: the network has no linear or convolutional layer")
         self.statistics = {n for n, _ in net.named_buffers() if n.endswith(("running_mean", "running_var"))}
-        filled = initial.weights(net, self.seed, self.filling, self.device, self.head_filling)
+        filled = initial.initial_weights(net, self.seed, self.filling, self.device, self.head_filling)
         self.shared: State = filled | self.fresh_statistics()
         self.own: dict[str, State] = {}  # by task, in the order of learning
         self.learned: dict[str, LearnedTask] = {}  # what is known of each of them

@@ -20,10 +20,10 @@ from supsup.training.batches import Feed
 from supsup.training.fast.loop import Loop, Pace
 from supsup.training.recipe import Recipe
 from supsup.training.trainee import State
-from supsup_paper.rivals.networks import known, network_for
+from supsup_paper.rivals.networks import known, stacked_network
 
 if TYPE_CHECKING:
-    from supsup_paper.rivals.rival import Rival
+    from supsup_paper.rivals.rival import Baseline
 
 
 class Stack:
@@ -33,11 +33,11 @@ class Stack:
     """
 
     def __init__(
-        self, rival: Rival, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
+        self, rival: Baseline, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
     ) -> None:
         self.rival, self.recipe, self.part = rival, recipe, part
         first, device, count = not rival.own, rival.device, len(states)
-        kind = network_for(rival, part)
+        kind = stacked_network(rival, part)
         assert kind is not None
         self.network = kind(rival, part, count, recipe.batch_size)
 
@@ -97,7 +97,7 @@ class Stack:
         }
 
 
-def learn_side_by_side(rivals: Sequence[Rival], tasks: Sequence[Task]) -> None:
+def learn_side_by_side(rivals: Sequence[Baseline], tasks: Sequence[Task]) -> None:
     """Each of several rivals, alike but for their seeds, learns its next task; the tasks share their images."""
     rivals, tasks = listed(rivals, "rivals", "rivals"), listed(tasks, "tasks", "tasks")
     if not rivals or len(rivals) != len(tasks) or not all(hasattr(rival, "stackable") for rival in rivals):
@@ -122,7 +122,7 @@ def learn_side_by_side(rivals: Sequence[Rival], tasks: Sequence[Task]) -> None:
         rival.keep(task, stack.row(row))
 
 
-def learn_together(rival: Rival, tasks: Sequence[Task]) -> None:
+def learn_stacked(rival: Baseline, tasks: Sequence[Task]) -> None:
     """One rival learns tasks that do not depend on each other, all at once."""
     stack = started(rival, tasks)
     stack.run()
@@ -130,7 +130,7 @@ def learn_together(rival: Rival, tasks: Sequence[Task]) -> None:
         rival.keep(task, stack.row(row))
 
 
-def started(rival: Rival, tasks: Sequence[Task]) -> Stack:
+def started(rival: Baseline, tasks: Sequence[Task]) -> Stack:
     """Such tasks before their first step; what they share is not stacked."""
     states = [rival.begin(task) for task in tasks]
     frozen = [name for name in rival.shared if not rival.trains(name, not rival.own) and name not in rival.statistics]
@@ -139,11 +139,11 @@ def started(rival: Rival, tasks: Sequence[Task]) -> Stack:
     return stack
 
 
-def _shared_part(rival: Rival, tasks: Sequence[Task]) -> Part:
+def _shared_part(rival: Baseline, tasks: Sequence[Task]) -> Part:
     if not all(go_together(tasks[0], task) for task in tasks):
         raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
     part = tasks[0].train.on(rival.device)
-    if network_for(rival, part) is None:
+    if stacked_network(rival, part) is None:
         raise SupSupError(
             "tasks trained side by side must have their images in memory and, on fully connected networks, not "
             "augmented"
@@ -164,6 +164,6 @@ def _alike(one: Part, other: Part) -> bool:
     return all(a is b or torch.equal(a, b) for a, b in pairs)
 
 
-def stacks(rival: Rival, task: Task) -> bool:
+def stacks(rival: Baseline, task: Task) -> bool:
     """Whether a task can be trained side by side with others."""
-    return network_for(rival, task.train) is not None
+    return stacked_network(rival, task.train) is not None

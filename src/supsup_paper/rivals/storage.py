@@ -12,13 +12,13 @@ from torch import Tensor, nn
 _BYTES = 4
 
 
-def weights(state: Mapping[str, Tensor], without: Collection[str] = (), keep: Collection[str] | None = None) -> int:
+def weight_bytes(state: Mapping[str, Tensor], without: Collection[str] = (), keep: Collection[str] | None = None) -> int:
     """Bytes of the named tensors of a state: all but some, or some only."""
     chosen = [value for name, value in state.items() if name not in without and (keep is None or name in keep)]
     return _BYTES * sum(value.numel() for value in chosen)
 
 
-def statistics(net: nn.Module) -> int:
+def statistics_bytes(net: nn.Module) -> int:
     """Bytes of one set of running statistics, as the paper counts them for the rivals: one number a channel."""
     norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     return _BYTES * sum(m.num_features for m in norms)

@@ -11,34 +11,34 @@ from supsup_paper.runs.overhead import mask_overhead
 from supsup_paper.runs.rivals import batche, bounds, consolidation, psp
 from supsup_paper.runs.transfer import transfer_speed
 from supsup_paper.runs.unnamed import unnamed
-from supsup_paper.trials import Run, run_of
+from supsup_paper.trials import Runner, runner_for
 
-RUNS: dict[str, Run] = {
-    mnist.SupSupExperiment.kind: run_of(mnist.SupSupExperiment, supsup, spread=lambda _: True),
-    mnist.UnannouncedExperiment.kind: run_of(mnist.UnannouncedExperiment, unannounced, sequential=True),
-    mnist.PSPExperiment.kind: run_of(mnist.PSPExperiment, psp, in_step=True, sequential=True, rival=True),
-    mnist.BoundsExperiment.kind: run_of(mnist.BoundsExperiment, bounds, in_step=True, sequential=True, rival=True),
-    mnist.ConsolidationExperiment.kind: run_of(
+RUNS: dict[str, Runner] = {
+    mnist.SupSupExperiment.kind: runner_for(mnist.SupSupExperiment, supsup, spread=lambda _: True),
+    mnist.UnannouncedExperiment.kind: runner_for(mnist.UnannouncedExperiment, unannounced, sequential=True),
+    mnist.PSPExperiment.kind: runner_for(mnist.PSPExperiment, psp, in_step=True, sequential=True, rival=True),
+    mnist.BoundsExperiment.kind: runner_for(mnist.BoundsExperiment, bounds, in_step=True, sequential=True, rival=True),
+    mnist.ConsolidationExperiment.kind: runner_for(
         mnist.ConsolidationExperiment, consolidation, in_step=True, sequential=True, rival=True
     ),
-    mnist.BatchEExperiment.kind: run_of(mnist.BatchEExperiment, batche, rival=True),
-    mnist.HopfieldExperiment.kind: run_of(mnist.HopfieldExperiment, hopfield, in_step=True),
-    images.SplitCifarExperiment.kind: run_of(
+    mnist.BatchEExperiment.kind: runner_for(mnist.BatchEExperiment, batche, rival=True),
+    mnist.HopfieldExperiment.kind: runner_for(mnist.HopfieldExperiment, hopfield, in_step=True),
+    images.SplitCifarExperiment.kind: runner_for(
         images.SplitCifarExperiment, split_cifar100, spread=lambda experiment: experiment.training.transfer == "none"
     ),
-    images.SplitCifarRivalExperiment.kind: run_of(
+    images.SplitCifarRivalExperiment.kind: runner_for(
         images.SplitCifarRivalExperiment, split_cifar100_rivals, in_step=True, sequential=True, rival=True
     ),
-    images.TransferSpeedExperiment.kind: run_of(
+    images.TransferSpeedExperiment.kind: runner_for(
         images.TransferSpeedExperiment, transfer_speed, spread=lambda experiment: experiment.training.transfer == "none"
     ),
-    images.SplitImagenetExperiment.kind: run_of(
+    images.SplitImagenetExperiment.kind: runner_for(
         images.SplitImagenetExperiment,
         split_imagenet,
         spread=lambda experiment: experiment.training.source is not None,  # others are read while training
     ),
-    images.ImagenetBoundsExperiment.kind: run_of(images.ImagenetBoundsExperiment, split_imagenet_bounds, in_step=True),
-    images.ScratchUnnamedExperiment.kind: run_of(images.ScratchUnnamedExperiment, unnamed, spread=lambda _: True),
-    images.PretrainedUnnamedExperiment.kind: run_of(images.PretrainedUnnamedExperiment, unnamed, spread=lambda _: True),
-    images.OverheadExperiment.kind: run_of(images.OverheadExperiment, mask_overhead),
+    images.ImagenetBoundsExperiment.kind: runner_for(images.ImagenetBoundsExperiment, split_imagenet_bounds, in_step=True),
+    images.ScratchUnnamedExperiment.kind: runner_for(images.ScratchUnnamedExperiment, unnamed, spread=lambda _: True),
+    images.PretrainedUnnamedExperiment.kind: runner_for(images.PretrainedUnnamedExperiment, unnamed, spread=lambda _: True),
+    images.OverheadExperiment.kind: runner_for(images.OverheadExperiment, mask_overhead),
 }

@@ -18,20 +18,20 @@ from supsup.runtime.errors import SupSupError
 from supsup.training import SPLIT_CIFAR100, Recipe
 from supsup_paper.environment import Environment
 from supsup_paper.image_experiments import SplitCifarExperiment
-from supsup_paper.records import Finished, Wanted
-from supsup_paper.runs.graded import figures_of, per_task
+from supsup_paper.records import RowResult, PlannedRow
+from supsup_paper.runs.graded import accuracy_figures, per_task
 from supsup_paper.runs.plain_way import plain_way
 from supsup_paper.sizes import bytes_of
-from supsup_paper.trials import Trial, Work
+from supsup_paper.trials import PlannedTraining, Work
 
 
-def split_cifar100(trial: Trial[SplitCifarExperiment], environment: Environment) -> Work:
+def split_cifar100(trial: PlannedTraining[SplitCifarExperiment], environment: Environment) -> Work:
     """Every budget that rows ask for; the models are kept beside the rows, for their bytes."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.cifar_stream(training.tasks, seed)
     groups = [list(trial.wanted)] if training.transfer != "none" else [[wanted] for wanted in trial.wanted]
     for group in groups:
-        models = [new_model(wanted.experiment, seed, environment) for wanted in group]
+        models = [new_cifar_model(wanted.experiment, seed, environment) for wanted in group]
         begin = environment.clock()
         if len(models) > 1:
             with progress.bar("learning with transfer", len(stream) * len(models)) as advance:
@@ -53,7 +53,7 @@ def recipe_of(basic: Recipe, batch_size: int, epochs: int | None, steps: int | N
     return replace(basic, batch_size=batch_size, epochs=None, steps=steps)
 
 
-def new_model(experiment: SplitCifarExperiment, seed: int, environment: Environment) -> SupSup:
+def new_cifar_model(experiment: SplitCifarExperiment, seed: int, environment: Environment) -> SupSup:
     """A model that keeps as much as the row's budget says, before it learns."""
     training = experiment.training
     basic = replace(SPLIT_CIFAR100, budget=experiment.own.budget, transfer=training.transfer)
@@ -62,19 +62,19 @@ def new_model(experiment: SplitCifarExperiment, seed: int, environment: Environm
 
 
 def _finished(
-    wanted: Wanted[SplitCifarExperiment],
+    wanted: PlannedRow[SplitCifarExperiment],
     seed: int,
     model: SupSup,
     stream: Stream,
     learning: dict[str, float],
     sharing: int,
     environment: Environment,
-) -> Finished:
+) -> RowResult:
     begin = environment.clock()
     graded = evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")
     seconds = learning | {"grading": environment.clock() - begin}
     file = wanted.path(seed).with_suffix(".supsup")
     file.parent.mkdir(parents=True, exist_ok=True)
     model.save(file)
-    figures, each = figures_of(wanted, graded), per_task(graded)
-    return Finished(wanted, seed, figures, each, bytes_of(file), seconds, at_once=sharing)
+    figures, each = accuracy_figures(wanted, graded), per_task(graded)
+    return RowResult(wanted, seed, figures, each, bytes_of(file), seconds, at_once=sharing)

@@ -14,31 +14,31 @@ from supsup.training import Recipe
 from supsup_paper import recipes
 from supsup_paper.environment import Environment
 from supsup_paper.image_experiments import CifarRivalTraining, ImagenetBoundsExperiment, SplitCifarRivalExperiment
-from supsup_paper.records import Finished, Wanted
+from supsup_paper.records import RowResult, PlannedRow
 from supsup_paper.rivals import BatchE, SeparateHeads, UpperBound, learn_side_by_side
 from supsup_paper.rivals.batche import BaseWeights, LastLayer
 from supsup_paper.rivals.networks import most_at_once
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 from supsup_paper.runs.cifar import recipe_of
-from supsup_paper.runs.graded import figures_of, per_task
-from supsup_paper.trials import Trial, Work
+from supsup_paper.runs.graded import accuracy_figures, per_task
+from supsup_paper.trials import PlannedTraining, Work
 
-Make = Callable[[int], tuple[Rival, Stream]]  # the rival of a seed, and what it learns
+Make = Callable[[int], tuple[Baseline, Stream]]  # the rival of a seed, and what it learns
 
 
-def split_cifar100_rivals(trial: Trial[SplitCifarRivalExperiment], environment: Environment) -> Work:
+def split_cifar100_rivals(trial: PlannedTraining[SplitCifarRivalExperiment], environment: Environment) -> Work:
     """One rival, or both bounds from one training."""
     training = trial.experiment.training
     torch.backends.cudnn.benchmark = True
 
-    def make(seed: int) -> tuple[Rival, Stream]:
+    def make(seed: int) -> tuple[Baseline, Stream]:
         return model_of(training, seed, environment.device), environment.cifar_stream(training.tasks, seed)
 
     yield from rows_of_seeds(trial, make, environment)
 
 
 def rows_of_seeds(
-    trial: Trial[SplitCifarRivalExperiment] | Trial[ImagenetBoundsExperiment], make: Make, environment: Environment
+    trial: PlannedTraining[SplitCifarRivalExperiment] | PlannedTraining[ImagenetBoundsExperiment], make: Make, environment: Environment
 ) -> Work:
     """The rows of all seeds, seed after seed or, where a seed's tasks follow each other, several of them in step."""
     waiting = trial.seeds
@@ -55,12 +55,12 @@ def rows_of_seeds(
                 yield replace(row, at_once=len(seeds))
 
 
-def _seeds_at_once(model: Rival, stream: Stream) -> int:
+def _seeds_at_once(model: Baseline, stream: Stream) -> int:
     """A rival whose tasks are independent has enough to do with those of one seed."""
     return 1 if model.independent else most_at_once(model, stream[0].train)
 
 
-def _learning(models: Sequence[Rival], streams: Sequence[Stream]) -> Iterator[int]:
+def _learning(models: Sequence[Baseline], streams: Sequence[Stream]) -> Iterator[int]:
     """Task after task, all models in step; tasks that are not equally large are learned one by one."""
     if len(models) == 1:
         yield from models[0].learning(streams[0])
@@ -75,13 +75,13 @@ def _learning(models: Sequence[Rival], streams: Sequence[Stream]) -> Iterator[in
 
 
 def _graded(
-    rows: Sequence[Wanted[SplitCifarRivalExperiment | ImagenetBoundsExperiment]],
+    rows: Sequence[PlannedRow[SplitCifarRivalExperiment | ImagenetBoundsExperiment]],
     seed: int,
-    model: Rival,
+    model: Baseline,
     stream: Stream,
     learning: float,
     environment: Environment,
-) -> Iterator[Finished]:
+) -> Iterator[RowResult]:
     """Rows of a rival that has learned a stream in so many seconds."""
     for wanted in rows:
         graded_model = model
@@ -90,18 +90,18 @@ def _graded(
         begin = environment.clock()
         graded = evaluate(graded_model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all")
         seconds = {"learning": learning, "grading": environment.clock() - begin}
-        figures, each = figures_of(wanted, graded), per_task(graded)
-        yield Finished(wanted, seed, figures, each, _sizes(graded_model), seconds)
+        figures, each = accuracy_figures(wanted, graded), per_task(graded)
+        yield RowResult(wanted, seed, figures, each, _sizes(graded_model), seconds)
 
 
-def _sizes(model: Rival) -> dict[str, int]:
+def _sizes(model: Baseline) -> dict[str, int]:
     """The paper counts a head for each task, also where the released script trains a rank-one last layer."""
     if isinstance(model, BatchE) and model.last == "rank-one":
         return {"paper's count": model.bytes_with("head"), "vectors": model.bytes}
     return {"paper's count": model.bytes}
 
 
-def model_of(training: CifarRivalTraining, seed: int, device: torch.device) -> Rival:
+def model_of(training: CifarRivalTraining, seed: int, device: torch.device) -> Baseline:
     """The rival of a training; weights begin as in the released configurations."""
     slow, fast, fastest = (
         recipe_of(basic, training.batch_size, training.epochs, training.steps)

@@ -7,13 +7,13 @@ from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
 from supsup_paper.environment import Environment
-from supsup_paper.hopfield import Experiment, Recall, run
+from supsup_paper.hopfield import HopfieldResult, Recall, run_hopfield
 from supsup_paper.mnist_experiments import HopfieldExperiment
-from supsup_paper.records import Finished, Wanted
-from supsup_paper.trials import Trial, Work
+from supsup_paper.records import RowResult, PlannedRow
+from supsup_paper.trials import PlannedTraining, Work
 
 
-def hopfield(trial: Trial[HopfieldExperiment], environment: Environment) -> Work:
+def hopfield(trial: PlannedTraining[HopfieldExperiment], environment: Environment) -> Work:
     """Learn with every seed, then grade each procedure that a row asks for."""
     training = trial.experiment.training
     stream = data.split(environment.source("mnist"), 2, tasks=training.tasks)
@@ -24,13 +24,13 @@ def hopfield(trial: Trial[HopfieldExperiment], environment: Environment) -> Work
         for seed in trial.seeds
     ]
     procedures = dict.fromkeys(wanted.experiment.own.procedure for wanted in trial.wanted)
-    experiment = run(models, stream, [name for name in procedures if name != "own"])
+    experiment = run_hopfield(models, stream, [name for name in procedures if name != "own"])
     for wanted in trial.wanted:
         for number, seed in enumerate(trial.seeds):
             yield finished(wanted, seed, number, experiment)
 
 
-def finished(wanted: Wanted[HopfieldExperiment], seed: int, number: int, experiment: Experiment) -> Finished:
+def finished(wanted: PlannedRow[HopfieldExperiment], seed: int, number: int, experiment: HopfieldResult) -> RowResult:
     """A row of the seed with this number; the first seed's has the way to each mask as well."""
     procedure = wanted.experiment.own.procedure
     outcome: Recall = experiment.own if procedure == "own" else experiment.recovered[procedure]
@@ -49,7 +49,7 @@ def finished(wanted: Wanted[HopfieldExperiment], seed: int, number: int, experim
             }
     each = _by_task(tasks, (100 * outcome.accuracy[number]).tolist(), 3)
     seconds = {"learning": experiment.learning_seconds / seeds, "grading": outcome.seconds / seeds}
-    return Finished(
+    return RowResult(
         wanted, seed, figures, each, {"Ψ and μ": experiment.memory_bytes[-1]}, seconds, trace, at_once=seeds
     )
 

@@ -15,20 +15,20 @@ from supsup.training import SPLIT_IMAGENET
 from supsup_paper import recipes
 from supsup_paper.environment import Environment
 from supsup_paper.image_experiments import ImagenetBoundsExperiment, ImagenetTraining, SplitImagenetExperiment
-from supsup_paper.records import Finished
+from supsup_paper.records import RowResult
 from supsup_paper.rivals import UpperBound
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 from supsup_paper.runs.cifar import recipe_of
 from supsup_paper.runs.cifar_rivals import rows_of_seeds
-from supsup_paper.runs.graded import figures_of, per_task
+from supsup_paper.runs.graded import accuracy_figures, per_task
 from supsup_paper.runs.resuming import living_in, not_learned
 from supsup_paper.sizes import bytes_of
-from supsup_paper.trials import Trial, Work
+from supsup_paper.trials import PlannedTraining, Work
 
 _TASKS = {None: 100, "tiny-imagenet": 10}  # of ten classes, by source
 
 
-def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environment) -> Work:
+def split_imagenet(trial: PlannedTraining[SplitImagenetExperiment], environment: Environment) -> Work:
     """Every budget that rows ask for. Each model lives in a file, so that a run goes on at the task where it was."""
     training, seed = trial.experiment.training, trial.seeds[0]
     source, stream = _tasks(training, seed, environment)
@@ -51,16 +51,16 @@ def split_imagenet(trial: Trial[SplitImagenetExperiment], environment: Environme
         whole = _TASKS[training.source]
         fewer = f"made from {len(stream)} of {whole} tasks; {source.name} has {source.classes} classes"
         note = "" if len(stream) == whole else fewer
-        yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note)
+        yield RowResult(wanted, seed, accuracy_figures(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note)
 
 
-def split_imagenet_bounds(trial: Trial[ImagenetBoundsExperiment], environment: Environment) -> Work:
+def split_imagenet_bounds(trial: PlannedTraining[ImagenetBoundsExperiment], environment: Environment) -> Work:
     """Both bounds from one training of all weights."""
     training = trial.experiment.training
     recipe = recipe_of(recipes.IMAGENET_BOUNDS, training.batch_size, training.epochs, training.steps)
     filling = recipes.CIFAR_FILLING
 
-    def make(seed: int) -> tuple[Rival, Stream]:
+    def make(seed: int) -> tuple[Baseline, Stream]:
         model = UpperBound(_network(training), seed, recipe=recipe, filling=filling, device=environment.device)
         return model, _tasks(training, seed, environment)[1]
 

@@ -16,16 +16,16 @@ from supsup.inference.methods import Inference
 from supsup.model.supsup import SupSup
 from supsup_paper import recipes
 from supsup_paper.environment import Environment, net_of
-from supsup_paper.experiments import as_json
+from supsup_paper.experiments import settings_json
 from supsup_paper.mnist_experiments import SupSupExperiment, UnannouncedExperiment
-from supsup_paper.records import Finished, Wanted
-from supsup_paper.runs.graded import figures_of, per_task
+from supsup_paper.records import RowResult, PlannedRow
+from supsup_paper.runs.graded import accuracy_figures, per_task
 from supsup_paper.runs.plain_way import plain_way
 from supsup_paper.runs.resuming import SoFar, living_in, not_learned
-from supsup_paper.trials import Trial, Work
+from supsup_paper.trials import PlannedTraining, Work
 
 
-def supsup(trial: Trial[SupSupExperiment], environment: Environment) -> Work:
+def supsup(trial: PlannedTraining[SupSupExperiment], environment: Environment) -> Work:
     """Learn all tasks at once, then grade row after row."""
     seed = trial.seeds[0]
     stream = environment.mnist_stream(trial.experiment.training, seed)
@@ -44,10 +44,10 @@ def supsup(trial: Trial[SupSupExperiment], environment: Environment) -> Work:
             figures, each = _graded(wanted, model, stream, answers)
             seconds = {"learning": learning, "grading": environment.clock() - begin} | plain
             trace = {"tasks learned before an interruption": known} if known else {}
-            yield Finished(wanted, seed, figures, each, size, seconds, trace)
+            yield RowResult(wanted, seed, figures, each, size, seconds, trace)
 
 
-def unannounced(trial: Trial[UnannouncedExperiment], environment: Environment) -> Work:
+def unannounced(trial: PlannedTraining[UnannouncedExperiment], environment: Environment) -> Work:
     """NNs: learn batch after batch without a word about tasks, graded on the way."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.mnist_stream(training, seed)
@@ -60,7 +60,7 @@ def unannounced(trial: Trial[UnannouncedExperiment], environment: Environment) -
         for stage in training.stages:
             if str(stage) not in so_far.figures or stage == last:  # the last is graded for each task, too
                 graded = yield from so_far.follow(stream[:stage])
-                so_far.graded(stage, figures_of(trial.wanted[0], graded))
+                so_far.graded(stage, accuracy_figures(trial.wanted[0], graded))
         seconds = {"learning": environment.clock() - begin}
         figures: dict[str, dict[str, float]] = {}
         for found in so_far.figures.values():
@@ -70,11 +70,11 @@ def unannounced(trial: Trial[UnannouncedExperiment], environment: Environment) -
         trace: dict[str, object] = {"tasks learned before an interruption": before} if before else {}
         trace |= {"tasks that opened not one mask but": so_far.opened} if so_far.opened else {}
         for wanted in trial.wanted:
-            yield Finished(wanted, seed, figures, per_task(graded), seconds=seconds, trace=trace)
+            yield RowResult(wanted, seed, figures, per_task(graded), seconds=seconds, trace=trace)
 
 
 def _graded(
-    wanted: Wanted[SupSupExperiment], model: SupSup, stream: Stream, known: CandidateTasks
+    wanted: PlannedRow[SupSupExperiment], model: SupSup, stream: Stream, known: CandidateTasks
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     own = wanted.experiment.own
     inference = Inference(own.method, own.objective, own.layers)
@@ -83,7 +83,7 @@ def _graded(
         graded = evaluate(
             model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known, outputs="all"
         )
-        return figures_of(wanted, graded), per_task(graded)
+        return accuracy_figures(wanted, graded), per_task(graded)
     figures: dict[str, dict[str, float]] = {}
     for asked in own.gammas:
         gamma = 1 / len(stream) if isinstance(asked, str) else asked
@@ -91,13 +91,13 @@ def _graded(
         graded = evaluate(
             model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known, outputs="all"
         )
-        for figure, values in figures_of(wanted, graded).items():
+        for figure, values in accuracy_figures(wanted, graded).items():
             figures.setdefault(figure, {})[f"{gamma:.4g}"] = list(values.values())[-1]
     return figures, per_task(graded)
 
 
 @contextmanager
-def _model(trial: Trial[SupSupExperiment] | Trial[UnannouncedExperiment], environment: Environment) -> Iterator[SupSup]:
+def _model(trial: PlannedTraining[SupSupExperiment] | PlannedTraining[UnannouncedExperiment], environment: Environment) -> Iterator[SupSup]:
     """The model of a trial. On a CPU, where learning takes long, it lives in a file until all rows are there, so that
     an interrupted trial goes on at the task where it was."""
     training, seed = trial.experiment.training, trial.seeds[0]
@@ -111,7 +111,7 @@ def _model(trial: Trial[SupSupExperiment] | Trial[UnannouncedExperiment], enviro
     if environment.device.type != "cpu":
         yield model
         return
-    model.notes = {"training": {key: value for key, value in as_json(training).items() if key != "tasks"}}
+    model.notes = {"training": {key: value for key, value in settings_json(training).items() if key != "tasks"}}
     file = trial.wanted[0].path(seed).with_suffix(".supsup")
     with living_in(file, model) as kept:
         yield kept

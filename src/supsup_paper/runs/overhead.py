@@ -7,11 +7,11 @@ from supsup_paper.bench import measure_machine
 from supsup_paper.bench.masking import bench_masking
 from supsup_paper.environment import Environment
 from supsup_paper.image_experiments import OverheadExperiment
-from supsup_paper.records import Finished
-from supsup_paper.trials import Trial, Work
+from supsup_paper.records import RowResult
+from supsup_paper.trials import PlannedTraining, Work
 
 
-def mask_overhead(trial: Trial[OverheadExperiment], environment: Environment) -> Work:
+def mask_overhead(trial: PlannedTraining[OverheadExperiment], environment: Environment) -> Work:
     """Times of a plain pass, of one with a task selected, and of selecting another."""
     training = trial.experiment.training
     begin = environment.clock()
@@ -33,4 +33,4 @@ def mask_overhead(trial: Trial[OverheadExperiment], environment: Environment) ->
     }
     for wanted in trial.wanted:
         for seed in trial.seeds:
-            yield Finished(wanted, seed, figures, seconds=seconds)
+            yield RowResult(wanted, seed, figures, seconds=seconds)

@@ -14,7 +14,7 @@ from supsup.training import Recipe, train_mask
 from supsup_paper.environment import Environment
 from supsup_paper.records import PLAIN_WAY
 from supsup_paper.rivals.executors import learn_plain
-from supsup_paper.rivals.rival import Rival
+from supsup_paper.rivals.rival import Baseline
 
 _SHORT, _MOST = 2, 200  # steps
 _SECONDS = 1.0  # about how long the long run takes
@@ -33,7 +33,7 @@ def plain_way(model: SupSup, stream: Stream, environment: Environment) -> dict[s
 
 
 def plain_rival(
-    rival: Rival, make: Callable[[Recipe], Rival], stream: Stream, environment: Environment
+    rival: Baseline, make: Callable[[Recipe], Baseline], stream: Stream, environment: Environment
 ) -> dict[str, float]:
     """Seconds for all tasks of a rival; `make` makes another of its kind."""
     if rival.seed:

@@ -14,17 +14,17 @@ from supsup_paper import recipes
 from supsup_paper.environment import Environment, net_of
 from supsup_paper.experiments import Experiment
 from supsup_paper.mnist_experiments import BatchEExperiment, BoundsExperiment, ConsolidationExperiment, PSPExperiment
-from supsup_paper.records import Finished, Wanted
+from supsup_paper.records import RowResult, PlannedRow
 from supsup_paper.rivals import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
-from supsup_paper.rivals.rival import Rival
-from supsup_paper.runs.graded import figures_of, per_task, places
+from supsup_paper.rivals.rival import Baseline
+from supsup_paper.runs.graded import accuracy_figures, per_task, axis_positions
 from supsup_paper.runs.plain_way import plain_rival
-from supsup_paper.trials import Trial, Work
+from supsup_paper.trials import PlannedTraining, Work
 
-Grade = Callable[[Rival, Stream], Evaluation]
+Grade = Callable[[Baseline, Stream], Evaluation]
 
 
-class Curve:
+class AccuracyCurve:
     """What a rival was graded at each stage, for each seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
@@ -35,23 +35,23 @@ class Curve:
         self.percent[seed][stage] = 100 * graded.average_accuracy
         self.last[seed] = graded
 
-    def finished(self, wanted: Wanted[Experiment], seed: int, size: int, seconds: dict[str, float]) -> Finished:
+    def finished(self, wanted: PlannedRow[Experiment], seed: int, size: int, seconds: dict[str, float]) -> RowResult:
         values = self.percent[seed]
-        figures = {"accuracy %": dict(zip(places(wanted, list(values)), values.values()))}
-        return Finished(
+        figures = {"accuracy %": dict(zip(axis_positions(wanted, list(values)), values.values()))}
+        return RowResult(
             wanted, seed, figures, per_task(self.last[seed]), {"paper's count": size}, seconds, at_once=len(self.last)
         )
 
 
-class Sequential:
+class SequentialTraining:
     """All seeds in step, task after task, graded after each of the stages."""
 
-    def __init__(self, models: Sequence[Rival], streams: Sequence[Stream], stages: Sequence[int]) -> None:
+    def __init__(self, models: Sequence[Baseline], streams: Sequence[Stream], stages: Sequence[int]) -> None:
         self.models, self.streams, self.stages = models, streams, stages
         self.grading = 0.0
         self._begin = time.perf_counter()
 
-    def run(self, grade: Callable[[int, int, Rival, Stream], None]) -> Iterator[int]:
+    def run(self, grade: Callable[[int, int, Baseline, Stream], None]) -> Iterator[int]:
         """Learn task after task; at each stage call grade(index of the model, tasks learned, model, tasks it knows)."""
         for count, tasks in enumerate(zip(*self.streams), 1):
             learn_side_by_side(self.models, tasks)
@@ -69,19 +69,19 @@ class Sequential:
         return {"learning": learning / seeds, "grading": self.grading / seeds}
 
 
-def psp(trial: Trial[PSPExperiment], environment: Environment) -> Work:
+def psp(trial: PlannedTraining[PSPExperiment], environment: Environment) -> Work:
     """Parameter superposition with rotations."""
     training = trial.experiment.training
     recipe = replace(recipes.MNIST, steps=training.steps)
     models = [PSP(net_of(training), seed, recipe=recipe, device=environment.device) for seed in trial.seeds]
 
-    def grade(model: Rival, stream: Stream) -> Evaluation:
+    def grade(model: Baseline, stream: Stream) -> Evaluation:
         return evaluate(model, stream, "GG", show_progress=False, outputs="all")
 
     yield from _given(trial, environment, models, grade)
 
 
-def consolidation(trial: Trial[ConsolidationExperiment], environment: Environment) -> Work:
+def consolidation(trial: PlannedTraining[ConsolidationExperiment], environment: Environment) -> Work:
     """Online EWC or SI, class-incremental."""
     training = trial.experiment.training
     recipe = replace(recipes.CONSOLIDATION, steps=training.steps, batch_size=training.batch_size)
@@ -98,38 +98,38 @@ def consolidation(trial: Trial[ConsolidationExperiment], environment: Environmen
         for seed in trial.seeds
     ]
 
-    def grade(model: Rival, stream: Stream) -> Evaluation:
+    def grade(model: Baseline, stream: Stream) -> Evaluation:
         return evaluate(model, stream, "GNu", protocol="strict", show_progress=False, outputs="all")
 
     yield from _given(trial, environment, models, grade)
 
 
 def _given(
-    trial: Trial[PSPExperiment] | Trial[ConsolidationExperiment],
+    trial: PlannedTraining[PSPExperiment] | PlannedTraining[ConsolidationExperiment],
     environment: Environment,
-    models: Sequence[Rival],
+    models: Sequence[Baseline],
     grade: Grade,
 ) -> Work:
     training = trial.experiment.training
     streams = [environment.mnist_stream(training, seed) for seed in trial.seeds]
-    curve, work = Curve(trial.seeds), Sequential(models, streams, training.stages)
+    curve, work = AccuracyCurve(trial.seeds), SequentialTraining(models, streams, training.stages)
     yield from work.run(lambda i, count, model, stream: curve.add(trial.seeds[i], count, grade(model, stream)))
     for wanted in trial.wanted:
         for seed, model in zip(trial.seeds, models):
             yield curve.finished(wanted, seed, model.bytes, work.seconds)
 
 
-def bounds(trial: Trial[BoundsExperiment], environment: Environment) -> Work:
+def bounds(trial: PlannedTraining[BoundsExperiment], environment: Environment) -> Work:
     """Upper and Lower Bound come from one training: the networks kept, and what is left of the last."""
     training = trial.experiment.training
     recipe = replace(recipes.MNIST, steps=training.steps)
     models = [UpperBound(net_of(training), seed, recipe=recipe, device=environment.device) for seed in trial.seeds]
     streams = [environment.mnist_stream(training, seed) for seed in trial.seeds]
-    work = Sequential(models, streams, training.stages)
-    curves = {kept: Curve(trial.seeds) for kept in {wanted.experiment.own.keep for wanted in trial.wanted}}
+    work = SequentialTraining(models, streams, training.stages)
+    curves = {kept: AccuracyCurve(trial.seeds) for kept in {wanted.experiment.own.keep for wanted in trial.wanted}}
     known = [CandidateTasks() for _ in models]  # the networks kept do not change any more
 
-    def grade(number: int, count: int, model: Rival, stream: Stream) -> None:
+    def grade(number: int, count: int, model: Baseline, stream: Stream) -> None:
         for kept, curve in curves.items():
             answers = known[number] if kept == "upper" else None
             graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, known=answers, outputs="all")
@@ -142,12 +142,12 @@ def bounds(trial: Trial[BoundsExperiment], environment: Environment) -> Work:
             yield curves[kept].finished(wanted, seed, _kept(model, kept).bytes, work.seconds)
 
 
-def _kept(model: Rival, kept: str) -> Rival:
+def _kept(model: Baseline, kept: str) -> Baseline:
     assert isinstance(model, UpperBound)
     return model.lower_bound() if kept == "lower" else model
 
 
-def batche(trial: Trial[BatchEExperiment], environment: Environment) -> Work:
+def batche(trial: PlannedTraining[BatchEExperiment], environment: Environment) -> Work:
     """BatchE with the task given, or inferred by One-Shot or ABatchE."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.mnist_stream(training, seed)
@@ -173,4 +173,4 @@ def batche(trial: Trial[BatchEExperiment], environment: Environment) -> Work:
         )
         seconds = {"learning": learning, "grading": environment.clock() - begin} | plain
         size = {"paper's count": model.bytes}
-        yield Finished(wanted, seed, figures_of(wanted, graded), per_task(graded), size, seconds)
+        yield RowResult(wanted, seed, accuracy_figures(wanted, graded), per_task(graded), size, seconds)

@@ -13,12 +13,12 @@ from supsup.runtime import progress
 from supsup.training import SPLIT_CIFAR100
 from supsup_paper.environment import Environment
 from supsup_paper.image_experiments import TransferSpeedExperiment
-from supsup_paper.records import Finished
+from supsup_paper.records import RowResult
 from supsup_paper.runs.cifar import recipe_of
-from supsup_paper.trials import Trial, Work
+from supsup_paper.trials import PlannedTraining, Work
 
 
-def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environment) -> Work:
+def transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environment: Environment) -> Work:
     """All budgets; with transfer side by side, without it the later tasks of a budget at once."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.cifar_stream(training.tasks, seed)
@@ -49,7 +49,7 @@ def transfer_speed(trial: Trial[TransferSpeedExperiment], environment: Environme
     }
     seconds["grading"] = environment.clock() - begin
     for wanted in trial.wanted:
-        yield Finished(wanted, seed, {"accuracy %": {str(s): value for s, value in graded.items()}}, seconds=seconds)
+        yield RowResult(wanted, seed, {"accuracy %": {str(s): value for s, value in graded.items()}}, seconds=seconds)
 
 
 def _learn_the_others(models: list[SupSup], stream: Stream, environment: Environment) -> None:

@@ -27,11 +27,11 @@ from supsup_paper.image_experiments import (
     ScratchUnnamedExperiment,
     UnnamedTraining,
 )
-from supsup_paper.records import Finished, Wanted
+from supsup_paper.records import RowResult, PlannedRow
 from supsup_paper.runs.cifar import recipe_of
 from supsup_paper.runs.graded import per_task
 from supsup_paper.sizes import bytes_kept
-from supsup_paper.trials import Trial, Work
+from supsup_paper.trials import PlannedTraining, Work
 
 TOGETHER = (4, 16)  # images of one task that are asked about together
 _ORDER = 0  # the seed of the order in which test images are put together
@@ -40,7 +40,7 @@ _ORDER = 0  # the seed of the order in which test images are put together
 Unnamed = TypeVar("Unnamed", ScratchUnnamedExperiment, PretrainedUnnamedExperiment)
 
 
-def unnamed(trial: Trial[Unnamed], environment: Environment) -> Work:
+def unnamed(trial: PlannedTraining[Unnamed], environment: Environment) -> Work:
     """Every task learned, then asked about with and without its name."""
     seed = trial.seeds[0]
     model, stream = prepared(trial.experiment.training, seed, environment)
@@ -69,8 +69,8 @@ def prepared(
 
 
 def _finished(
-    wanted: Wanted[Experiment], seed: int, model: SupSup, stream: Stream, environment: Environment
-) -> Finished:
+    wanted: PlannedRow[Experiment], seed: int, model: SupSup, stream: Stream, environment: Environment
+) -> RowResult:
     begin = environment.clock()
     model.learn_many(stream, cluster=environment.cluster)
     seconds = {"learning": environment.clock() - begin}
@@ -87,7 +87,7 @@ def _finished(
     file = wanted.path(seed).with_suffix(".supsup")
     file.parent.mkdir(parents=True, exist_ok=True)
     model.save(file)
-    return Finished(wanted, seed, figures, per_task(given), bytes_kept(file), seconds)
+    return RowResult(wanted, seed, figures, per_task(given), bytes_kept(file), seconds)
 
 
 def _found_from(count: int, model: SupSup, stream: Stream) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.data import Stream, Task
 from supsup.hopfield.learner import learn_together
-from supsup_paper.environment import Environment
+from supsup_paper.runs.environment import Environment
 
 try:
     from hypothesis import settings

@@ -24,19 +24,22 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.switching import SwitchedNet, plain_fill
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.executors import executor_for
-from supsup_paper.catalogue import Entry, Row
-from supsup_paper.environment import Environment
-from supsup_paper.hopfield import run_hopfield
-from supsup_paper.image_experiments import CifarRival, CifarRivalGrading, CifarRivalTraining, SplitCifarRivalExperiment
-from supsup_paper.mnist_experiments import (
+from supsup_paper.catalogue.experiments import (
     BoundGrading,
     BoundsExperiment,
+    CifarRival,
+    CifarRivalGrading,
+    CifarRivalTraining,
     PSPExperiment,
+    SplitCifarRivalExperiment,
     StagedTraining,
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup_paper.reproduction import reproduce
+from supsup_paper.catalogue.rows import Entry, Row
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.hopfield import run_hopfield
+from supsup_paper.runs.reproduction import reproduce
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supsup_paper.entries import ENTRIES
+from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.report import markdown
 from supsup_paper.report.summary import summarise
 

@@ -30,7 +30,7 @@ from supsup.data.streaming import StreamedPart
 from supsup.inference.methods import Inference
 from supsup.runtime.devices import resolve
 from supsup.training import SPLIT_IMAGENET
-from supsup_paper.bench.machine import once
+from supsup_paper.bench.measurement import once
 from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,10 +24,10 @@ from supsup.data import Stream
 from supsup.training import Recipe
 from supsup.training.fast.captured import Lane, run_lanes
 from supsup.training.fast.residual.executor import bytes_of_training
-from supsup_paper import recipes
-from supsup_paper.bench.machine import once, seconds
-from supsup_paper.rivals import BatchE, Baseline, SeparateHeads, UpperBound
-from supsup_paper.rivals.side_by_side import started
+from supsup_paper.baselines import Baseline, BatchE, SeparateHeads, UpperBound
+from supsup_paper.baselines.training import started
+from supsup_paper.bench.measurement import once, seconds
+from supsup_paper.catalogue import recipes
 
 _STEPS = 400  # that a feed has batches for
 _CAPTURED = 20  # steps of the module itself

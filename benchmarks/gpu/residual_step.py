@@ -38,7 +38,7 @@ from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
 from supsup.training.fast.captured import _first_state, _mask_lane, run_lanes
 from supsup.training.fast.residual.executor import bytes_per_task, feed_of
 from supsup.training.fast.residual.trainer import ResidualTrainer
-from supsup_paper.bench.machine import Machine, measure_machine, once, seconds
+from supsup_paper.bench.measurement import Machine, measure_machine, once, seconds
 from supsup_paper.bench.training import plain_step, work_per_step
 from supsup_paper.provenance import provenance
 

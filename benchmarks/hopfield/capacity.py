@@ -28,8 +28,8 @@ from supsup.hopfield.memory import RULES, overfull, overlap, running_mean, settl
 from supsup.masks import philox
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
-from supsup_paper.hopfield import RIGHT
 from supsup_paper.provenance import provenance
+from supsup_paper.runs.hopfield import RIGHT
 
 FLIPPED = 0.2
 ASKED = 40  # stored masks that are looked at, the oldest and the newest among them

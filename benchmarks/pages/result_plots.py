@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from supsup_paper.records import write_text
 from supsup_paper.report.plots import accuracy_plot, capacity_plot, recovery_plot, time_plot
-from supsup_paper.report.writing import write
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -78,4 +78,4 @@ def plots() -> dict[Path, str]:
 
 if __name__ == "__main__":
     for path, text in plots().items():
-        write(path, text)
+        write_text(path, text)

@@ -20,8 +20,8 @@ from supsup.data import Stream
 from supsup.evaluation.grading import Grading
 from supsup.runtime.devices import resolve
 from supsup.training import Recipe
+from supsup_paper.baselines import BatchE, TaskInference
 from supsup_paper.provenance import provenance
-from supsup_paper.rivals import BatchE, TaskInference
 
 VARIANTS = (
     ("kaiming_normal", 1e-5),

@@ -19,9 +19,9 @@ import torch
 from supsup import data, evaluate, nets
 from supsup.data import Source
 from supsup.runtime.devices import resolve
-from supsup_paper import recipes
+from supsup_paper.baselines import OnlineEWC
+from supsup_paper.catalogue import recipes
 from supsup_paper.provenance import provenance
-from supsup_paper.rivals import OnlineEWC
 
 
 def main() -> None:

@@ -24,10 +24,10 @@ from benchmarks.task_inference.digits import refused_of
 from supsup import SupSup
 from supsup.data import Stream
 from supsup.runtime.devices import resolve
-from supsup_paper.entries import ENTRIES
-from supsup_paper.environment import Environment
-from supsup_paper.image_experiments import PretrainedTraining, PretrainedUnnamedExperiment, ScratchUnnamedExperiment
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.experiments import PretrainedTraining, PretrainedUnnamedExperiment, ScratchUnnamedExperiment
 from supsup_paper.provenance import provenance
+from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.unnamed import prepared, stream_of
 
 

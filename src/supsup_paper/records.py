@@ -1,18 +1,23 @@
-"""The files in results/: one JSON for each row and seed, written whole or not at all."""
+"""The files in results/: one JSON for each row and seed, written whole or not at all, and the bytes of saved models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from supsup_paper.experiments import Experiment, Json
+from supsup.file import codec
+from supsup.file.codec import Bytes
+from supsup.file.format import Header, TaskRecord
+from supsup.file.modelfile import ModelFile
+from supsup_paper import records
+from supsup_paper.catalogue.experiments import Experiment, Json
+from supsup_paper.catalogue.settings import recorded, settings_of
 from supsup_paper.provenance import provenance
-from supsup_paper.settings import recorded, settings_of
 
 E = TypeVar("E", bound=Experiment, covariant=True)
 Figures = Mapping[str, Mapping[str, float]]
@@ -103,4 +108,64 @@ def save_result(done: RowResult, at_once: int, device: torch.device) -> Path:
 
 
 def _rounded(figures: Figures) -> dict[str, dict[str, float]]:
-    return {figure: {place: round(value, 4) for place, value in axis_positions.items()} for figure, axis_positions in figures.items()}
+    return {
+        figure: {place: round(value, 4) for place, value in axis_positions.items()}
+        for figure, axis_positions in figures.items()
+    }
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, written beside its name first and then put in place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+_BESIDE = "beside masks"
+
+
+def bytes_of(file: Path) -> dict[str, int]:
+    """Bytes of masks, of statistics and by the paper's count; without the entropy coder the masks are left out."""
+    with ModelFile(file) as model:
+        header, masks = model.header, _masks(model, list(model.records()))
+    shapes = list(header.shapes.values())
+    paper = sum(codec.paper_bytes(codec.kept(mask, header.sizes), shapes, channels(header)) for mask in masks)
+    statistics = len(masks) * 8 * channels(header)
+    return _coded(masks, header) | {"statistics": statistics, "paper's count": round(paper)}
+
+
+def bytes_kept(file: Path) -> dict[str, int]:
+    """Of all tasks: coded masks, and all else that the file has of them: heads, running statistics, what finds them."""
+    with ModelFile(file) as model:
+        rows = list(model.records())
+        masks = _masks(model, rows)
+    return _coded(masks, model.header) | {_BESIDE: sum(len(row.extras) for row in rows)}
+
+
+def _masks(model: ModelFile, rows: Sequence[TaskRecord]) -> list[Bytes]:
+    return [row.decoded(model.header, model.reference).packed for row in rows]
+
+
+def _coded(masks: Sequence[Bytes], header: Header) -> dict[str, int]:
+    """Their bytes; nothing without the entropy coder."""
+    if not codec.available():
+        return {}
+    return {"masks": sum(len(codec.encode(mask, header.sizes)[1]) for mask in masks)}
+
+
+def channels(header: Header) -> int:
+    """Normalised channels: every convolution's outputs."""
+    return sum(shape[0] for shape in header.shapes.values() if len(shape) == 4)
+
+
+def add_bytes(folder: Path, entry: str) -> list[Path]:
+    """Measure the models that lie beside an entry's rows, and write their bytes into the rows, counted as they were."""
+    changed = []
+    for path in sorted((folder / entry).glob("*-seed*.json")):
+        record, file = records.read_record(path), path.with_suffix(".supsup")
+        if record is not None and file.exists():
+            count = bytes_kept if _BESIDE in record["bytes"] else bytes_of
+            records.write_record(path, record | {"bytes": count(file)})
+            changed.append(path)
+    return changed

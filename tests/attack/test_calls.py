@@ -26,7 +26,7 @@ import supsup
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, data
 from supsup import nets as networks
 from supsup.data import Augmentation, Part, Source, Stream, Task
-from supsup_paper import rivals as baselines
+from supsup_paper import baselines
 
 NAN, INF = float("nan"), float("inf")
 

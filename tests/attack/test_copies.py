@@ -21,7 +21,7 @@ import supsup
 from supsup import HopSupSup, NewTaskRule, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, nets
 from supsup.data import Stream
 from supsup.file.repair import verify
-from supsup_paper.rivals import PSP, SI, BatchE
+from supsup_paper.baselines import PSP, SI, BatchE
 
 WAIT = 60.0  # seconds for a process that ought to answer at once
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from supsup import HopSupSup, NewTaskRule, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.data import Stream
 from supsup.runtime.locks import ReadersWriter
-from supsup_paper.rivals import BatchE, OnlineEWC, UpperBound
+from supsup_paper.baselines import BatchE, OnlineEWC, UpperBound
 from tests.attack import asking
 from tests.attack.asking import NETWORKS, Asked, Convolutional, ask_while_another_learns
 

@@ -12,7 +12,7 @@ from supsup.cli import app
 from supsup.data import Stream
 from supsup.inference.methods import infer
 from supsup_paper.bench import Machine, bench_growth
-from supsup_paper.bench.growth import first_of
+from supsup_paper.bench.inference import first_of
 
 FIGURES = ("query ms", "exact ms", "floor, exact ms", "short ms", "floor, short ms", "short as exact %")
 
@@ -55,7 +55,7 @@ def test_answers_are_counted_against_the_exact_search(
         asked[0] += how.coordinates is not None
         return answer if how.coordinates is None or asked[0] % 2 else (answer + 1) % 4
 
-    monkeypatch.setattr("supsup_paper.bench.growth.infer", half_right)
+    monkeypatch.setattr("supsup_paper.bench.inference.infer", half_right)
     how = Inference(layers="first", coordinates=4096)
     (row,) = bench_growth(learned, stream[:4], [4], 8, Machine(1e9, 1e9), how)
     assert (row.images, row.exact_right, row.agreement) == (8, 100, 50)

@@ -7,8 +7,7 @@ from typing import Annotated, Any, get_type_hints
 
 import pytest
 
-from supsup_paper.bench.growth import GrowthMeasurement
-from supsup_paper.bench.inferring import InferenceMeasurement
+from supsup_paper.bench.inference import GrowthMeasurement, InferenceMeasurement
 from supsup_paper.bench.masking import MaskingMeasurement
 from supsup_paper.bench.measurement import as_record
 from supsup_paper.bench.memory import MemoryMeasurement

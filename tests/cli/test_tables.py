@@ -14,10 +14,10 @@ from supsup import SupSup, nets
 from supsup.cli import app
 from supsup.cli.tables import show
 from supsup.data.task_info import TaskInfo
+from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.commands import bench
-from supsup_paper.entries import ENTRIES
-from supsup_paper.report.comparison import comparison_table
 from supsup_paper.report.summary import summarise
+from supsup_paper.report.terminal import comparison_table
 
 ROOT = Path(__file__).parents[2]
 WORD = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\\"), min_size=1, max_size=70)

@@ -15,7 +15,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import Lane, run_lanes
 from supsup.training.trainee import MaskTrainee
-from supsup_paper.rivals import LowerBound
+from supsup_paper.baselines import LowerBound
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 3e-3, steps=60, batch_size=64, schedule="cosine", self_labels="rotations")

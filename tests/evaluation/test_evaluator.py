@@ -12,7 +12,7 @@ from supsup import Evaluation, NewTaskRule, Recipe, SupSup, SupSupError, evaluat
 from supsup.data import Stream
 from supsup.evaluation.evaluator import following
 from supsup.runtime import progress
-from supsup_paper.rivals import LowerBound
+from supsup_paper.baselines import LowerBound
 
 
 def test_a_learner_is_graded_on_what_it_knows(learned: SupSup, stream: Stream) -> None:

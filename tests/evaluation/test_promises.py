@@ -13,7 +13,7 @@ from supsup import HopSupSup, Recipe, Recovery, SupSup, SupSupError, UnitRecipe,
 from supsup.data import Part, Task
 from supsup.evaluation.learner import Learner
 from supsup.model.prediction import Prediction
-from supsup_paper.rivals import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound
+from supsup_paper.baselines import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound
 
 RECIPE = Recipe("adam", 1e-2, steps=15, batch_size=16)
 CLASSES = 3

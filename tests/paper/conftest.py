@@ -12,11 +12,16 @@ import pytest
 
 from supsup import Evaluation, SupSup, nets
 from supsup.evaluation.grading import Grade, Grading
-from supsup_paper.environment import Environment
+from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.records import PlannedRow
-from supsup_paper.rivals.rival import Baseline
-from supsup_paper.runs import RUNS, cifar, hop, masks, resuming, rivals, transfer
-from supsup_paper.trials import PlannedTraining
+from supsup_paper.runs import RUNS, cifar
+from supsup_paper.runs import checkpoints as resuming
+from supsup_paper.runs import cifar as transfer
+from supsup_paper.runs import hopfield as hop
+from supsup_paper.runs import mnist as masks
+from supsup_paper.runs import mnist_baselines as rivals
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.schedule import PlannedTraining
 
 
 class Stopped(Exception):

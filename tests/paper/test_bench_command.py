@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from supsup import Inference, SupSup, nets
 from supsup.cli import app
 from supsup.data import Stream
-from supsup_paper.bench import Machine, bench_inference, inferring
-from supsup_paper.bench.inferring import single_images
+from supsup_paper.bench import Machine, bench_inference
+from supsup_paper.bench import inference as inferring
+from supsup_paper.bench.inference import single_images
 from supsup_paper.bench.masking import with_random_masks
 
 

@@ -9,15 +9,18 @@ import torch
 from supsup import SupSupError, nets
 from supsup.file import codec
 from supsup.masks.scores import weights_kept
-from supsup_paper.catalogue import Entry, Row, repeated_rows
-from supsup_paper.entries import ENTRIES, GROUPS, entries_named, only_rows
-from supsup_paper.experiments import Experiment
-from supsup_paper.image_experiments import SplitImagenetExperiment
-from supsup_paper.mnist_experiments import BatchEExperiment, StagedTraining, SupSupExperiment
+from supsup_paper.catalogue.entries import ENTRIES, GROUPS, entries_named, only_rows
+from supsup_paper.catalogue.experiments import (
+    BatchEExperiment,
+    Experiment,
+    SplitImagenetExperiment,
+    StagedTraining,
+    SupSupExperiment,
+)
+from supsup_paper.catalogue.rows import SCALES, Entry, Row, at_scale, repeated_rows
+from supsup_paper.catalogue.settings import settings_of
+from supsup_paper.catalogue.tolerances import TOLERANCES
 from supsup_paper.runs import RUNS
-from supsup_paper.scales import SCALES, at_scale
-from supsup_paper.settings import settings_of
-from supsup_paper.tolerances import TOLERANCES
 
 NAMES = [
     "permuted-lenet",

@@ -6,25 +6,7 @@ from typing import Any
 
 import pytest
 
-from supsup_paper.experiments import settings_json
-from supsup_paper.image_experiments import (
-    Budget,
-    CifarRivalGrading,
-    CifarTraining,
-    ImagenetBoundsExperiment,
-    ImagenetTraining,
-    OverheadExperiment,
-    OverheadTraining,
-    PretrainedTraining,
-    PretrainedUnnamedExperiment,
-    ScratchTraining,
-    ScratchUnnamedExperiment,
-    SplitCifarExperiment,
-    SplitImagenetExperiment,
-    TransferSpeedExperiment,
-    TransferSpeedTraining,
-)
-from supsup_paper.mnist_experiments import (
+from supsup_paper.catalogue.experiments import (
     FC,
     LENET,
     AllocationRule,
@@ -33,18 +15,34 @@ from supsup_paper.mnist_experiments import (
     BatchETraining,
     BoundGrading,
     BoundsExperiment,
+    Budget,
+    CifarRivalGrading,
+    CifarTraining,
     ConsolidationExperiment,
     ConsolidationTraining,
     HopfieldExperiment,
     HopfieldGrading,
     HopfieldTraining,
+    ImagenetBoundsExperiment,
+    ImagenetTraining,
     MnistTraining,
+    OverheadExperiment,
+    OverheadTraining,
+    PretrainedTraining,
+    PretrainedUnnamedExperiment,
     PSPExperiment,
+    ScratchTraining,
+    ScratchUnnamedExperiment,
+    SplitCifarExperiment,
+    SplitImagenetExperiment,
     StagedTraining,
     SupSupExperiment,
     SupSupGrading,
+    TransferSpeedExperiment,
+    TransferSpeedTraining,
     UnannouncedExperiment,
     UnannouncedTraining,
+    settings_json,
     stages_within,
 )
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Task
 from supsup.runtime import progress
-from supsup_paper import hopfield as module
-from supsup_paper.hopfield import HopfieldResult, Recall, run_hopfield
+from supsup_paper.runs import hopfield as module
+from supsup_paper.runs.hopfield import HopfieldResult, Recall, run_hopfield
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 

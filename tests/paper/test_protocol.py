@@ -15,29 +15,27 @@ import torch
 
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, UnitRecipe, data, nets
 from supsup.evaluation.grading import CandidateTasks
-from supsup_paper.catalogue import Row
-from supsup_paper.entries import ENTRIES
-from supsup_paper.environment import Environment
-from supsup_paper.image_experiments import (
-    ImagenetBoundsExperiment,
-    SplitCifarExperiment,
-    SplitCifarRivalExperiment,
-    SplitImagenetExperiment,
-    TransferSpeedExperiment,
-)
-from supsup_paper.mnist_experiments import (
+from supsup_paper.baselines import PSP, SI, BatchE, OnlineEWC, SeparateHeads, UpperBound
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.experiments import (
     FC,
     LENET,
     BatchEExperiment,
     BoundsExperiment,
     ConsolidationExperiment,
     HopfieldExperiment,
+    ImagenetBoundsExperiment,
     MnistTraining,
     PSPExperiment,
+    SplitCifarExperiment,
+    SplitCifarRivalExperiment,
+    SplitImagenetExperiment,
     SupSupExperiment,
+    TransferSpeedExperiment,
     UnannouncedExperiment,
 )
-from supsup_paper.rivals import PSP, SI, BatchE, OnlineEWC, SeparateHeads, UpperBound
+from supsup_paper.catalogue.rows import Row
+from supsup_paper.runs.environment import Environment
 
 
 @dataclass(frozen=True)

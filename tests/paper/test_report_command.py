@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supsup_paper.entries import ENTRIES
+from supsup_paper.catalogue.entries import ENTRIES
 
 
 def supsup(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

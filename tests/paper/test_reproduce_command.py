@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from supsup import SupSupError
 from supsup.cli import app, main
-from supsup_paper.entries import ENTRIES
-from supsup_paper.environment import Environment
-from supsup_paper.mnist_experiments import HopfieldExperiment, HopfieldTraining
-from supsup_paper.reproduction import CallResult
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.experiments import HopfieldExperiment, HopfieldTraining
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.reproduction import CallResult
 
 
 def run(*arguments: str) -> str:

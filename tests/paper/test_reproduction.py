@@ -12,9 +12,7 @@ import supsup
 from supsup import SupSup, SupSupError
 from supsup.evaluation.grading import Grader
 from supsup.model.observer import Observer
-from supsup_paper.catalogue import Entry, Row
-from supsup_paper.environment import Environment
-from supsup_paper.mnist_experiments import (
+from supsup_paper.catalogue.experiments import (
     BoundGrading,
     BoundsExperiment,
     MnistTraining,
@@ -24,10 +22,13 @@ from supsup_paper.mnist_experiments import (
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup_paper.reproduction import reproduce_entries, wanted_rows
-from supsup_paper.runs import RUNS, masks
-from supsup_paper.tolerances import RIVALS
-from supsup_paper.trials import plan_trainings
+from supsup_paper.catalogue.rows import Entry, Row
+from supsup_paper.catalogue.tolerances import RIVALS
+from supsup_paper.runs import RUNS
+from supsup_paper.runs import mnist as masks
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.reproduction import reproduce_entries, wanted_rows
+from supsup_paper.runs.schedule import plan_trainings
 
 TRAINING = MnistTraining("permuted", "784-24", 20, 2, 40)
 STAGED = StagedTraining("permuted", "784-24", 20, 2, 40, stages=(1, 2))

@@ -15,57 +15,59 @@ import supsup
 from supsup import SupSup, SupSupError, data, nets
 from supsup.nets.resnet import ResNet
 from supsup.training.recipe import Transfer
-from supsup_paper import hopfield as hopfield_experiment
-from supsup_paper.catalogue import Entry, Row
-from supsup_paper.entries import ENTRIES
-from supsup_paper.environment import Environment
-from supsup_paper.experiments import Experiment
-from supsup_paper.hopfield import Recall
-from supsup_paper.image_experiments import (
-    Budget,
-    CifarRival,
-    CifarRivalGrading,
-    CifarRivalTraining,
-    CifarTraining,
-    ImagenetBoundsExperiment,
-    ImagenetTraining,
-    OverheadExperiment,
-    OverheadTraining,
-    PretrainedTraining,
-    PretrainedUnnamedExperiment,
-    ScratchTraining,
-    ScratchUnnamedExperiment,
-    SplitCifarExperiment,
-    SplitCifarRivalExperiment,
-    SplitImagenetExperiment,
-    TransferSpeedExperiment,
-    TransferSpeedTraining,
-)
-from supsup_paper.mnist_experiments import (
+from supsup_paper.baselines.baseline import Baseline
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.experiments import (
     BatchEExperiment,
     BatchEGrading,
     BatchETraining,
     BoundGrading,
     BoundsExperiment,
+    Budget,
+    CifarRival,
+    CifarRivalGrading,
+    CifarRivalTraining,
+    CifarTraining,
     ConsolidationExperiment,
     ConsolidationTraining,
+    Experiment,
     HopfieldExperiment,
     HopfieldGrading,
     HopfieldTraining,
+    ImagenetBoundsExperiment,
+    ImagenetTraining,
     MnistTraining,
+    OverheadExperiment,
+    OverheadTraining,
+    PretrainedTraining,
+    PretrainedUnnamedExperiment,
     PSPExperiment,
+    ScratchTraining,
+    ScratchUnnamedExperiment,
+    SplitCifarExperiment,
+    SplitCifarRivalExperiment,
+    SplitImagenetExperiment,
     StagedTraining,
     SupSupExperiment,
     SupSupGrading,
+    TransferSpeedExperiment,
+    TransferSpeedTraining,
     UnannouncedExperiment,
     UnannouncedTraining,
 )
-from supsup_paper.records import PlannedRow
-from supsup_paper.reproduction import reproduce_entries
-from supsup_paper.rivals.rival import Baseline
-from supsup_paper.runs import RUNS, cifar, cifar_rivals, hop, masks, rivals, transfer
-from supsup_paper.runs.cifar_rivals import model_of
-from supsup_paper.sizes import add_bytes
+from supsup_paper.catalogue.rows import Entry, Row
+from supsup_paper.records import PlannedRow, add_bytes
+from supsup_paper.runs import RUNS, cifar
+from supsup_paper.runs import cifar as transfer
+from supsup_paper.runs import cifar_baselines as cifar_rivals
+from supsup_paper.runs import hopfield as hop
+from supsup_paper.runs import hopfield as hopfield_experiment
+from supsup_paper.runs import mnist as masks
+from supsup_paper.runs import mnist_baselines as rivals
+from supsup_paper.runs.cifar_baselines import model_of
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.hopfield import Recall
+from supsup_paper.runs.reproduction import reproduce_entries
 
 STAGED = StagedTraining("permuted", "784-24", 20, 2, 4, stages=(1, 2))
 

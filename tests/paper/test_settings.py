@@ -15,14 +15,13 @@ from supsup.inference.new_task import NewTaskRule
 from supsup.masks.frozen import FrozenNet
 from supsup.training import Recipe
 from supsup.training.fast.batched import BatchedTrainer
-from supsup_paper import recipes, settings
-from supsup_paper.catalogue import Row
-from supsup_paper.earlier_defaults import EARLIER
-from supsup_paper.entries import ENTRIES
+from supsup_paper.catalogue import recipes, settings
+from supsup_paper.catalogue.earlier_defaults import EARLIER
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.rows import Row, at_scale
+from supsup_paper.catalogue.settings import recorded, settings_of
 from supsup_paper.records import PlannedRow
 from supsup_paper.runs import RUNS
-from supsup_paper.scales import at_scale
-from supsup_paper.settings import recorded, settings_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROWS = {f"{entry.name}/{row.name}": row for entry in ENTRIES.values() for row in entry.rows}

@@ -11,15 +11,21 @@ import torch
 
 from supsup import SupSupError, data, nets
 from supsup.runtime import progress
-from supsup_paper import trials
-from supsup_paper.environment import Environment
-from supsup_paper.experiments import Experiment, NoSettings
-from supsup_paper.mnist_experiments import HopfieldExperiment, HopfieldGrading, HopfieldTraining
-from supsup_paper.records import RowResult, PlannedRow
-from supsup_paper.rivals import UpperBound
-from supsup_paper.runs import cifar_rivals, rivals
-from supsup_paper.runs.rivals import SequentialTraining
-from supsup_paper.trials import Runner, PlannedTraining, Work, runner_for
+from supsup_paper.baselines import UpperBound
+from supsup_paper.catalogue.experiments import (
+    Experiment,
+    HopfieldExperiment,
+    HopfieldGrading,
+    HopfieldTraining,
+    NoSettings,
+)
+from supsup_paper.records import PlannedRow, RowResult
+from supsup_paper.runs import cifar_baselines as cifar_rivals
+from supsup_paper.runs import mnist_baselines as rivals
+from supsup_paper.runs import schedule as trials
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.mnist_baselines import SequentialTraining
+from supsup_paper.runs.schedule import PlannedTraining, Runner, Work, runner_for
 
 ENVIRONMENT = Environment(torch.device("cpu"))
 

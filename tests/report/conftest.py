@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import pytest
 
 from supsup_paper import Entry, Row
-from supsup_paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
-from supsup_paper.scales import at_scale
-from supsup_paper.settings import settings_of
-from supsup_paper.tolerances import Tolerance
+from supsup_paper.catalogue.experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.catalogue.rows import at_scale
+from supsup_paper.catalogue.settings import settings_of
+from supsup_paper.catalogue.tolerances import Tolerance
 
 STAGES = ("10", "50", "100", "250")
 TOLERANCE = Tolerance(0.3, "rows of these tests", "nowhere")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from supsup_paper import Entry, Row
-from supsup_paper.image_experiments import OverheadExperiment, OverheadTraining
+from supsup_paper.catalogue.experiments import OverheadExperiment, OverheadTraining
 from supsup_paper.report.charts import byte_tick, entry_charts, family
 from supsup_paper.report.summary import EntrySummary, summarise
 from supsup_paper.report.svg import TOP, Axis, Curve, Point, line_chart

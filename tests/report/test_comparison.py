@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from supsup_paper import Entry
-from supsup_paper.entries import ENTRIES
-from supsup_paper.report.comparison import comparison_table
+from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.report.summary import summarise
+from supsup_paper.report.terminal import comparison_table
 
 
 @pytest.fixture

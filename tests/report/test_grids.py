@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supsup_paper import Entry, Row
-from supsup_paper.image_experiments import OverheadExperiment, OverheadTraining
+from supsup_paper.catalogue.experiments import OverheadExperiment, OverheadTraining
 from supsup_paper.report.grids import Cell, abridged, figure_grids, headline, number, origin_grid, remarks, shown_time
 from supsup_paper.report.summary import EntrySummary, WallTime, summarise
 

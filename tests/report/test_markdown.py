@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from supsup_paper import Entry
-from supsup_paper.entries import ENTRIES
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.records import write_text
 from supsup_paper.report.grids import figure_grids, origin_grid, remarks
 from supsup_paper.report.markdown import (
     MAIN_ROWS,
@@ -19,7 +20,6 @@ from supsup_paper.report.markdown import (
     with_block,
 )
 from supsup_paper.report.summary import summarise
-from supsup_paper.report.writing import write
 
 
 def tables(text: str) -> list[str]:
@@ -99,6 +99,6 @@ def test_only_the_marked_part_changes() -> None:
 
 
 def test_a_page_is_written_whole(tmp_path: Path) -> None:
-    write(tmp_path / "new" / "page.md", "ours ± …\n")
+    write_text(tmp_path / "new" / "page.md", "ours ± …\n")
     assert (tmp_path / "new" / "page.md").read_text(encoding="utf-8") == "ours ± …\n"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.md"]

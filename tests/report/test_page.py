@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from supsup_paper import Entry
-from supsup_paper.report.page import page
+from supsup_paper.catalogue.tolerances import TOLERANCES
+from supsup_paper.report.html import page
 from supsup_paper.report.summary import summarise
-from supsup_paper.tolerances import TOLERANCES
 
 VOID = {"meta", "br", "circle", "line", "path", "polygon", "polyline", "rect"}
 READING = """() => {

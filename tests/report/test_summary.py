@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from supsup_paper import Entry, Row
-from supsup_paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.catalogue.experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.catalogue.tolerances import Tolerance
 from supsup_paper.report.summary import RowSummary, Summary, WallTime, read_results, summarise
 from supsup_paper.report.verdicts import BETTER, MEASURED, NOT_RUN, PARTLY, QUICK, REPRODUCED, WORSE
-from supsup_paper.tolerances import Tolerance
 
 EXPERIMENT = SupSupExperiment(  # of what the fixture writes where the catalogue has no such row
     MnistTraining("permuted", LENET, 100, 250), SupSupGrading(stages=(250,))

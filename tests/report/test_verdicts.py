@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from supsup_paper import Row
-from supsup_paper.entries import ENTRIES
-from supsup_paper.mnist_experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.catalogue.tolerances import Tolerance
 from supsup_paper.report.grids import remarks
 from supsup_paper.report.summary import summarise
 from supsup_paper.report.verdicts import (
@@ -26,7 +27,6 @@ from supsup_paper.report.verdicts import (
     over_seeds,
     status_of,
 )
-from supsup_paper.tolerances import Tolerance
 
 EXPERIMENT = SupSupExperiment(MnistTraining("permuted", LENET, 100, 250), SupSupGrading(stages=(250,)))
 TOLERANCE = Tolerance(0.3, "rows of these tests", "nowhere")

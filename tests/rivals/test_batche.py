@@ -8,8 +8,8 @@ from torch import nn
 
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
-from supsup_paper.rivals import BatchE
-from supsup_paper.rivals.batche import rank_one
+from supsup_paper.baselines import BatchE
+from supsup_paper.baselines.batche import rank_one
 
 RECIPE = Recipe("adam", 1e-2, steps=100, weight_decay=1e-4)
 

@@ -6,7 +6,7 @@ import torch
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import follow
-from supsup_paper.rivals import LowerBound, UpperBound
+from supsup_paper.baselines import LowerBound, UpperBound
 
 
 def net() -> nets.FullyConnected:

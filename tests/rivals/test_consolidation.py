@@ -6,7 +6,7 @@ import torch
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import follow
-from supsup_paper.rivals import SI, LowerBound, OnlineEWC
+from supsup_paper.baselines import SI, LowerBound, OnlineEWC
 
 RECIPE = Recipe("adam", 1e-3, steps=60)
 

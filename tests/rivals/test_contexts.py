@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from supsup_paper.rivals.contexts import Kind, context, folded, turn
+from supsup_paper.baselines.psp import Kind, context, folded, turn
 
 CPU = torch.device("cpu")
 KINDS: list[Kind] = ["rotation", "complex", "binary"]

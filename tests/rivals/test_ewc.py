@@ -6,8 +6,8 @@ from torch import nn
 
 from supsup import Recipe, SupSupError, nets
 from supsup.data import Part, Stream, Task
-from supsup_paper.rivals import OnlineEWC
-from supsup_paper.rivals.consolidation import importance
+from supsup_paper.baselines import OnlineEWC
+from supsup_paper.baselines.consolidation import importance
 
 
 def test_by_hand_is_by_autograd(stream: Stream) -> None:

@@ -8,8 +8,10 @@ from torch import nn
 
 from supsup import Recipe, SupSupError, nets
 from supsup.data import Augmentation, Stream
-from supsup_paper.rivals import BatchE, LowerBound, SeparateHeads, executors, learn_side_by_side, networks
-from supsup_paper.rivals.executors import learn_plain
+from supsup_paper.baselines import BatchE, LowerBound, SeparateHeads, learn_side_by_side
+from supsup_paper.baselines import training as executors
+from supsup_paper.baselines import training as networks
+from supsup_paper.baselines.training import learn_plain
 
 
 def test_fully_connected_networks_are_stacked_and_others_are_not(

@@ -5,7 +5,7 @@ import torch
 
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
-from supsup_paper.rivals import SeparateHeads
+from supsup_paper.baselines import SeparateHeads
 
 RECIPE = Recipe("adam", 1e-2, steps=60)
 

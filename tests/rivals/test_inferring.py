@@ -10,8 +10,15 @@ from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
 from supsup.inference import objectives
 from supsup.model.prediction import Outputs
-from supsup_paper.rivals import BatchE, TaskInference, inferring
-from supsup_paper.rivals.inferring import batche_exhaustive, infer_batche_task, batche_one_shot, batche_plain_exhaustive, batche_plain_one_shot
+from supsup_paper.baselines import BatchE, TaskInference
+from supsup_paper.baselines import inference as inferring
+from supsup_paper.baselines.inference import (
+    batche_exhaustive,
+    batche_one_shot,
+    batche_plain_exhaustive,
+    batche_plain_one_shot,
+    infer_batche_task,
+)
 
 RECIPE = Recipe("adam", 1e-2, steps=100, weight_decay=1e-4)
 

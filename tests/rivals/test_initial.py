@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from supsup.masks import philox
-from supsup_paper.rivals import initial
+from supsup_paper.baselines import initial
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from torch import nn
 
 from supsup import Recipe, SupSupError, data, nets
 from supsup.data import Augmentation, Source, Stream
-from supsup_paper.rivals import PSP, BatchE, SeparateHeads, UpperBound, learn_side_by_side, networks
-from supsup_paper.rivals.executors import learn_plain
-from supsup_paper.rivals.networks import StackedFullyConnected, most_at_once, stacked_network
-from supsup_paper.rivals.rival import Baseline
-from supsup_paper.rivals.side_by_side import stacks
+from supsup_paper.baselines import PSP, BatchE, SeparateHeads, UpperBound, learn_side_by_side
+from supsup_paper.baselines import training as networks
+from supsup_paper.baselines.baseline import Baseline
+from supsup_paper.baselines.training import StackedFullyConnected, learn_plain, most_at_once, stacked_network, stacks
 
 pytest.importorskip("triton")
 

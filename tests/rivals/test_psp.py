@@ -8,7 +8,7 @@ import torch
 from supsup import Recipe, SupSupError, nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import follow
-from supsup_paper.rivals import PSP, LowerBound, psp
+from supsup_paper.baselines import PSP, LowerBound, psp
 
 RECIPE = Recipe(learning_rate=1e-3, steps=80)
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
-from supsup_paper.rivals import PSP, SI, BatchE, LowerBound, OnlineEWC, Baseline, SeparateHeads, UpperBound
-from supsup_paper.rivals.initial import FILLINGS
+from supsup_paper.baselines import PSP, SI, Baseline, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound
+from supsup_paper.baselines.initial import FILLINGS
 
 ALL = [PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound]
 KEEPS_EVERYTHING = [BatchE, SeparateHeads, UpperBound]

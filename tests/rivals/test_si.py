@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from supsup import Recipe, SupSupError, nets
 from supsup.data import Stream
-from supsup_paper.rivals import SI
-from supsup_paper.rivals.consolidation import importance
+from supsup_paper.baselines import SI
+from supsup_paper.baselines.consolidation import importance
 
 
 def test_paths_add_up_to_the_fall_of_the_loss(stream: Stream) -> None:

@@ -8,9 +8,9 @@ import torch
 
 from supsup import Recipe, SupSupError, data, nets
 from supsup.data import Stream
-from supsup_paper.rivals import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound, learn_side_by_side
-from supsup_paper.rivals.executors import learn_plain
-from supsup_paper.rivals.rival import Baseline
+from supsup_paper.baselines import PSP, SI, BatchE, LowerBound, OnlineEWC, SeparateHeads, UpperBound, learn_side_by_side
+from supsup_paper.baselines.baseline import Baseline
+from supsup_paper.baselines.training import learn_plain
 
 Make = Callable[..., Baseline]
 

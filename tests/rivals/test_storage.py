@@ -5,8 +5,8 @@ import torch
 
 from supsup import nets
 from supsup.data import Part, Task
-from supsup_paper.rivals import BatchE, SeparateHeads, UpperBound
-from supsup_paper.rivals.rival import Baseline
+from supsup_paper.baselines import BatchE, SeparateHeads, UpperBound
+from supsup_paper.baselines.baseline import Baseline
 
 PUBLISHED = {
     "BatchE": 4_640_800,

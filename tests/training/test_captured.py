@@ -15,9 +15,9 @@ from supsup.masks.scores import initial_scores
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import CannotCapture, Lane, captures, run_lanes
 from supsup.training.trainee import MaskTrainee
-from supsup_paper.rivals import BatchE, LowerBound, SeparateHeads, UpperBound
-from supsup_paper.rivals.executors import learn_captured, learn_plain
-from supsup_paper.rivals.rival import Baseline
+from supsup_paper.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
+from supsup_paper.baselines.baseline import Baseline
+from supsup_paper.baselines.training import learn_captured, learn_plain
 
 Make = Callable[..., Baseline]
 RIVALS: dict[str, Make] = {

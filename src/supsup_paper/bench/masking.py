@@ -14,7 +14,7 @@ from supsup.inference.methods import Inference
 from supsup.masks.bank import Bank, pack_columns
 from supsup.masks.switching import SwitchedNet
 from supsup.model.supsup import SupSup
-from supsup_paper.bench.machine import Machine, once
+from supsup_paper.bench.measurement import Machine, once
 
 _REPEATS = {"cuda": 50, "cpu": 5}
 _PAPER = 0.01  # of a forward pass, the paper's estimate of what applying a mask costs

@@ -18,7 +18,7 @@ from supsup.masks.scores import initial_scores
 from supsup.model.supsup import SupSup
 from supsup.training import MNIST, Job, MaskTraining, Recipe
 from supsup.training.executors import executor_for
-from supsup_paper.bench.machine import Machine, once, product_precision, seconds
+from supsup_paper.bench.measurement import Machine, once, product_precision, seconds
 
 
 @dataclass(frozen=True)

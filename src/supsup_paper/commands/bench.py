@@ -33,7 +33,7 @@ from supsup_paper.bench import (
     measure_machine,
     warmed_up,
 )
-from supsup_paper.bench.inferring import InferenceMeasurement, single_images
+from supsup_paper.bench.inference import InferenceMeasurement, single_images
 from supsup_paper.bench.measurement import as_record
 from supsup_paper.provenance import provenance
 from supsup_paper.report import search_plot, time_plot, write_text

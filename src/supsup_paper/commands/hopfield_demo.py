@@ -15,8 +15,8 @@ from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.units import UnitRecipe
 from supsup.runtime.errors import SupSupError
 from supsup_paper.commands.supsup_demo import DemoSettings
-from supsup_paper.hopfield import HopfieldResult, run_hopfield
 from supsup_paper.provenance import provenance
+from supsup_paper.runs.hopfield import HopfieldResult, run_hopfield
 
 PROCEDURES = ("paper", "best-of")
 _IMAGES = 12_000  # what a task of the paper's SplitMNIST is trained on, in one epoch; smaller tasks make several

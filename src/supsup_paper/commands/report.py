@@ -12,13 +12,13 @@ from typer import Option
 from supsup.cli.console import escape_for_terminal, interruptible, say
 from supsup.cli.tables import show
 from supsup.runtime.errors import SupSupError
-from supsup_paper.entries import ENTRIES
+from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.records import write_text
 from supsup_paper.report.grids import headline
+from supsup_paper.report.html import page
 from supsup_paper.report.markdown import ROWS_PAGE, plots, readme_block, reproduction, rows_in_full, with_block
-from supsup_paper.report.page import page
 from supsup_paper.report.summary import Summary, summarise
 from supsup_paper.report.verdicts import STATUSES
-from supsup_paper.report.writing import write_text
 
 
 def report(

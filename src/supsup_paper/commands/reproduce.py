@@ -14,14 +14,14 @@ from supsup.cli.console import escape_for_terminal, interruptible, say
 from supsup.cli.tables import show
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
-from supsup_paper.entries import ENTRIES, GROUPS, entries_named, only_rows
-from supsup_paper.environment import Environment
-from supsup_paper.report.comparison import comparison_table, entries_table
+from supsup_paper.catalogue.entries import ENTRIES, GROUPS, entries_named, only_rows
+from supsup_paper.catalogue.rows import SCALES
+from supsup_paper.records import add_bytes
 from supsup_paper.report.grids import headline
 from supsup_paper.report.summary import summarise
-from supsup_paper.reproduction import reproduce_entries
-from supsup_paper.scales import SCALES
-from supsup_paper.sizes import add_bytes
+from supsup_paper.report.terminal import comparison_table, entries_table
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.reproduction import reproduce_entries
 
 
 def reproduce(

@@ -21,8 +21,8 @@ from supsup.inference.methods import Inference, Method
 from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError
 from supsup.training import Recipe
+from supsup_paper.baselines import LowerBound
 from supsup_paper.provenance import provenance
-from supsup_paper.rivals import LowerBound
 
 NETS = {"lenet_300_100": nets.lenet_300_100, "fc_1024": nets.fc_1024}
 GIVEN, UNKNOWN, ORDINARY = "SupSup, task given", "SupSup, task unknown", "ordinary network"

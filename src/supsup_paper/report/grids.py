@@ -6,6 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from supsup_paper.catalogue.tolerances import TOLERANCES
 from supsup_paper.records import PLAIN_WAY
 from supsup_paper.report.summary import AVERAGE, PAPERS_COUNT, EntrySummary, RowSummary, Summary
 from supsup_paper.report.verdicts import (
@@ -19,7 +20,6 @@ from supsup_paper.report.verdicts import (
     deciding,
     judgements,
 )
-from supsup_paper.tolerances import TOLERANCES
 
 DASH = "–"
 TIMES = ("learning", "grading", PLAIN_WAY)

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supsup_paper.catalogue import Entry, Row, repeated_rows
-from supsup_paper.entries import GROUPS
+from supsup_paper.catalogue.entries import GROUPS
+from supsup_paper.catalogue.rows import Entry, Row, at_scale, repeated_rows
+from supsup_paper.catalogue.settings import recorded, settings_of
 from supsup_paper.report.verdicts import STATUSES, OverSeeds, over_seeds, status_of
-from supsup_paper.scales import at_scale
-from supsup_paper.settings import recorded, settings_of
 
 PAPERS_COUNT, STATISTICS, BYTES, AVERAGE = "paper's count", "statistics", "bytes", "avg"
 

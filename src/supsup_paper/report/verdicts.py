@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from supsup_paper.catalogue import Row
+from supsup_paper.catalogue.rows import Row
 
 REPRODUCED, BETTER, WORSE, MEASURED, NOT_RUN, PARTLY, QUICK = (
     "reproduced",

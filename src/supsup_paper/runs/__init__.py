@@ -1,17 +1,16 @@
 """The paper's experiments: each trains what a trial asks for and hands out its rows as they are graded."""
 
-from supsup_paper import image_experiments as images
-from supsup_paper import mnist_experiments as mnist
-from supsup_paper.runs.cifar import split_cifar100
-from supsup_paper.runs.cifar_rivals import split_cifar100_rivals
-from supsup_paper.runs.hop import hopfield
+from supsup_paper.catalogue import experiments as images
+from supsup_paper.catalogue import experiments as mnist
+from supsup_paper.runs.cifar import split_cifar100, transfer_speed
+from supsup_paper.runs.cifar_baselines import split_cifar100_rivals
+from supsup_paper.runs.hopfield import hopfield
 from supsup_paper.runs.imagenet import split_imagenet, split_imagenet_bounds
-from supsup_paper.runs.masks import supsup, unannounced
+from supsup_paper.runs.mnist import supsup, unannounced
+from supsup_paper.runs.mnist_baselines import batche, bounds, consolidation, psp
 from supsup_paper.runs.overhead import mask_overhead
-from supsup_paper.runs.rivals import batche, bounds, consolidation, psp
-from supsup_paper.runs.transfer import transfer_speed
+from supsup_paper.runs.schedule import Runner, runner_for
 from supsup_paper.runs.unnamed import unnamed
-from supsup_paper.trials import Runner, runner_for
 
 RUNS: dict[str, Runner] = {
     mnist.SupSupExperiment.kind: runner_for(mnist.SupSupExperiment, supsup, spread=lambda _: True),
@@ -37,8 +36,12 @@ RUNS: dict[str, Runner] = {
         split_imagenet,
         spread=lambda experiment: experiment.training.source is not None,  # others are read while training
     ),
-    images.ImagenetBoundsExperiment.kind: runner_for(images.ImagenetBoundsExperiment, split_imagenet_bounds, in_step=True),
+    images.ImagenetBoundsExperiment.kind: runner_for(
+        images.ImagenetBoundsExperiment, split_imagenet_bounds, in_step=True
+    ),
     images.ScratchUnnamedExperiment.kind: runner_for(images.ScratchUnnamedExperiment, unnamed, spread=lambda _: True),
-    images.PretrainedUnnamedExperiment.kind: runner_for(images.PretrainedUnnamedExperiment, unnamed, spread=lambda _: True),
+    images.PretrainedUnnamedExperiment.kind: runner_for(
+        images.PretrainedUnnamedExperiment, unnamed, spread=lambda _: True
+    ),
     images.OverheadExperiment.kind: runner_for(images.OverheadExperiment, mask_overhead),
 }

@@ -1,7 +1,7 @@
-"""SupSup on SplitCIFAR100 with the task given: six budgets, masks begun at random or from the earlier ones.
+"""SupSup on SplitCIFAR100 with the task given: six budgets, with and without transfer, and how fast transfer learns.
 
-Without transfer the 20 tasks of a budget are trained at once; with it a task begins where the earlier ones ended, so
-all budgets go side by side, task after task.
+Without transfer the tasks of a budget are trained at once. With transfer a task starts from the masks of earlier
+tasks, so all budgets are trained side by side, task after task.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from supsup.model.supsup import SupSup, learn_together
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.training import SPLIT_CIFAR100, Recipe
-from supsup_paper.environment import Environment
-from supsup_paper.image_experiments import SplitCifarExperiment
-from supsup_paper.records import RowResult, PlannedRow
-from supsup_paper.runs.graded import accuracy_figures, per_task
-from supsup_paper.runs.plain_way import plain_way
-from supsup_paper.sizes import bytes_of
-from supsup_paper.trials import PlannedTraining, Work
+from supsup_paper.catalogue.experiments import SplitCifarExperiment, TransferSpeedExperiment
+from supsup_paper.records import PlannedRow, RowResult, bytes_of
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.figures import accuracy_figures, per_task
+from supsup_paper.runs.plain_time import plain_way
+from supsup_paper.runs.schedule import PlannedTraining, Work
 
 
 def split_cifar100(trial: PlannedTraining[SplitCifarExperiment], environment: Environment) -> Work:
@@ -78,3 +77,47 @@ def _finished(
     model.save(file)
     figures, each = accuracy_figures(wanted, graded), per_task(graded)
     return RowResult(wanted, seed, figures, each, bytes_of(file), seconds, at_once=sharing)
+
+
+def transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environment: Environment) -> Work:
+    """All budgets; with transfer side by side, without it the later tasks of a budget at once."""
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = environment.cifar_stream(training.tasks, seed)
+    first = recipe_of(SPLIT_CIFAR100, training.batch_size, training.first_epochs, training.first_steps)
+    later = recipe_of(SPLIT_CIFAR100, training.batch_size, training.epochs, training.steps)
+    models = [
+        SupSup(
+            nets.gem_resnet18(5),
+            seed,
+            recipe=replace(first, budget=budget),
+            inference=Inference("one-shot"),
+            device=environment.device,
+        )
+        for budget in training.budgets
+    ]
+    begin = environment.clock()
+    with progress.bar("the first task", len(models)) as advance:
+        learn_together(models, stream[0], advance)
+    for model in models:
+        model.recipe = replace(later, budget=model.observed_recipe.budget, transfer=training.transfer)
+    _learn_the_others(models, stream[1:], environment)
+    seconds = {"learning": environment.clock() - begin}
+    begin = environment.clock()
+    graded = {
+        budget: 100
+        * evaluate(model, stream, "GG", stages=[len(stream)], show_progress=False, outputs="all").average_accuracy
+        for budget, model in zip(training.budgets, models)
+    }
+    seconds["grading"] = environment.clock() - begin
+    for wanted in trial.wanted:
+        yield RowResult(wanted, seed, {"accuracy %": {str(s): value for s, value in graded.items()}}, seconds=seconds)
+
+
+def _learn_the_others(models: list[SupSup], stream: Stream, environment: Environment) -> None:
+    if models[0].observed_recipe.transfer == "none":
+        for model in models:
+            model.learn_many(stream, cluster=environment.cluster)
+        return
+    with progress.bar("learning with transfer", len(stream) * len(models)) as advance:
+        for task in stream:
+            learn_together(models, task, advance)

@@ -12,18 +12,17 @@ from supsup.evaluation.evaluator import evaluate
 from supsup.inference.methods import Inference
 from supsup.model.supsup import SupSup
 from supsup.training import SPLIT_IMAGENET
-from supsup_paper import recipes
-from supsup_paper.environment import Environment
-from supsup_paper.image_experiments import ImagenetBoundsExperiment, ImagenetTraining, SplitImagenetExperiment
-from supsup_paper.records import RowResult
-from supsup_paper.rivals import UpperBound
-from supsup_paper.rivals.rival import Baseline
+from supsup_paper.baselines import UpperBound
+from supsup_paper.baselines.baseline import Baseline
+from supsup_paper.catalogue import recipes
+from supsup_paper.catalogue.experiments import ImagenetBoundsExperiment, ImagenetTraining, SplitImagenetExperiment
+from supsup_paper.records import RowResult, bytes_of
+from supsup_paper.runs.checkpoints import living_in, not_learned
 from supsup_paper.runs.cifar import recipe_of
-from supsup_paper.runs.cifar_rivals import rows_of_seeds
-from supsup_paper.runs.graded import accuracy_figures, per_task
-from supsup_paper.runs.resuming import living_in, not_learned
-from supsup_paper.sizes import bytes_of
-from supsup_paper.trials import PlannedTraining, Work
+from supsup_paper.runs.cifar_baselines import rows_of_seeds
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.figures import accuracy_figures, per_task
+from supsup_paper.runs.schedule import PlannedTraining, Work
 
 _TASKS = {None: 100, "tiny-imagenet": 10}  # of ten classes, by source
 
@@ -51,7 +50,9 @@ def split_imagenet(trial: PlannedTraining[SplitImagenetExperiment], environment:
         whole = _TASKS[training.source]
         fewer = f"made from {len(stream)} of {whole} tasks; {source.name} has {source.classes} classes"
         note = "" if len(stream) == whole else fewer
-        yield RowResult(wanted, seed, accuracy_figures(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note)
+        yield RowResult(
+            wanted, seed, accuracy_figures(wanted, graded), per_task(graded), bytes_of(file), seconds, note=note
+        )
 
 
 def split_imagenet_bounds(trial: PlannedTraining[ImagenetBoundsExperiment], environment: Environment) -> Work:

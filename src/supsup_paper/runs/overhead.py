@@ -5,10 +5,10 @@ from __future__ import annotations
 from supsup import nets
 from supsup_paper.bench import measure_machine
 from supsup_paper.bench.masking import bench_masking
-from supsup_paper.environment import Environment
-from supsup_paper.image_experiments import OverheadExperiment
+from supsup_paper.catalogue.experiments import OverheadExperiment
 from supsup_paper.records import RowResult
-from supsup_paper.trials import PlannedTraining, Work
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.schedule import PlannedTraining, Work
 
 
 def mask_overhead(trial: PlannedTraining[OverheadExperiment], environment: Environment) -> Work:

@@ -17,21 +17,20 @@ from supsup.evaluation.evaluator import evaluate
 from supsup.inference.methods import Inference
 from supsup.model.supsup import SupSup
 from supsup.runtime import progress
-from supsup_paper import recipes
-from supsup_paper.environment import Environment
-from supsup_paper.experiments import Experiment
-from supsup_paper.image_experiments import (
+from supsup_paper.catalogue import recipes
+from supsup_paper.catalogue.experiments import (
+    Experiment,
     PretrainedTraining,
     PretrainedUnnamedExperiment,
     ScratchTraining,
     ScratchUnnamedExperiment,
     UnnamedTraining,
 )
-from supsup_paper.records import RowResult, PlannedRow
+from supsup_paper.records import PlannedRow, RowResult, bytes_kept
 from supsup_paper.runs.cifar import recipe_of
-from supsup_paper.runs.graded import per_task
-from supsup_paper.sizes import bytes_kept
-from supsup_paper.trials import PlannedTraining, Work
+from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.figures import per_task
+from supsup_paper.runs.schedule import PlannedTraining, Work
 
 TOGETHER = (4, 16)  # images of one task that are asked about together
 _ORDER = 0  # the seed of the order in which test images are put together

@@ -1,4 +1,0 @@
-"""The paper's tables and figures as data: what each shows, with which settings, and what was published."""
-
-from supsup_paper.catalogue import Entry as Entry
-from supsup_paper.catalogue import Row as Row

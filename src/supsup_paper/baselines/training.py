@@ -1,0 +1,331 @@
+"""How tasks of baselines are trained: stacked and in step, captured on a GPU, or one by one with autograd.
+
+The first way that can train the tasks is taken. Several seeds of one method, or several independent tasks of one
+baseline, are stacked: the state of each becomes one row of tensors [n, …]. Losses add up and optimisers work
+elementwise, so rows never influence each other. Fully connected networks can be stacked on any device, residual ones
+on a GPU, by the kernels that train masks. On a GPU batches are gathered on the device and steps are captured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from supsup.data import Part, Task
+from supsup.kernels import available
+from supsup.nets.resnet import ResNet
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import listed
+from supsup.training.batches import Feed
+from supsup.training.fast.captured import Lane, captures, lane_for, run_lanes
+from supsup.training.fast.loop import Loop, Pace
+from supsup.training.fast.operations import gather
+from supsup.training.jobs import fitting, free_memory, groups_of
+from supsup.training.plain import PlainTraining
+from supsup.training.recipe import Recipe
+from supsup.training.trainee import State
+
+if available.TRITON:
+    from supsup.training.fast.residual.executor import TOGETHER, addressable, bytes_of_training, feeds
+    from supsup.training.fast.residual.function import ResidualFunction
+    from supsup.training.fast.residual.passes import Passes
+
+if TYPE_CHECKING:
+    from supsup_paper.baselines.baseline import Baseline
+
+_CHAINS = 512  # states of a fully connected network at once at most
+_KERNELS = {"cuda": torch.bfloat16}  # devices whose kernels residual networks go through, and the activations there
+
+
+class StackedFullyConnected:
+    """A fully connected network, as the rival runs it side by side."""
+
+    mapped, at_once = True, 50
+
+    def __init__(self, rival: Baseline, part: Part, count: int, batch_size: int) -> None:
+        self._rival = rival
+        self._x = torch.zeros(count, batch_size, math.prod(part.shape), device=rival.device)
+        self.y = torch.zeros(count, batch_size, dtype=torch.int32, device=rival.device)
+        self.statistics: State = {}
+
+    def load(self, feed: Feed) -> None:
+        """Take the batch of the feed's present step."""
+        gather(feed, self._x, self.y)
+
+    def outputs(self, state: State) -> Tensor:
+        """Outputs [n, b, s] of states [n, …] for that batch; what all of them share is not stacked."""
+        return self._rival.run_side_by_side(state, self._x)
+
+
+class StackedResidual:
+    """A residual network with the weights that states stand for, through the kernels that train masks."""
+
+    mapped, at_once = False, 10
+
+    def __init__(self, rival: Baseline, part: Part, count: int, batch_size: int) -> None:
+        assert isinstance(rival.net, ResNet)
+        self._rival, (channels, height, width) = rival, part.shape
+        precision = _KERNELS[rival.device.type]
+        self._passes = Passes(rival.net, (channels, height, width), count, batch_size, precision, rival.device)
+        self._run = ResidualFunction(self._passes)
+        self.y, self.statistics = self._passes.y, self._passes.statistics
+
+    def load(self, feed: Feed) -> None:
+        """Take the batch of the feed's present step."""
+        self._passes.gather(feed, feed.step)
+
+    def outputs(self, state: State) -> Tensor:
+        """Outputs [n, b, s] of states [n, …] for that batch; what all of them share is not stacked."""
+        return self._run(self._rival.effective(state))
+
+
+def known(rival: Baseline) -> bool:
+    """Whether states of a rival can be run at once, given the right images."""
+    return rival.stackable or (rival.residual and rival.device.type in _KERNELS and available.TRITON)
+
+
+def stacked_network(rival: Baseline, part: Part) -> type[StackedFullyConnected] | type[StackedResidual] | None:
+    """What runs states of a rival at once on these images, in its next task; None where nothing does."""
+    if rival.stackable:
+        return StackedFullyConnected if part.in_memory and part.augmentation is None else None
+    takes = known(rival) and feeds(part) and addressable(rival.net, part, rival.recipe_of_next())
+    return StackedResidual if takes else None
+
+
+def most_at_once(rival: Baseline, part: Part) -> int:
+    """How many states of a rival can be trained on such images at once, as far as the device has memory for them."""
+    network = stacked_network(rival, part)
+    if network is None:
+        return 1
+    if network is StackedFullyConnected:
+        return _CHAINS
+    if rival.device.type != "cuda":
+        return TOGETHER
+    return fitting(bytes_of_training(rival.net, part, rival.recipe_of_next()), free_memory(rival.device), TOGETHER)
+
+
+if TYPE_CHECKING:
+    from supsup_paper.baselines.baseline import Baseline
+
+
+class Stack:
+    """n states of a rival, trained together.
+
+    common  names of tensors that all rows share: they are not stacked, and not trained
+    """
+
+    def __init__(
+        self, rival: Baseline, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
+    ) -> None:
+        self.rival, self.recipe, self.part = rival, recipe, part
+        first, device, count = not rival.own, rival.device, len(states)
+        kind = stacked_network(rival, part)
+        assert kind is not None
+        self.network = kind(rival, part, count, recipe.batch_size)
+
+        def placed(name: str, value: Tensor) -> Tensor:
+            if name in common:
+                return value.clone()
+            statistic = self.network.statistics.get(name)
+            return torch.zeros(count, *value.shape, device=device) if statistic is None else statistic
+
+        self.state: State = {name: placed(name, value) for name, value in states[0].items()}
+        self._stacked = [name for name in self.state if name not in common]
+        self._trained = [name for name in self._stacked if rival.trains(name, first)]
+        steps = recipe.steps_for(len(part))
+        self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
+        self.feed = Feed.empty(part, count, steps * recipe.batch_size, mapped=self.network.mapped)
+        self.loop = Loop(self._step, steps, device, self.network.at_once)
+
+    def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
+        """Whether these states can be trained here."""
+        names = [name for name in states[0] if self.rival.trains(name, not self.rival.own)]
+        same = (len(states), recipe, names) == (len(self.network.y), self.recipe, self._trained)
+        return same and _alike(part, self.part) and recipe.steps_for(len(part)) == self.loop.steps
+
+    def _step(self) -> None:
+        self.network.load(self.feed)
+        outputs, y = self.network.outputs(self.state), self.network.y
+        loss = cross_entropy(outputs.flatten(0, 1), y.flatten().long(), reduction="sum") / y.shape[1]
+        penalty = self.rival.penalty(self.state)
+        self.pace.optimiser.zero_grad()
+        (loss if penalty is None else loss + penalty).backward()
+        self.rival.before_update(self.state)
+        self.pace.step()
+        self.rival.after_update(self.state)
+        self.feed.step += 1
+
+    @torch.no_grad()
+    def start(
+        self, states: Sequence[State], tasks: Sequence[Task], seeds: Sequence[int], offsets: Sequence[int]
+    ) -> None:
+        """Begin from these states and with the tasks' first batches."""
+        for row, (state, task) in enumerate(zip(states, tasks)):
+            for name in self._stacked:
+                self.state[name][row] = state[name]
+            self.feed.fill([task], seeds[row], self.recipe.batch_size, [row], offsets[row])
+        self.pace.restart()
+
+    def run(self) -> None:
+        """Go through all batches."""
+        with torch.enable_grad():
+            self.loop.run()
+
+    def row(self, index: int) -> State:
+        """One state as it stands."""
+        return {
+            name: self.state[name].detach()[index].clone() if name in self._stacked else value.detach()
+            for name, value in self.state.items()
+        }
+
+
+def learn_side_by_side(rivals: Sequence[Baseline], tasks: Sequence[Task]) -> None:
+    """Each of several rivals, alike but for their seeds, learns its next task; the tasks share their images."""
+    rivals, tasks = listed(rivals, "rivals", "rivals"), listed(tasks, "tasks", "tasks")
+    if not rivals or len(rivals) != len(tasks) or not all(hasattr(rival, "stackable") for rival in rivals):
+        raise SupSupError(f"{len(rivals)} rivals and {len(tasks)} tasks were given; give rivals, and a task for each")
+    leader = rivals[0]
+    if not known(leader):
+        raise SupSupError(
+            "rivals learn side by side on fully connected networks (nets.FullyConnected) and, on a GPU, the bounds, "
+            "heads and BatchE on residual ones (nets.ResNet) only; call learn for each"
+        )
+    for rival, task in zip(rivals, tasks):
+        rival.check(task)
+    part = _shared_part(leader, tasks)
+    states = [rival.begin(task) for rival, task in zip(rivals, tasks)]
+    stack, recipe = leader.stack, leader.recipe_of_next()
+    if stack is None or not stack.fits(states, recipe, part):  # capturing takes longer than a task
+        stack = leader.stack = Stack(leader, states, recipe, part)
+    offsets = [rival.label_offset(task) for rival, task in zip(rivals, tasks)]
+    stack.start(states, tasks, [rival.seed for rival in rivals], offsets)
+    stack.run()
+    for row, (rival, task) in enumerate(zip(rivals, tasks)):
+        rival.keep(task, stack.row(row))
+
+
+def learn_stacked(rival: Baseline, tasks: Sequence[Task]) -> None:
+    """One rival learns tasks that do not depend on each other, all at once."""
+    stack = started(rival, tasks)
+    stack.run()
+    for row, task in enumerate(tasks):
+        rival.keep(task, stack.row(row))
+
+
+def started(rival: Baseline, tasks: Sequence[Task]) -> Stack:
+    """Such tasks before their first step; what they share is not stacked."""
+    states = [rival.begin(task) for task in tasks]
+    frozen = [name for name in rival.shared if not rival.trains(name, not rival.own) and name not in rival.statistics]
+    stack = Stack(rival, states, rival.recipe_of_next(), _shared_part(rival, tasks), common=frozen)
+    stack.start(states, tasks, [rival.seed] * len(tasks), [rival.label_offset(task) for task in tasks])
+    return stack
+
+
+def _shared_part(rival: Baseline, tasks: Sequence[Task]) -> Part:
+    if not all(go_together(tasks[0], task) for task in tasks):
+        raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
+    part = tasks[0].train.on(rival.device)
+    if stacked_network(rival, part) is None:
+        raise SupSupError(
+            "tasks trained side by side must have their images in memory and, on fully connected networks, not "
+            "augmented"
+        )
+    return part
+
+
+def go_together(one: Task, other: Task) -> bool:
+    """Whether two tasks share images and length, so that they can go in step."""
+    return _alike(one.train, other.train) and len(one.train) == len(other.train)
+
+
+def _alike(one: Part, other: Part) -> bool:
+    """Whether parts share images and show them in the same way, but for their pixels."""
+    if one.images is not other.images or one.augmentation != other.augmentation:
+        return False
+    pairs = ((one.gain, other.gain), (one.offset, other.offset))
+    return all(a is b or torch.equal(a, b) for a, b in pairs)
+
+
+def stacks(rival: Baseline, task: Task) -> bool:
+    """Whether a task can be trained side by side with others."""
+    return stacked_network(rival, task.train) is not None
+
+
+if TYPE_CHECKING:
+    from supsup_paper.baselines.baseline import Baseline
+
+_STREAMS = 10  # tasks at once on a GPU, where none are stacked
+
+
+def learn_one(rival: Baseline, task: Task) -> None:
+    """The next task."""
+    if stacks(rival, task):
+        learn_side_by_side([rival], [task])
+    elif _captured(rival, task):
+        learn_captured(rival, [task])
+    else:
+        learn_plain(rival, task)
+
+
+def learn_independent(rival: Baseline, tasks: Sequence[Task]) -> Iterator[int]:
+    """Tasks that do not depend on each other; yields how many have just been learned."""
+    if all(stacks(rival, task) for task in tasks):
+        for group in groups_of(tasks, go_together, lambda first: most_at_once(rival, first.train)):
+            learn_stacked(rival, group)
+            yield len(group)
+        return
+    captured = all(_captured(rival, task) for task in tasks)
+    size = _STREAMS if captured else 1
+    for start in range(0, len(tasks), size):
+        some = tasks[start : start + size]
+        if captured:
+            learn_captured(rival, some)
+        else:
+            learn_one(rival, some[0])
+        yield len(some)
+
+
+def learn_plain(rival: Baseline, task: Task) -> None:
+    """One task on any module with autograd: what defines the meaning."""
+    rival.check(task)
+    recipe = rival.recipe_of_next()
+    training = PlainTraining(rival, rival.begin(task), recipe, recipe.steps_for(len(task.train)))
+    training.run(task.name, task.train, rival.label_offset(task))
+    rival.keep(task, {name: value.detach() for name, value in training.state.items()})
+
+
+def learn_captured(rival: Baseline, tasks: Sequence[Task]) -> None:
+    """Independent tasks, or one, each on a stream of its own; the host does not wait for them."""
+    for task in tasks:
+        rival.check(task)
+    recipe, lanes = rival.recipe_of_next(), []
+    for index, task in enumerate(tasks):
+        state = rival.begin(task)
+
+        def make(task: Task = task) -> Lane:
+            return _lane(rival, task)
+
+        lane = lane_for(rival.lanes, index, state, recipe, task.train, make)
+        lane.start(state, task, rival.label_offset(task))
+        lanes.append(lane)
+    run_lanes(lanes)
+    for lane, task in zip(lanes, tasks):
+        rival.keep(task, lane.ended())
+
+
+def _captured(rival: Baseline, task: Task) -> bool:
+    """On a GPU, where the network can be captured: tried once."""
+    if rival.device.type != "cuda":
+        return False
+    if rival.captures is None:
+        rival.captures = captures(_lane(rival, task))
+    return rival.captures
+
+
+def _lane(rival: Baseline, task: Task) -> Lane:
+    return Lane(rival, rival.begin(task), rival.recipe_of_next(), task.train)

@@ -1,0 +1,64 @@
+"""What a training would take the plain way, one task at a time by eager autograd: a few steps, timed and multiplied.
+
+Only the first seed is timed; the others would take as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from supsup.data import Stream
+from supsup.model.supsup import SupSup
+from supsup.training import Recipe, train_mask
+from supsup_paper.baselines.baseline import Baseline
+from supsup_paper.baselines.training import learn_plain
+from supsup_paper.records import PLAIN_WAY
+from supsup_paper.runs.environment import Environment
+
+_SHORT, _MOST = 2, 200  # steps
+_SECONDS = 1.0  # about how long the long run takes
+
+
+def plain_way(model: SupSup, stream: Stream, environment: Environment) -> dict[str, float]:
+    """Seconds for all masks of a stream."""
+    if model.seed:
+        return {}
+    task, recipe = stream[0], model.observed_recipe
+
+    def train(steps: int) -> None:
+        train_mask(model.net, task.name, task.train, replace(recipe, epochs=None, steps=steps))
+
+    return _multiplied(train, recipe, stream, environment)
+
+
+def plain_rival(
+    rival: Baseline, make: Callable[[Recipe], Baseline], stream: Stream, environment: Environment
+) -> dict[str, float]:
+    """Seconds for all tasks of a rival; `make` makes another of its kind."""
+    if rival.seed:
+        return {}
+    recipe = rival.recipe
+
+    def train(steps: int) -> None:
+        learn_plain(make(replace(recipe, epochs=None, steps=steps)), stream[0])
+
+    return _multiplied(train, recipe, stream, environment)
+
+
+def _multiplied(
+    train: Callable[[int], None], recipe: Recipe, stream: Stream, environment: Environment
+) -> dict[str, float]:
+    """A long run less a short one, so that the start of a task, which is no step, does not count."""
+
+    def seconds(steps: int) -> float:
+        begin = environment.clock()
+        train(steps)
+        return environment.clock() - begin
+
+    train(_SHORT)
+    short = min(seconds(_SHORT) for _ in range(2))
+    steps = max(_SHORT, min(_MOST, int(_SECONDS * _SHORT / short)))
+    long = min(seconds(_SHORT + steps) for _ in range(2))
+    every = sum(recipe.steps_for(len(task.train)) for task in stream)
+    return {PLAIN_WAY: max(0.0, long - short) / steps * every}

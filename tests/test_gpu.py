@@ -38,8 +38,8 @@ from supsup_paper.catalogue.experiments import (
 )
 from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.runs.environment import Environment
-from supsup_paper.runs.hopfield import run_hopfield
-from supsup_paper.runs.reproduction import reproduce
+from supsup_paper.runs.hopfield import learn_and_recover
+from supsup_paper.runs.reproduction import reproduce_entries
 
 pytestmark = [
     pytest.mark.gpu,
@@ -277,7 +277,7 @@ def test_switching_tasks() -> None:
 def test_a_hopfield_memory_filled_on_the_gpu_gives_the_masks_back(shared_data: Path) -> None:
     stream = data.split(data.mnist(shared_data), 2)
     models = [HopSupSup(nets.hop_mlp(outputs=10), seed, device="cuda") for seed in (100, 101)]
-    found = run_hopfield(models, stream[:3], ["best-of"])
+    found = learn_and_recover(models, stream[:3], ["best-of"])
     assert found.own.accuracy.min() > 0.95
     assert found.recovered["best-of"].right.all()
 
@@ -345,7 +345,7 @@ def test_trainings_side_by_side_do_not_disturb_each_other(
     for way, groups in (("together", [rows]), ("alone", [[row] for row in rows])):
         for group in groups:
             said: list[str] = []
-            done = reproduce(
+            done = reproduce_entries(
                 [Entry("tiny", "", "", tuple(group))], tmp_path / way, "full", seeds, environment, said.append
             )
             assert done.failed == 0, "\n".join(said)

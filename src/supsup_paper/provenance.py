@@ -49,9 +49,7 @@ def _commit() -> str:
     said = os.environ.get("SUPSUP_COMMIT", "").strip()
     here = Path(__file__).resolve().parent
     try:
-        _git(
-            here, "ls-files", "--error-unmatch", "supsup_paper/provenance.py"
-        )  # this source is not just lying in another's tree
+        _git(here, "ls-files", "--error-unmatch", "provenance.py")  # fails where another project's git tree holds this
         commit, changed = _git(here, "rev-parse", "HEAD"), _git(here, "status", "--porcelain", ".")
     except (OSError, subprocess.CalledProcessError):
         return said

@@ -14,13 +14,14 @@ from supsup import Evaluation, SupSup, nets
 from supsup.evaluation.grading import Grade, Grading
 from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.records import PlannedRow
-from supsup_paper.runs import RUNS, cifar
 from supsup_paper.runs import checkpoints as resuming
+from supsup_paper.runs import cifar
 from supsup_paper.runs import cifar as transfer
 from supsup_paper.runs import hopfield as hop
 from supsup_paper.runs import mnist as masks
 from supsup_paper.runs import mnist_baselines as rivals
 from supsup_paper.runs.environment import Environment
+from supsup_paper.runs.reproduction import RUNNERS
 from supsup_paper.runs.schedule import PlannedTraining
 
 
@@ -83,7 +84,7 @@ class Witness:
         small = [replace(one, training=replace(one.training, tasks=tasks)) for one in experiments]
         wanted = tuple(PlannedRow("tiny", f"row{i}", "x", "full", one, self.folder) for i, one in enumerate(small))
         with suppress(Stopped):  # seed 1: nothing is timed
-            run, trial = RUNS[experiments[0].kind], PlannedTraining(wanted, (1,))
+            run, trial = RUNNERS[experiments[0].kind], PlannedTraining(wanted, (1,))
             for _ in run.start(trial, run.within(trial, self.environment)):
                 pass
         return [model for model, _ in self.trained[-1]]

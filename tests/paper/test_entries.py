@@ -20,7 +20,7 @@ from supsup_paper.catalogue.experiments import (
 from supsup_paper.catalogue.rows import SCALES, Entry, Row, at_scale, repeated_rows
 from supsup_paper.catalogue.settings import settings_of
 from supsup_paper.catalogue.tolerances import TOLERANCES
-from supsup_paper.runs import RUNS
+from supsup_paper.runs.reproduction import RUNNERS
 
 NAMES = [
     "permuted-lenet",
@@ -156,7 +156,7 @@ def test_an_entry_can_be_run(entry: Entry) -> None:
         assert line.tolerance is None or line.published
         for scale in SCALES:
             experiment = at_scale(line, scale)
-            assert experiment.kind in RUNS
+            assert experiment.kind in RUNNERS
             assert type(experiment) is type(line.experiment)
             assert json.loads(json.dumps(settings_of(experiment))) == settings_of(experiment)
             stages = stages_of(experiment)

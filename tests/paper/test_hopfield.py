@@ -11,7 +11,7 @@ from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Task
 from supsup.runtime import progress
 from supsup_paper.runs import hopfield as module
-from supsup_paper.runs.hopfield import HopfieldResult, Recall, run_hopfield
+from supsup_paper.runs.hopfield import HopfieldResult, Recall, learn_and_recover
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 
@@ -21,7 +21,7 @@ def experiment() -> HopfieldResult:
     split = data.split(data.digits(), 2)
     recipe = UnitRecipe(epochs=10, batch_size=64)
     models = [HopSupSup(nets.HopMLP((784, 512, 512, 10)), seed, recipe=recipe, device="cpu") for seed in (3, 4)]
-    return run_hopfield(models, [split[0], split[3]], ["paper", "best-of"])
+    return learn_and_recover(models, [split[0], split[3]], ["paper", "best-of"])
 
 
 def test_right_masks_answer_as_the_masks_that_were_learned(experiment: HopfieldResult) -> None:
@@ -65,7 +65,7 @@ def test_only_the_output_of_the_right_task_and_label_counts(
     model = HopSupSup(nets.HopMLP((784, 64, 64, 10)), 0, recipe=UnitRecipe(batch_size=400), device="cpu")
     monkeypatch.setattr(module, "outputs_together", always)
     tasks = [split[0], split[3]]
-    found = run_hopfield([model], tasks, []).own.accuracy[0].tolist()
+    found = learn_and_recover([model], tasks, []).own.accuracy[0].tolist()
     ones = [float((task.test.labels == 1).float().mean()) for task in tasks]
     assert found == pytest.approx([share if counts else 0.0 for share, counts in zip(ones, right)])
     assert all(0.3 < share < 0.7 for share in ones)
@@ -103,7 +103,7 @@ def test_bars_and_clocks_go_on_with_the_work(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "_clock", lambda device: next(clock))
     split = data.split(data.digits(), 2)
     model = HopSupSup(nets.HopMLP((784, 16, 16, 10)), 0, recipe=UnitRecipe(batch_size=400), device="cpu")
-    found = run_hopfield([model], [split[0], split[3]], ["paper"])
+    found = learn_and_recover([model], [split[0], split[3]], ["paper"])
     assert [(name, total, sum(replaced)) for name, total, replaced in bars] == [
         ("learning", 2, 2),
         ("own masks", 2, 2),

@@ -24,10 +24,9 @@ from supsup_paper.catalogue.experiments import (
 )
 from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.catalogue.tolerances import RIVALS
-from supsup_paper.runs import RUNS
 from supsup_paper.runs import mnist as masks
 from supsup_paper.runs.environment import Environment
-from supsup_paper.runs.reproduction import reproduce_entries, wanted_rows
+from supsup_paper.runs.reproduction import RUNNERS, reproduce_entries, wanted_rows
 from supsup_paper.runs.schedule import plan_trainings
 
 TRAINING = MnistTraining("permuted", "784-24", 20, 2, 40)
@@ -164,7 +163,7 @@ def test_rows_of_one_training_are_one_trial(tmp_path: Path) -> None:
     entry = Entry("tiny", "", "", (*TINY.rows, bound("lower"), bound("upper")), "tasks")
     twin = Entry("twin", "", "", (row("again"),), "tasks")
     wanted = [(line, seed) for one in (entry, twin) for line in wanted_rows(one, tmp_path, "full") for seed in (0, 1)]
-    trials = plan_trainings(wanted, RUNS)
+    trials = plan_trainings(wanted, RUNNERS)
     assert [(trial.experiment.kind, len(trial.wanted), trial.seeds) for trial in trials] == [
         ("supsup", 4, (0,)),
         ("supsup", 4, (1,)),

@@ -57,17 +57,16 @@ from supsup_paper.catalogue.experiments import (
 )
 from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.records import PlannedRow, add_bytes
-from supsup_paper.runs import RUNS, cifar
+from supsup_paper.runs import cifar
 from supsup_paper.runs import cifar as transfer
 from supsup_paper.runs import cifar_baselines as cifar_rivals
 from supsup_paper.runs import hopfield as hop
-from supsup_paper.runs import hopfield as hopfield_experiment
 from supsup_paper.runs import mnist as masks
 from supsup_paper.runs import mnist_baselines as rivals
 from supsup_paper.runs.cifar_baselines import model_of
 from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.hopfield import Recall
-from supsup_paper.runs.reproduction import reproduce_entries
+from supsup_paper.runs.reproduction import RUNNERS, reproduce_entries
 
 STAGED = StagedTraining("permuted", "784-24", 20, 2, 4, stages=(1, 2))
 
@@ -98,7 +97,7 @@ def made(
 
 
 def test_every_kind_is_used_by_the_catalogue() -> None:
-    assert {row.experiment.kind for entry in ENTRIES.values() for row in entry.rows} == set(RUNS)
+    assert {row.experiment.kind for entry in ENTRIES.values() for row in entry.rows} == set(RUNNERS)
 
 
 def test_gamma_goes_from_one_shot_to_binary(tmp_path: Path, environment: Environment) -> None:
@@ -573,7 +572,7 @@ def test_a_row_of_hopsupsup_has_the_figures_of_its_seed() -> None:
     accuracy, distance = torch.tensor([[1.0, 0.5], [0.25, 0.123456]]), torch.tensor([[0.0, 0.0], [0.009, 0.1234567]])
     ways = [torch.tensor([[0.12345, 1.0]]), torch.tensor([[0.5, 0.25]])]
     recalled = Recall(accuracy, distance, torch.tensor([[1.0, 2.0], [3.0, 0.12345]]), 6.0, ways)
-    done = hopfield_experiment.Experiment(["a", "b"], [3, 4], recalled, {"paper": recalled}, 8.0, [10, 12])
+    done = hop.HopfieldResult(["a", "b"], [3, 4], recalled, {"paper": recalled}, 8.0, [10, 12])
     rows = []
     for number, procedure in ((0, "paper"), (1, "paper"), (1, "own")):
         asked = HopfieldExperiment(HopfieldTraining(), HopfieldGrading(procedure))  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.catalogue.rows import Row, at_scale
 from supsup_paper.catalogue.settings import recorded, settings_of
 from supsup_paper.records import PlannedRow
-from supsup_paper.runs import RUNS
+from supsup_paper.runs.reproduction import RUNNERS
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROWS = {f"{entry.name}/{row.name}": row for entry in ENTRIES.values() for row in entry.rows}
@@ -131,5 +131,5 @@ def test_precisions_are_those_that_are_taken() -> None:
     net = FrozenNet(nets.FullyConnected([784, 16, 10]), 0, torch.device("cpu"))
     assert BatchedTrainer(net, 1, Recipe(), 128).precision == torch.float32
     assert settings.MASKS == {"GPU": "bfloat16", "CPU": "float32"}
-    allowed = {kind for kind, run in RUNS.items() if run.rival} - {"split-cifar100-rivals"}  # those are in bfloat16
+    allowed = {kind for kind, run in RUNNERS.items() if run.tf32} - {"split-cifar100-rivals"}  # those are in bfloat16
     assert {kind for kind, known in EARLIER.items() if known["precision"] == settings.RIVALS} == allowed

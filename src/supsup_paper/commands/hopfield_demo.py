@@ -16,7 +16,7 @@ from supsup.hopfield.units import UnitRecipe
 from supsup.runtime.errors import SupSupError
 from supsup_paper.commands.supsup_demo import DemoSettings
 from supsup_paper.provenance import provenance
-from supsup_paper.runs.hopfield import HopfieldResult, run_hopfield
+from supsup_paper.runs.hopfield import HopfieldResult, learn_and_recover
 
 PROCEDURES = ("paper", "best-of")
 _IMAGES = 12_000  # what a task of the paper's SplitMNIST is trained on, in one epoch; smaller tasks make several
@@ -61,7 +61,7 @@ def run_and_save(settings: DemoSettings, file: Path, figures: Path, *, fresh: bo
     model = new_hopfield_model(settings, stream)
     if file.is_file() and not fresh:
         _check_same(model, file)
-    experiment = run_hopfield([model], stream, PROCEDURES)
+    experiment = learn_and_recover([model], stream, PROCEDURES)
     model.save(file)
     record = {
         "tasks": experiment.tasks,

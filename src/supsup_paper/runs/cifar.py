@@ -24,7 +24,7 @@ from supsup_paper.runs.plain_time import plain_way
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
 
-def split_cifar100(trial: PlannedTraining[SplitCifarExperiment], environment: Environment) -> Work:
+def run_cifar(trial: PlannedTraining[SplitCifarExperiment], environment: Environment) -> Work:
     """Every budget that rows ask for; the models are kept beside the rows, for their bytes."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.cifar_stream(training.tasks, seed)
@@ -79,7 +79,7 @@ def _finished(
     return RowResult(wanted, seed, figures, each, bytes_of(file), seconds, at_once=sharing)
 
 
-def transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environment: Environment) -> Work:
+def run_transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environment: Environment) -> Work:
     """All budgets; with transfer side by side, without it the later tasks of a budget at once."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.cifar_stream(training.tasks, seed)

@@ -26,7 +26,7 @@ from supsup_paper.runs.schedule import PlannedTraining, Work
 Make = Callable[[int], tuple[Baseline, Stream]]  # the rival of a seed, and what it learns
 
 
-def split_cifar100_rivals(trial: PlannedTraining[SplitCifarRivalExperiment], environment: Environment) -> Work:
+def run_cifar_baselines(trial: PlannedTraining[SplitCifarRivalExperiment], environment: Environment) -> Work:
     """One rival, or both bounds from one training."""
     training = trial.experiment.training
     torch.backends.cudnn.benchmark = True

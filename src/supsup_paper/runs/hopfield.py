@@ -75,7 +75,7 @@ class HopfieldResult:
     memory_bytes: list[int]  # of one model, after each task
 
 
-def run_hopfield(models: Sequence[HopSupSup], stream: Sequence[Task], procedures: Sequence[str]) -> HopfieldResult:
+def learn_and_recover(models: Sequence[HopSupSup], stream: Sequence[Task], procedures: Sequence[str]) -> HopfieldResult:
     """Models that have learned nothing yet learn the stream and are graded on it."""
     tasks = list(stream)
     masks: list[list[Tensor]] = []
@@ -128,7 +128,7 @@ def _clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def hopfield(trial: PlannedTraining[HopfieldExperiment], environment: Environment) -> Work:
+def run_hopfield(trial: PlannedTraining[HopfieldExperiment], environment: Environment) -> Work:
     """Learn with every seed, then grade each procedure that a row asks for."""
     training = trial.experiment.training
     stream = data.split(environment.source("mnist"), 2, tasks=training.tasks)
@@ -139,7 +139,7 @@ def hopfield(trial: PlannedTraining[HopfieldExperiment], environment: Environmen
         for seed in trial.seeds
     ]
     procedures = dict.fromkeys(wanted.experiment.own.procedure for wanted in trial.wanted)
-    experiment = run_hopfield(models, stream, [name for name in procedures if name != "own"])
+    experiment = learn_and_recover(models, stream, [name for name in procedures if name != "own"])
     for wanted in trial.wanted:
         for number, seed in enumerate(trial.seeds):
             yield finished(wanted, seed, number, experiment)

@@ -27,7 +27,7 @@ from supsup_paper.runs.schedule import PlannedTraining, Work
 _TASKS = {None: 100, "tiny-imagenet": 10}  # of ten classes, by source
 
 
-def split_imagenet(trial: PlannedTraining[SplitImagenetExperiment], environment: Environment) -> Work:
+def run_imagenet(trial: PlannedTraining[SplitImagenetExperiment], environment: Environment) -> Work:
     """Every budget that rows ask for. Each model lives in a file, so that a run goes on at the task where it was."""
     training, seed = trial.experiment.training, trial.seeds[0]
     source, stream = _tasks(training, seed, environment)
@@ -55,7 +55,7 @@ def split_imagenet(trial: PlannedTraining[SplitImagenetExperiment], environment:
         )
 
 
-def split_imagenet_bounds(trial: PlannedTraining[ImagenetBoundsExperiment], environment: Environment) -> Work:
+def run_imagenet_bounds(trial: PlannedTraining[ImagenetBoundsExperiment], environment: Environment) -> Work:
     """Both bounds from one training of all weights."""
     training = trial.experiment.training
     recipe = recipe_of(recipes.IMAGENET_BOUNDS, training.batch_size, training.epochs, training.steps)

@@ -24,7 +24,7 @@ from supsup_paper.runs.plain_time import plain_way
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
 
-def supsup(trial: PlannedTraining[SupSupExperiment], environment: Environment) -> Work:
+def run_supsup(trial: PlannedTraining[SupSupExperiment], environment: Environment) -> Work:
     """Learn all tasks at once, then grade row after row."""
     seed = trial.seeds[0]
     stream = environment.mnist_stream(trial.experiment.training, seed)
@@ -46,7 +46,7 @@ def supsup(trial: PlannedTraining[SupSupExperiment], environment: Environment) -
             yield RowResult(wanted, seed, figures, each, size, seconds, trace)
 
 
-def unannounced(trial: PlannedTraining[UnannouncedExperiment], environment: Environment) -> Work:
+def run_unannounced(trial: PlannedTraining[UnannouncedExperiment], environment: Environment) -> Work:
     """NNs: learn batch after batch without a word about tasks, graded on the way."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.mnist_stream(training, seed)

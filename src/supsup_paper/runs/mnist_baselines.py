@@ -74,7 +74,7 @@ class SequentialTraining:
         return {"learning": learning / seeds, "grading": self.grading / seeds}
 
 
-def psp(trial: PlannedTraining[PSPExperiment], environment: Environment) -> Work:
+def run_psp(trial: PlannedTraining[PSPExperiment], environment: Environment) -> Work:
     """Parameter superposition with rotations."""
     training = trial.experiment.training
     recipe = replace(recipes.MNIST, steps=training.steps)
@@ -86,7 +86,7 @@ def psp(trial: PlannedTraining[PSPExperiment], environment: Environment) -> Work
     yield from _given(trial, environment, models, grade)
 
 
-def consolidation(trial: PlannedTraining[ConsolidationExperiment], environment: Environment) -> Work:
+def run_consolidation(trial: PlannedTraining[ConsolidationExperiment], environment: Environment) -> Work:
     """Online EWC or SI, class-incremental."""
     training = trial.experiment.training
     recipe = replace(recipes.CONSOLIDATION, steps=training.steps, batch_size=training.batch_size)
@@ -124,7 +124,7 @@ def _given(
             yield curve.finished(wanted, seed, model.bytes, work.seconds)
 
 
-def bounds(trial: PlannedTraining[BoundsExperiment], environment: Environment) -> Work:
+def run_bounds(trial: PlannedTraining[BoundsExperiment], environment: Environment) -> Work:
     """Upper and Lower Bound come from one training: the networks kept, and what is left of the last."""
     training = trial.experiment.training
     recipe = replace(recipes.MNIST, steps=training.steps)
@@ -152,7 +152,7 @@ def _kept(model: Baseline, kept: str) -> Baseline:
     return model.lower_bound() if kept == "lower" else model
 
 
-def batche(trial: PlannedTraining[BatchEExperiment], environment: Environment) -> Work:
+def run_batche(trial: PlannedTraining[BatchEExperiment], environment: Environment) -> Work:
     """BatchE with the task given, or inferred by One-Shot or ABatchE."""
     training, seed = trial.experiment.training, trial.seeds[0]
     stream = environment.mnist_stream(training, seed)

@@ -11,7 +11,7 @@ from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
 
-def mask_overhead(trial: PlannedTraining[OverheadExperiment], environment: Environment) -> Work:
+def run_mask_overhead(trial: PlannedTraining[OverheadExperiment], environment: Environment) -> Work:
     """Times of a plain pass, of one with a task selected, and of selecting another."""
     training = trial.experiment.training
     begin = environment.clock()

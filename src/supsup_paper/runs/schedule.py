@@ -54,17 +54,19 @@ class PlannedTraining(Generic[E]):
 class Runner:
     """How a kind of experiment is run.
 
+    kind        of experiment, as written to results/
     start       begins the work of a trial: training and grading
     in_step     several seeds are one trial, trained together where the device takes several
     sequential  yields between small pieces of work, and may go side by side with others
-    rival       float32 products may be taken in TensorFloat-32 on a GPU
+    tf32        float32 products may be computed in TensorFloat-32 on a GPU
     spread      whether an experiment's tasks can go to a cluster: none needs another, and their images are in memory
     """
 
+    kind: str
     start: Callable[[PlannedTraining[Experiment], Environment], Work]
     in_step: bool = False
     sequential: bool = False
-    rival: bool = False
+    tf32: bool = False
     spread: Callable[[Experiment], bool] = lambda experiment: False
 
     def within(self, trial: PlannedTraining[Experiment], environment: Environment) -> Environment:
@@ -78,7 +80,7 @@ def runner_for(
     *,
     in_step: bool = False,
     sequential: bool = False,
-    rival: bool = False,
+    tf32: bool = False,
     spread: Callable[[Kind], bool] = lambda experiment: False,
 ) -> Runner:
     """A run of one kind of experiment."""
@@ -91,7 +93,7 @@ def runner_for(
     def spreads(experiment: Experiment) -> bool:
         return isinstance(experiment, kind) and spread(experiment)
 
-    return Runner(start, in_step, sequential, rival, spreads)
+    return Runner(kind.kind, start, in_step, sequential, tf32, spreads)
 
 
 def _all_are(trial: PlannedTraining[Experiment], kind: type[Kind]) -> TypeGuard[PlannedTraining[Kind]]:
@@ -204,7 +206,7 @@ def _side_by_side(
 def _products(run: Runner, device: torch.device) -> Iterator[None]:
     """The precision of float32 matrix products while a trial runs."""
     before = torch.get_float32_matmul_precision()
-    if run.rival and device.type == "cuda":
+    if run.tf32 and device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
         yield

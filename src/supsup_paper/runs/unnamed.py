@@ -39,7 +39,7 @@ _ORDER = 0  # the seed of the order in which test images are put together
 Unnamed = TypeVar("Unnamed", ScratchUnnamedExperiment, PretrainedUnnamedExperiment)
 
 
-def unnamed(trial: PlannedTraining[Unnamed], environment: Environment) -> Work:
+def run_unnamed(trial: PlannedTraining[Unnamed], environment: Environment) -> Work:
     """Every task learned, then asked about with and without its name."""
     seed = trial.seeds[0]
     model, stream = prepared(trial.experiment.training, seed, environment)

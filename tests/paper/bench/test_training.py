@@ -13,7 +13,7 @@ from supsup_paper.bench import Machine, training
 
 def test_the_networks_of_the_zoo_are_measured_beside_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each network and its drawn inputs fit together, and the figures follow from each other."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
     speed = importlib.import_module("benchmarks.networks.zoo_speed")
     for name, inputs in list(speed.INPUTS.items()):
         monkeypatch.setitem(speed.INPUTS, name, replace(inputs, images=24))

@@ -9,7 +9,7 @@ from pathlib import Path
 import supsup
 from supsup_paper.report.plots import accuracy_plot, capacity_plot, recovery_plot, time_plot
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SVG = "{http://www.w3.org/2000/svg}"
 
 

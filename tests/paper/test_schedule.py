@@ -104,7 +104,9 @@ def test_the_bar_counts_the_tasks_of_every_seed(tmp_path: Path, monkeypatch: pyt
     for module in (rivals, cifar_rivals):
         monkeypatch.setattr(module, "learn_side_by_side", lambda models, tasks: None)
     both = replace(trial(tmp_path, "row"), seeds=(0, 1))
-    trials.run_trainings([both], {SomeExperiment.kind: Runner(work, sequential=True)}, ENVIRONMENT, lambda _: None)
+    trials.run_trainings(
+        [both], {SomeExperiment.kind: Runner("sleeping", work, sequential=True)}, ENVIRONMENT, lambda _: None
+    )
     assert totals == [6]
     assert sum(done) == 2 * totals[0]  # two kinds of learning, one after the other
 
@@ -143,7 +145,7 @@ def test_rivals_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkey
     cuda = torch.device("cuda")
     lanes = []
     for name in ("rival", "supsup"):
-        run, one = Runner(work, rival=name == "rival"), trial(tmp_path, name)
+        run, one = Runner("sleeping", work, tf32=name == "rival"), trial(tmp_path, name)
         lanes.append(trials.RunningTraining(one, run, run.start(one, ENVIRONMENT), None))
     for _ in range(2):
         for lane in lanes:
@@ -166,9 +168,9 @@ def test_a_trial_is_given_the_cluster_only_where_it_is_of_use(tmp_path: Path) ->
         trials.run_trainings([trial(tmp_path, "row")], {SomeExperiment.kind: run}, environment, said.append)
 
     for sequential in (False, True):
-        run_trainings(Runner(work, sequential=sequential), "local:2")
-        run_trainings(Runner(work, sequential=sequential, spread=lambda experiment: True), "local:2")
-        run_trainings(Runner(work, sequential=sequential), None)
+        run_trainings(Runner("sleeping", work, sequential=sequential), "local:2")
+        run_trainings(Runner("sleeping", work, sequential=sequential, spread=lambda experiment: True), "local:2")
+        run_trainings(Runner("sleeping", work, sequential=sequential), None)
     assert given == [None, "local:2", None] * 2
     assert [line.endswith(", without the cluster") for line in said] == [True, False, False] * 2
 

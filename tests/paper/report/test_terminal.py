@@ -43,7 +43,7 @@ def test_what_was_not_run_or_not_published_says_so(printed: str) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
 def test_nothing_is_cut_off_at_80_columns(entry: Entry) -> None:
-    found = summarise({entry.name: entry}, Path(__file__).parents[2] / "results").entries[0]
+    found = summarise({entry.name: entry}, Path(__file__).parents[3] / "results").entries[0]
     console = Console(file=StringIO(), width=80)
     console.print(comparison_table(found, "full"))
     words = console.file.getvalue().split()  # type: ignore[attr-defined]

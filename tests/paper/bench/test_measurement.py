@@ -12,7 +12,7 @@ from supsup_paper.bench.masking import MaskingMeasurement
 from supsup_paper.bench.measurement import as_record
 from supsup_paper.bench.memory import MemoryMeasurement
 
-RESULTS = Path(__file__).parents[2] / "results" / "bench"
+RESULTS = Path(__file__).parents[3] / "results" / "bench"
 
 
 @dataclass(frozen=True)

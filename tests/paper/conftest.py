@@ -16,7 +16,6 @@ from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.records import PlannedRow
 from supsup_paper.runs import checkpoints as resuming
 from supsup_paper.runs import cifar
-from supsup_paper.runs import cifar as transfer
 from supsup_paper.runs import hopfield as hop
 from supsup_paper.runs import mnist as masks
 from supsup_paper.runs import mnist_baselines as rivals
@@ -103,9 +102,8 @@ def witness(environment: Environment, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Baseline, "learning", lambda model, stream: seen.learn(model))
     monkeypatch.setattr(resuming.SoFar, "follow", lambda so_far, stream: seen.learn(so_far.model))
     monkeypatch.setattr(rivals, "learn_side_by_side", lambda models, tasks: seen.learn(*models))
-    monkeypatch.setattr(hop, "run", lambda models, stream, procedures: seen.learn(*models))
-    for module in (cifar, transfer):
-        monkeypatch.setattr(module, "learn_together", lambda models, task, advance: seen.learn(*models))
+    monkeypatch.setattr(hop, "learn_and_recover", lambda models, stream, procedures: seen.learn(*models))
+    monkeypatch.setattr(cifar, "learn_together", lambda models, task, advance: seen.learn(*models))
     for module in (masks, rivals):
         monkeypatch.setattr(module, "evaluate", seen.evaluate)
     return seen

@@ -58,7 +58,6 @@ from supsup_paper.catalogue.experiments import (
 from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.records import PlannedRow, add_bytes
 from supsup_paper.runs import cifar
-from supsup_paper.runs import cifar as transfer
 from supsup_paper.runs import cifar_baselines as cifar_rivals
 from supsup_paper.runs import hopfield as hop
 from supsup_paper.runs import mnist as masks
@@ -523,14 +522,13 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         (Baseline, "learn_many"),
         (Baseline, "learning"),
         (cifar, "learn_together"),
-        (transfer, "learn_together"),
         (rivals, "learn_side_by_side"),
         (cifar_rivals, "learn_side_by_side"),
     ):
         monkeypatch.setattr(owner, name, taking(10, getattr(owner, name)))
-    for run in (masks, rivals, cifar, cifar_rivals, transfer):
+    for run in (masks, rivals, cifar, cifar_rivals):
         monkeypatch.setattr(run, "evaluate", taking(1, run.evaluate))
-    for run in (cifar, cifar_rivals, transfer):
+    for run in (cifar, cifar_rivals):
         monkeypatch.setattr(run, "evaluate", silent(run.evaluate))
 
 

@@ -91,7 +91,7 @@ Patch = Callable[[object, str, object], None]
         ("permuted-lenet/supsup-H-s100", lambda patch: patch(settings, "MASKS", {"GPU": "float32", "CPU": "float32"})),
         ("permuted-lenet/psp", lambda patch: patch(recipes, "MNIST", Recipe(second_decay=0.9))),
         ("permuted-lenet/batche", lambda patch: patch(recipes, "BATCHE_FILLING", "kaiming_uniform")),
-        ("permuted-2500/nns-H", lambda patch: patch(settings, "Allocation", lambda: NewTaskRule(deviations=5))),
+        ("permuted-2500/nns-H", lambda patch: patch(settings, "NewTaskRule", lambda: NewTaskRule(deviations=5))),
         ("hopfield/paper", lambda patch: patch(settings, "Recovery", lambda: replace(Recovery(), energy_weight=1e-3))),
         ("cifar100-gg/heads", lambda patch: patch(recipes, "CIFAR_LATER", recipes.CIFAR_RIVALS)),
     ],
@@ -115,7 +115,7 @@ def test_a_changed_default_makes_old_results_stale(
 
 def test_a_default_that_the_row_says_itself_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ROWS["permuted-2500/nns-H-paper"].settings
-    monkeypatch.setattr(settings, "Allocation", lambda: NewTaskRule(deviations=5))
+    monkeypatch.setattr(settings, "NewTaskRule", lambda: NewTaskRule(deviations=5))
     assert ROWS["permuted-2500/nns-H-paper"].settings == before
 
 

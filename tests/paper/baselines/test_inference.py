@@ -118,7 +118,7 @@ def test_errors(model: BatchE, stream: Stream, images: torch.Tensor) -> None:
         heads.infer_task(images)
 
 
-@pytest.mark.parametrize(("way", "score"), [("one-shot", "one_shot"), ("abatche", "abatche")])
+@pytest.mark.parametrize(("way", "score"), [("one-shot", "batche_one_shot"), ("abatche", "batche_exhaustive")])
 def test_as_many_batches_go_through_one_pass_as_memory_has_room_for(
     model: BatchE, stream: Stream, way: Any, score: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

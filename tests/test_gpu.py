@@ -22,6 +22,8 @@ from supsup.kernels.graphs import repeated
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.switching import SwitchedNet, plain_fill
+from supsup.model.state import state_of
+from supsup.model.supsup import observe_batches
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.executors import executor_for
 from supsup_paper.catalogue.experiments import (
@@ -154,7 +156,7 @@ def test_a_group_does_not_matter(digits: Stream) -> None:
     together, alone = model("cuda", 50), model("cuda", 50)
     together.learn_many(digits)
     alone.learn(digits[3])
-    a, b = together.bank.mask(3), alone.bank.mask(0)
+    a, b = state_of(together).bank.mask(3), state_of(alone).bank.mask(0)
     same = [float((a[name] == b[name]).float().mean()) for name in a]
     assert min(same) > 0.995
 
@@ -249,7 +251,7 @@ def test_observing_opens_the_same_masks(digits: Stream) -> None:
             nets.lenet_300_100(outputs=100), recipe=Recipe(), new_task_rule=NewTaskRule(every=50), device=device
         )
         for task in digits[:3]:
-            learner.observe_batches(task.train, torch.arange(120 * 128).view(120, 128))
+            list(observe_batches(learner, task.train, torch.arange(120 * 128).view(120, 128)))
         opened.append(learner.tasks)
         x, y = digits[0].test.tensors()
         assert float((learner.predict(x).labels.cpu() == y).float().mean()) > 0.7

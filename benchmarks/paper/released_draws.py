@@ -32,6 +32,7 @@ from supsup import Inference, Recipe, SupSup, data, evaluate, nets
 from supsup.data import Source, Stream, Task
 from supsup.evaluation.grading import CandidateTasks
 from supsup.masks.bank import pack_columns
+from supsup.model.state import state_of
 from supsup.nets import FullyConnected
 from supsup.runtime.devices import resolve
 from supsup.training import Trained
@@ -81,7 +82,7 @@ def run(source: Source, outputs: int, tasks: int, seed: int, device: torch.devic
 def take_in(model: SupSup, trained: Trained) -> None:
     """Tasks that were trained here, added to the model."""
     classes = {task.name: task.classes for task in trained.tasks}
-    model.state.add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
+    state_of(model).add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def permutations(source: Source, tasks: int, seed: int) -> Stream:
 
 def learned(model: SupSup, stream: Stream, source: Source, draws: Draws) -> Iterator[Trained]:
     """Masks of all tasks: on a GPU all at once, on a CPU one after the other."""
-    net, recipe = model.net, model.observed_recipe
+    net, recipe = state_of(model).net, state_of(model).settings.stepwise
     images, labels = source.train_part(source.train_labels).tensors(net.device)
     images = images.flatten(1)
     size = len(stream) if net.device.type == "cuda" else 1

@@ -27,6 +27,7 @@ from supsup.inference.methods import alpha_gradient
 from supsup.inference.new_task import deviations_above
 from supsup.masks.bank import Bank
 from supsup.masks.scores import initial_scores, scores_of
+from supsup.model.state import state_of
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
 from supsup.training.batches import many_positions
@@ -67,7 +68,7 @@ def main() -> None:
 
 def told_apart(model: SupSup, stream: Stream, k: int) -> dict[str, Any]:
     """The two figures, with the first k masks, for new, known and half-learned tasks."""
-    bank, known = model.bank.subset(range(k)), range(0, k, -(-k // KNOWN))
+    bank, known = state_of(model).bank.subset(range(k)), range(0, k, -(-k // KNOWN))
     return {
         "new": spread(margin(gradient(model, bank, task)) for task in stream[-NEW:]),
         "known": spread(margin(gradient(model, bank, stream[i]), i) for i in known),
@@ -78,8 +79,11 @@ def told_apart(model: SupSup, stream: Stream, k: int) -> dict[str, Any]:
 
 def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float, float]:
     """A mask after so many batches, beside the first k."""
-    bank, trainer = model.bank.subset(range(k)), step_trainer(model.net, model.observed_recipe)
-    trainer.start(initial_scores(model.seed, task.name, model.net.shapes, model.device))
+    bank, trainer = (
+        state_of(model).bank.subset(range(k)),
+        step_trainer(state_of(model).net, state_of(model).settings.stepwise),
+    )
+    trainer.start(initial_scores(model.seed, task.name, state_of(model).net.shapes, model.device))
     trainer.run(task.train, order(model, task)[:batches])
     bank.add(trainer.mask())
     return margin(gradient(model, bank, task), k)
@@ -87,7 +91,7 @@ def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float
 
 def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any]]:
     """A mask goes on with tasks that are not its own; what other new tasks then make of it."""
-    bank, trainer, rows = model.bank, step_trainer(model.net, model.observed_recipe), []
+    bank, trainer, rows = state_of(model).bank, step_trainer(state_of(model).net, state_of(model).settings.stepwise), []
     trainer.start(scores_of(bank.mask(index)))
     watched = stream[-NEW:][-WATCHED:]
     for tasks in range(1, SHARED + 2):
@@ -117,7 +121,9 @@ def gradient(model: SupSup, bank: Bank, task: Task) -> Tensor:
     """−∂H/∂α for one batch of a task, the first that is drawn of a shuffled epoch nobody has learned from: [k]."""
     positions = many_positions(model.seed + 1, [task.name], len(task.train), BATCH, model.device)[0]
     images = task.train.on(model.device).batch(positions)[0]
-    return alpha_gradient(model.net, bank, images[None], None, Goal("H", 0), list(model.net.weights))[0]
+    return alpha_gradient(
+        state_of(model).net, bank, images[None], None, Goal("H", 0), list(state_of(model).net.weights)
+    )[0]
 
 
 def margin(values: Tensor, index: int | None = None) -> tuple[float, float]:

@@ -28,7 +28,7 @@ import torch
 from supsup import Recipe, SupSup, data, load, nets
 from supsup.cluster.worker import Finished, learn_group
 from supsup.file import copying
-from supsup.model.state import ModelState
+from supsup.model.state import ModelState, state_of
 from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +187,7 @@ def measured_driver(tasks: int = 1000, size: int = 250, turns: int = 3) -> dict[
     torch.set_num_threads(1)
     stream = data.permuted(data.digits(), tasks=tasks, seed=0)
     new = SupSup(nets.lenet_300_100(outputs=500), recipe=Recipe(steps=1), device="cpu")
-    parts = {stream[start].name: _part(new.state, stream[start : start + size]) for start in range(0, tasks, size)}
+    parts = {stream[start].name: _part(state_of(new), stream[start : start + size]) for start in range(0, tasks, size)}
     seconds: list[float] = []
     for _ in range(turns):
         with tempfile.TemporaryDirectory() as folder:

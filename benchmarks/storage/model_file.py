@@ -20,6 +20,7 @@ import torch
 import supsup
 from supsup import Inference, SupSup, nets
 from supsup.file.modelfile import ModelFile
+from supsup.model.state import state_of
 from supsup_paper.provenance import provenance
 
 AT_ONCE = 256
@@ -30,11 +31,13 @@ def main() -> None:
     tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2500
     model = SupSup(nets.lenet_300_100(outputs=500), inference=Inference(), device="cpu")
     chance = torch.Generator().manual_seed(0)
-    length = len(model.bank.pack({name: torch.zeros(shape) for name, shape in model.net.shapes.items()}))
+    length = len(
+        state_of(model).bank.pack({name: torch.zeros(shape) for name, shape in state_of(model).net.shapes.items()})
+    )
     for start in range(0, tasks, AT_ONCE):
         names = [f"permutation-{number}" for number in range(start, min(start + AT_ONCE, tasks))]
         packed = torch.randint(256, (length, len(names)), dtype=torch.uint8, generator=chance)
-        model.state.add(dict.fromkeys(names, 10), packed, {}, (1, 28, 28))
+        state_of(model).add(dict.fromkeys(names, 10), packed, {}, (1, 28, 28))
     images = torch.randn(8, 1, 28, 28, generator=chance)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.supsup"
@@ -47,7 +50,7 @@ def main() -> None:
         seconds["load and first answer"] = time.perf_counter() - begin
         size = path.stat().st_size
     assert again.tasks == model.tasks
-    assert torch.equal(again.bank.packed(tasks - 1), model.bank.packed(tasks - 1))
+    assert torch.equal(state_of(again).bank.packed(tasks - 1), state_of(model).bank.packed(tasks - 1))
     bits = tasks * length
     record = {
         "network": "lenet_300_100(outputs=500)",
@@ -55,8 +58,8 @@ def main() -> None:
         "file_bytes": size,
         "mask_bytes": bits,
         "file_over_masks": round(size / bits, 5),
-        "bank_bytes": again.bank.memory,
-        "bank_over_masks": round(again.bank.memory / bits, 4),
+        "bank_bytes": state_of(again).bank.memory,
+        "bank_over_masks": round(state_of(again).bank.memory / bits, 4),
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "made by": provenance(torch.device("cpu")),
     }

@@ -22,6 +22,7 @@ from supsup import SupSup, SupSupError, data, load
 from supsup.data import Task
 from supsup.evaluation.grading import order_of_test
 from supsup.inference.objectives import LEVELS
+from supsup.model.state import state_of
 from supsup.runtime.devices import resolve
 from supsup.runtime.progress import bar
 from supsup_paper.provenance import provenance
@@ -94,7 +95,7 @@ def everything(model: SupSup, tasks: list[Task]) -> tuple[Tensor, Tensor, Tensor
     outputs = []
     with bar("every mask on every image", len(tasks)) as advance:
         for task in tasks:
-            outputs.append(model.net.run_many(images.flatten(0, 1), model.subnetwork(task.name)))
+            outputs.append(state_of(model).net.run_many(images.flatten(0, 1), model.subnetwork(task.name)))
             advance(1)
     return images, torch.stack(outputs).unflatten(1, labels.shape), labels
 

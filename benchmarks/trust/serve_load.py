@@ -42,6 +42,7 @@ from PIL import Image
 
 import supsup
 from supsup import Inference, Recipe, SupSup, data, nets
+from supsup.model.state import state_of
 from supsup.serve.service import Lesson, Question, Served
 from supsup_paper.provenance import provenance
 
@@ -340,9 +341,11 @@ def random_model(path: Path, tasks: int) -> None:
     """A LeNet of so many random masks of density one half, as threshold masks are: as fast as a learned one."""
     model = SupSup(nets.lenet_300_100(outputs=100), inference=Inference(), device="cpu")
     chance = torch.Generator().manual_seed(0)
-    length = len(model.bank.pack({name: torch.zeros(shape) for name, shape in model.net.shapes.items()}))
+    length = len(
+        state_of(model).bank.pack({name: torch.zeros(shape) for name, shape in state_of(model).net.shapes.items()})
+    )
     packed = torch.randint(256, (length, tasks), dtype=torch.uint8, generator=chance)
-    model.state.add({f"task {number}": 10 for number in range(tasks)}, packed, {}, (1, 28, 28))
+    state_of(model).add({f"task {number}": 10 for number in range(tasks)}, packed, {}, (1, 28, 28))
     model.save(path)
 
 

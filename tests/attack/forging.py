@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from supsup import HopSupSup, Recipe, SupSup, nets
+from supsup.model.state import state_of
 
 PAGE = 1024
 BYSTANDER = b"somebody else's file\n" * 20
@@ -79,12 +80,12 @@ def sound(kind: str = "plain", tasks: int = 3) -> bytes:
 
 def info(model: SupSup | HopSupSup) -> str:
     """A digest of all that answers depend on."""
-    digest = hashlib.blake2b(model.net.checksum.encode(), digest_size=16)
+    digest = hashlib.blake2b(state_of(model).net.checksum.encode(), digest_size=16)
     for index, task in enumerate(model.tasks):
         digest.update(f"{task}/{model.classes(task)}/".encode(errors="surrogatepass"))
         if isinstance(model, SupSup):
-            digest.update(model.bank.packed(index).numpy().tobytes())
-            digest.update(model.bank.flat_statistics(index).numpy().tobytes())
+            digest.update(state_of(model).bank.packed(index).numpy().tobytes())
+            digest.update(state_of(model).bank.flat_statistics(index).numpy().tobytes())
     if isinstance(model, HopSupSup):
         for tensor in [*model.psi, *model.mean]:
             digest.update(tensor.numpy().tobytes())
@@ -93,7 +94,7 @@ def info(model: SupSup | HopSupSup) -> str:
 
 def mask_of(model: SupSup, task: str) -> str:
     """A digest of one task's bits."""
-    return digest_of(model.bank.packed(model.tasks.index(task)).numpy().tobytes())
+    return digest_of(state_of(model).bank.packed(model.tasks.index(task)).numpy().tobytes())
 
 
 def digest_of(packed: bytes) -> str:

@@ -21,6 +21,7 @@ from supsup.data import Task
 from supsup.file.lock import WriterLock
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
+from supsup.model.state import state_of
 
 SOURCE = str(Path(supsup.__file__).parent)
 TASKS = 9
@@ -40,13 +41,13 @@ def fresh(net: nn.Module | None = None, **settings: Any) -> SupSup:
 
 
 def found(model: SupSup) -> dict[str, bytes]:
-    return {name: model.bank.packed(i).numpy().tobytes() for i, name in enumerate(model.tasks)}
+    return {name: state_of(model).bank.packed(i).numpy().tobytes() for i, name in enumerate(model.tasks)}
 
 
 def is_right(model: SupSup, masks: dict[str, bytes]) -> None:
     """Every task has its own mask, and what is derived from the masks is that of these masks."""
-    bank = model.bank
-    assert len(bank) == len(model.tasks) == len(model.state.tasks)
+    bank = state_of(model).bank
+    assert len(bank) == len(model.tasks) == len(state_of(model).tasks)
     assert found(model) == {name: masks[name] for name in model.tasks}
     if len(bank):
         rows = [torch.cat([bits.flatten() for bits in model.mask(name).values()]) for name in model.tasks]
@@ -58,7 +59,7 @@ def is_right(model: SupSup, masks: dict[str, bytes]) -> None:
     free = []
 
     def change_nothing() -> None:
-        with model.state.changing, model._observer.lock, model.state.lock.writing():
+        with state_of(model).changing, model._observer.lock, state_of(model).lock.writing():
             free.append(True)
 
     thread = threading.Thread(target=change_nothing, daemon=True)
@@ -177,7 +178,7 @@ class Scenario:
             "learn_many": [[*before, *(f"task-{TASKS + 1 + i}" for i in range(done))] for done in range(3)],
             "forget": [before, [name for name in before if name != "task-4"]],
         }.get(self.name, [before])
-        if self._model.state.file is not None:
+        if state_of(self._model).file is not None:
             self._model.close()
         assert verify(self._path).clean
         again = supsup.load(self._path, device="cpu")

@@ -26,6 +26,7 @@ import supsup
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, data
 from supsup import nets as networks
 from supsup.data import Augmentation, Part, Source, Stream, Task
+from supsup.model.supsup import observe_batches
 from supsup_paper import baselines
 
 NAN, INF = float("nan"), float("inf")
@@ -602,8 +603,8 @@ def model_calls(w: World) -> dict[str, Calls]:
         ),
         "SupSup.infer_batches": Calls(m.infer_batches, {"x": x[None]}, {"x": batches, "among": AMONG}),
         "SupSup.observe": Calls(m.observe, {"x": x, "y": y}, {"x": images(SHAPE), "y": labels(len(y))}),
-        "SupSup.observe_batches": Calls(
-            m.observe_batches,
+        "observe_batches": Calls(
+            partial(observe_batches, m),
             {"part": w.stream[0].train, "positions": y[None]},
             {"part": [None, *OBJECT], "positions": positions},
         ),

@@ -21,6 +21,7 @@ import supsup
 from supsup import HopSupSup, NewTaskRule, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, nets
 from supsup.data import Stream
 from supsup.file.repair import verify
+from supsup.model.state import state_of
 from supsup_paper.baselines import PSP, SI, BatchE
 
 WAIT = 60.0  # seconds for a process that ought to answer at once
@@ -100,7 +101,7 @@ def test_a_copy_answers_as_the_model_and_stands_on_its_own(
     assert torch.equal(small.extras[small.tasks[0]]["x"], torch.ones(2))
     assert small.tasks == [stream[0].name, stream[1].name]
     small.learn(stream[2])
-    assert torch.equal(small.bank.packed(2), other.bank.packed(1))
+    assert torch.equal(state_of(small).bank.packed(2), other.bank.packed(1))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -173,7 +174,7 @@ def test_rivals(way: str, stream: Stream, images: Tensor) -> None:
 
 def test_a_damaged_copy_is_refused(small: SupSup) -> None:
     """What is unpickled goes through the checks of the model file."""
-    rebuild, (content, *others) = small.state.__reduce__()
+    rebuild, (content, *others) = state_of(small).__reduce__()
     broken = bytearray(content)
     broken[len(broken) // 2] ^= 1
     with pytest.raises(SupSupError):
@@ -239,13 +240,13 @@ def test_a_forked_process_answers_and_learns(threads: int, small: SupSup, images
         def work() -> Any:
             found = [answer(small, images, task) for task in (*small.tasks, None)] + [answer(small, images[:1], None)]
             small.learn(stream[2])
-            return found, small.bank.packed(2)
+            return found, state_of(small).bank.packed(2)
 
         found, mask = forked(work)
         assert found == expected
         assert len(small.tasks) == 2
         small.learn(stream[2])
-        assert torch.equal(small.bank.packed(2), mask)
+        assert torch.equal(state_of(small).bank.packed(2), mask)
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -273,7 +274,7 @@ def test_a_forked_process_while_threads_ask_and_learn(small: SupSup, images: Ten
         expected = [answer(small, images, name) for name in names]
 
         def work() -> Any:
-            with small.state.changing:
+            with state_of(small).changing:
                 pass
             return [answer(small, images, name) for name in names], small.tasks[:2]
 
@@ -297,7 +298,7 @@ def test_a_forked_process_leaves_the_file_to_its_parent(
 
         def work() -> Any:
             found, messages = answer(model, images, None), []
-            calls: list[Callable[[], None]] = [lambda: model.forget(model.tasks[0]), model.save, model.state.commit]
+            calls: list[Callable[[], None]] = [lambda: model.forget(model.tasks[0]), model.save, state_of(model).commit]
             for call in calls:
                 try:
                     call()

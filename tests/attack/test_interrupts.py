@@ -21,6 +21,7 @@ from supsup import HopSupSup, NewTaskRule, Recipe, SupSup, SupSupError, UnitReci
 from supsup.file.lock import WriterLock
 from supsup.file.repair import verify
 from supsup.hopfield.learner import MemoryFull
+from supsup.model.state import state_of
 from supsup.runtime.interrupts import uninterrupted
 from tests.attack.interrupting import CHANCE, TASKS, found, fresh, interrupt_everywhere, is_right, task
 
@@ -85,8 +86,9 @@ def test_a_model_that_lives_in_a_file(what: str, saved: Path, masks: dict[str, b
     before = model.tasks
     for number, _ in enumerate(interrupt_everywhere(call, 25)):
         is_right(model, masks)
-        assert model.state.file is not None
-        assert set(model.state.file.names) | {t.name for t in model.state.tasks.unsaved()} == set(model.tasks)
+        file = state_of(model).file
+        assert file is not None
+        assert set(file.names) | {t.name for t in state_of(model).tasks.unsaved()} == set(model.tasks)
         if number % 4 == 0:
             assert verify(path).clean
             is_right(supsup.load(path, device="cpu"), masks)
@@ -242,7 +244,7 @@ def test_by_a_timer(saved: Path, masks: dict[str, bytes], tmp_path: Path) -> Non
 def test_memory_that_runs_out_while_a_change_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh()
     model.learn_many([task(number) for number in range(TASKS)])
-    masks, version = found(model), model.bank.version
+    masks, version = found(model), state_of(model).bank.version
     for name in ("cat", "zeros"):
         with monkeypatch.context() as patch:
 
@@ -251,17 +253,17 @@ def test_memory_that_runs_out_while_a_change_is_prepared(monkeypatch: pytest.Mon
 
             patch.setattr(f"supsup.masks.bank.torch.{name}", fail)
             calls: list[Callable[[], None]] = [
-                lambda: model.state.remove("task-1"),
-                lambda: model.state.add({"new": 4}, model.bank.packed(0)[:, None], {}, (16,)),
+                lambda: state_of(model).remove("task-1"),
+                lambda: state_of(model).add({"new": 4}, state_of(model).bank.packed(0)[:, None], {}, (16,)),
             ]
             for call in calls:
                 try:
                     call()
                 except MemoryError:
-                    assert (found(model), model.bank.version) == (masks, version)
+                    assert (found(model), state_of(model).bank.version) == (masks, version)
                 else:
                     assert name == "zeros", "a change that needs no memory of this kind"
-                    masks, version = found(model), model.bank.version
+                    masks, version = found(model), state_of(model).bank.version
     is_right(model, masks)
 
 
@@ -317,13 +319,13 @@ def test_an_error_of_the_file_changes_nothing_in_memory(
     path = tmp_path / "m.supsup"
     shutil.copy(saved, path)
     with supsup.load(path, in_place=True, device="cpu") as model:
-        assert model.state.file is not None
+        assert state_of(model).file is not None
 
         def fail(*_: Any) -> None:
             raise SupSupError("the disk is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(model.state.file, "remove", fail)
+            patch.setattr(state_of(model).file, "remove", fail)
             with pytest.raises(SupSupError, match="full"):
                 model.forget("task-2")
         is_right(model, masks)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from supsup import HopSupSup, NewTaskRule, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.data import Stream
+from supsup.model.state import state_of
 from supsup.runtime.locks import ReadersWriter
 from supsup_paper.baselines import BatchE, OnlineEWC, UpperBound
 from tests.attack import asking
@@ -49,7 +50,9 @@ def test_networks_with_dropout_learn_in_threads_what_they_learn_alone(permutatio
         return SupSup(Convolutional(), seed, recipe=Recipe(steps=15, batch_size=16), device="cpu")
 
     def masks(model: SupSup) -> dict[str, bytes]:
-        return {task.name: model.bank.packed(i).numpy().tobytes() for i, task in enumerate(model.state.tasks)}
+        return {
+            task.name: state_of(model).bank.packed(i).numpy().tobytes() for i, task in enumerate(state_of(model).tasks)
+        }
 
     tasks = permutations[:3]
     alone = [model(seed) for seed in range(2)]
@@ -92,7 +95,7 @@ def test_learning_in_threads_leaves_torch_its_threads(permutations: Stream) -> N
     at_once([lambda end, m=model: learn(m, end) for model in models], seconds=1)  # type: ignore[misc]
     at_once([look], seconds=0.1)
     assert (torch.get_num_threads(), later[1]) == (before, later[0])
-    masks = [model.bank.packed(3) for model in models]
+    masks = [state_of(model).bank.packed(3) for model in models]
     assert torch.equal(masks[0], masks[1])
 
 
@@ -164,7 +167,7 @@ def test_a_memory_answers_while_it_learns() -> None:
 
 def test_reading_again_and_changing_from_inside(small: SupSup, images: Tensor, stream: Stream) -> None:
     """A thread must never wait for itself."""
-    with small.state.lock.reading():
+    with state_of(small).lock.reading():
         assert small.predict(images).tasks == small.predict(images).tasks
         with pytest.raises(SupSupError, match="from inside one of its own answers"):
             small.forget(small.tasks[0])

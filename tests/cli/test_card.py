@@ -13,6 +13,7 @@ from supsup import SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.cli.inspect import note_outcome
 from supsup.data.task_info import TaskInfo
+from supsup.model.state import state_of
 
 
 def run(*arguments: object) -> Result:
@@ -24,7 +25,7 @@ def birds(tmp_path: Path) -> Path:
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
     model.notes["data"] = 'pictures: "all" of them'
     info = TaskInfo(names=("razorbill", "jay"), recipe={"optimiser": "adam", "steps": 300})
-    model.state.add({"birds": 2, "x | <b>*y*": 2}, torch.zeros(3, 2, dtype=torch.uint8), {}, (5,), {"birds": info})
+    state_of(model).add({"birds": 2, "x | <b>*y*": 2}, torch.zeros(3, 2, dtype=torch.uint8), {}, (5,), {"birds": info})
     note_outcome(model, "birds", 120, 0.875)
     model.save(tmp_path / "birds.supsup")
     return tmp_path / "birds.supsup"

@@ -148,7 +148,7 @@ def test_tables(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("learn", path, wine, "--label", "kind", "--task-column", "year", "--device", "cpu") == 0
     learned = supsup.load(path, device="cpu")
     assert sorted(learned.tasks) == ["2000", "2001"]
-    assert learned.info("2000").names == ("a", "b", "c")
+    assert learned.task_info("2000").names == ("a", "b", "c")
     capsys.readouterr()
     assert run("evaluate", path, wine, "--label", "kind", "--task-column", "year") == 0
     assert "2001" in capsys.readouterr().out

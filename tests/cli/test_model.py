@@ -17,6 +17,7 @@ from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.data.task_info import TaskInfo
 from supsup.file.modelfile import ModelFile
+from supsup.model.state import state_of
 
 
 def run(*arguments: object) -> Result:
@@ -34,7 +35,7 @@ def file(learned: SupSup, tmp_path: Path) -> Path:
 
 def masks(path: Path) -> dict[str, bytes]:
     model = supsup.load(path)
-    return {name: model.bank.packed(i).cpu().numpy().tobytes() for i, name in enumerate(model.tasks)}
+    return {name: state_of(model).bank.packed(i).cpu().numpy().tobytes() for i, name in enumerate(model.tasks)}
 
 
 def test_tasks_lists_them(file: Path) -> None:
@@ -62,7 +63,7 @@ def test_info_says_what_was_chosen_for_tasks(tmp_path: Path) -> None:
     packed = torch.zeros(3, 3, dtype=torch.uint8)
     steps = {"a": 100, "b": 200, "c": 100}
     chosen = {name: TaskInfo(recipe=Recipe("adam", 0.1, count, 16).differing) for name, count in steps.items()}
-    model.state.add({"a": 2, "b": 2, "c": 2}, packed, {}, (5,), chosen)
+    state_of(model).add({"a": 2, "b": 2, "c": 2}, packed, {}, (5,), chosen)
     model.save(tmp_path / "m.supsup")
     said = " ".join(run("info", tmp_path / "m.supsup").stdout.replace("│", " ").split())
     assert "rounds 4" in said
@@ -109,7 +110,7 @@ def test_forget_and_compact(file: Path) -> None:
 
 def test_exported_networks_give_the_models_own_outputs(file: Path, images: Tensor, tmp_path: Path) -> None:
     model = supsup.load(file)
-    expected = model.net.run(images, model.net.masked(model.mask("permutation-1")))
+    expected = state_of(model).net.run(images, state_of(model).net.masked(model.mask("permutation-1")))
     assert run("export", file, "permutation-1", tmp_path / "one.safetensors").exit_code == 0
     plain = nets.lenet_300_100(outputs=50)
     plain.load_state_dict(load_file(tmp_path / "one.safetensors"))

@@ -14,6 +14,7 @@ from supsup import SupSup, nets
 from supsup.cli import app
 from supsup.cli.tables import show
 from supsup.data.task_info import TaskInfo
+from supsup.model.state import state_of
 from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.commands import bench
 from supsup_paper.report.summary import summarise
@@ -58,7 +59,7 @@ def long_names(tmp_path: Path) -> Path:
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
     info = TaskInfo(names=("razorbill", "black guillemot", "the-albatross-of-some-kind"))
     packed = torch.zeros(3, len(LONG), dtype=torch.uint8)
-    model.state.add(dict.fromkeys(LONG, 3), packed, {}, (5,), dict.fromkeys(LONG, info))
+    state_of(model).add(dict.fromkeys(LONG, 3), packed, {}, (5,), dict.fromkeys(LONG, info))
     model.notes = {"where-all-of-it-comes-from": "somewhere"}
     model.save(tmp_path / "a-model-whose-name-is-longer-than-any-of-its-columns.supsup")
     return tmp_path / "a-model-whose-name-is-longer-than-any-of-its-columns.supsup"

@@ -17,6 +17,7 @@ from supsup import AutoRecipe, Recipe, SupSup, SupSupError, data, load, nets
 from supsup.cluster.worker import Finished
 from supsup.cluster.workers import LocalProcesses
 from supsup.data import Stream, Task
+from supsup.model.state import state_of
 
 
 def new(recipe: Recipe | AutoRecipe | None = None) -> SupSup:
@@ -25,17 +26,17 @@ def new(recipe: Recipe | AutoRecipe | None = None) -> SupSup:
 
 def same_masks(one: SupSup, other: SupSup) -> bool:
     assert sorted(one.tasks) == sorted(other.tasks)
-    pairs = [(one.state.tasks.index(name), other.state.tasks.index(name)) for name in one.tasks]
+    pairs = [(state_of(one).tasks.index(name), state_of(other).tasks.index(name)) for name in one.tasks]
     return all(
-        torch.equal(one.bank.packed(i), other.bank.packed(j))
-        and torch.equal(one.bank.flat_statistics(i), other.bank.flat_statistics(j))
+        torch.equal(state_of(one).bank.packed(i), state_of(other).bank.packed(j))
+        and torch.equal(state_of(one).bank.flat_statistics(i), state_of(other).bank.flat_statistics(j))
         for i, j in pairs
     )
 
 
 def same_traces(one: SupSup, other: SupSup) -> bool:
     """But for a count that depends on who was learned before in the same place."""
-    profiles = [(one.state.tasks[name].profile, other.state.tasks[name].profile) for name in one.tasks]
+    profiles = [(state_of(one).tasks[name].profile, state_of(other).tasks[name].profile) for name in one.tasks]
     pairs = [(mine.tensors(), theirs.tensors()) for mine, theirs in profiles if mine is not None and theirs is not None]
     same = (torch.equal(mine[name], theirs[name]) for mine, theirs in pairs for name in mine if name != "checked")
     return len(pairs) == len(one.tasks) and all(same)
@@ -117,7 +118,7 @@ def test_raw_data_is_answered_as_if_learned_alone() -> None:
     alone.learn_many(tasks)
     together.learn_many(tasks, cluster=Inline())
     assert same_masks(alone, together)
-    assert together.info("two").names == alone.info("two").names
+    assert together.task_info("two").names == alone.task_info("two").names
     assert torch.equal(together.predict(x, "one").labels, alone.predict(x, "one").labels)
 
 

@@ -12,6 +12,7 @@ from supsup import AutoRecipe, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Augmentation, Stream, Task
 from supsup.data.rotations import check_can_rotate, mean_over_rotations, with_rotations
 from supsup.masks.frozen import FrozenNet
+from supsup.model.state import state_of
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import Lane, run_lanes
 from supsup.training.trainee import MaskTrainee
@@ -107,7 +108,7 @@ def test_answers_are_the_mean_over_the_views(model: SupSup, pairs: Stream) -> No
     found = model.predict(x, task=task.name)
     views = []
     for quarter in range(4):
-        p = model.net.run(x.rot90(quarter, (-2, -1)), model.subnetwork(task.name)).softmax(-1)
+        p = state_of(model).net.run(x.rot90(quarter, (-2, -1)), model.subnetwork(task.name)).softmax(-1)
         views.append(p[:, 2 * quarter : 2 * quarter + 2])
     mean = torch.stack(views).mean(0)
     assert torch.allclose(found.probabilities, mean / mean.sum(1, keepdim=True), atol=1e-5)
@@ -155,7 +156,7 @@ def test_without_a_recipe(pairs: Stream) -> None:
     model.learn(pairs[0])
     model.recipe = AutoRecipe(rounds=1)
     model.learn(pairs[1])
-    assert [model.info(task.name).rotated for task in pairs[:2]] == [True, False]
+    assert [model.task_info(task.name).rotated for task in pairs[:2]] == [True, False]
     for task in pairs[:2]:
         x, y = task.test.tensors()
         assert float((model.predict(x, task=task.name).labels == y).float().mean()) > 0.9

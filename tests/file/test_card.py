@@ -9,6 +9,7 @@ from safetensors.torch import load, save
 from supsup import Inference, Recipe, SupSup, SupSupError, nets
 from supsup.file.card import card, card_of, holds_tensors, with_card
 from supsup.file.modelfile import ModelFile
+from supsup.model.state import state_of
 
 ABOUT = card(3, "abc", False, {"name": "Größe", "arguments": {"widths": [5, 4]}}, [1, 28, 28])
 
@@ -59,5 +60,5 @@ def test_every_record_has_one_and_it_is_small(tmp_path: Path) -> None:
         (record,) = file.records()
     about = card_of(record.extras)
     assert about is not None
-    assert (about["seed"], about["weights"]) == (5, model.net.checksum)
+    assert (about["seed"], about["weights"]) == (5, state_of(model).net.checksum)
     assert len(record.extras) < 0.01 * len(record.mask)

@@ -24,6 +24,7 @@ from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
 from supsup.file.task_record import LearnedTask
 from supsup.masks.frozen import FrozenNet
+from supsup.model.state import state_of
 from supsup.model.task_table import TaskTable
 
 BEFORE = Path(__file__).parent / "before"
@@ -143,25 +144,27 @@ def test_blocks_are_what_a_bank_takes(tmp_path: Path, monkeypatch: pytest.Monkey
     model = SupSup(nets.FullyConnected((20, 10, 4)), device="cpu")
     for number in range(7):
         chance = torch.Generator().manual_seed(number)
-        mask = {key: torch.rand(shape, generator=chance) < 0.3 for key, shape in model.net.shapes.items()}
-        model.state.add({f"task-{number}": 4}, model.bank.pack(mask)[:, None], {}, (20,))
+        mask = {key: torch.rand(shape, generator=chance) < 0.3 for key, shape in state_of(model).net.shapes.items()}
+        state_of(model).add({f"task-{number}": 4}, state_of(model).bank.pack(mask)[:, None], {}, (20,))
     model.save(tmp_path / "m")
     with ModelFile(tmp_path / "m") as file:
-        blocks = list(convert.blocks(file, model.net))
+        blocks = list(convert.blocks(file, state_of(model).net))
     assert [len(block.tasks) for block in blocks] == [3, 3, 1]
-    assert torch.equal(torch.cat([block.packed for block in blocks], 1), torch.cat(list(model.bank.blocks()), 1))
-    assert load(tmp_path / "m", device="cpu").state.tasks.unsaved() == []
+    assert torch.equal(
+        torch.cat([block.packed for block in blocks], 1), torch.cat(list(state_of(model).bank.blocks()), 1)
+    )
+    assert state_of(load(tmp_path / "m", device="cpu")).tasks.unsaved() == []
 
 
 def test_a_task_is_packed_alone_as_among_others() -> None:
     model = SupSup(nets.FullyConnected((20, 10, 4)), device="cpu")
-    ones = {key: torch.ones(shape) for key, shape in model.net.shapes.items()}
+    ones = {key: torch.ones(shape) for key, shape in state_of(model).net.shapes.items()}
     for mask in (ones, {key: value * 0 for key, value in ones.items()}):
-        model.bank.add(mask)
+        state_of(model).bank.add(mask)
     tasks = TaskTable([LearnedTask("all", 2, "now", {"x": torch.ones(3)}), LearnedTask("none", 3, "later")])
-    together = list(convert.packed_tasks(tasks, model.bank))
+    together = list(convert.packed_tasks(tasks, state_of(model).bank))
     for index, (task, packed) in enumerate(zip(tasks, together, strict=True)):
-        alone = convert.packed_task(task, model.bank, index)
+        alone = convert.packed_task(task, state_of(model).bank, index)
         assert np.array_equal(alone.packed, packed.packed)
         assert (alone.name, alone.classes, alone.created, alone.extras) == (
             packed.name, packed.classes, packed.created, packed.extras,

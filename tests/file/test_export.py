@@ -12,10 +12,11 @@ from torch import Tensor, nn
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.data import Stream
+from supsup.model.state import state_of
 
 
 def outputs(model: SupSup, x: Tensor, task: str) -> Tensor:
-    return model.net.run(x, model.net.masked(model.mask(task)))
+    return state_of(model).net.run(x, state_of(model).net.masked(model.mask(task)))
 
 
 def test_safetensors_loads_into_a_plain_module(learned: SupSup, images: Tensor, tmp_path: Path) -> None:

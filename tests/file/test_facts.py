@@ -118,7 +118,7 @@ def test_a_task_with_other_facts_is_damaged(tmp_path: Path) -> None:
     model.learn((torch.rand(6, 4), ["left", "right"] * 3), task="t")
     path = tmp_path / "m"
     model.save(path)
-    assert load(path, device="cpu").info("t").names == ("left", "right")
+    assert load(path, device="cpu").task_info("t").names == ("left", "right")
     content = path.read_bytes()
     assert content.count(b"right") == 1
     path.write_bytes(content.replace(b"right", b"wrong"))

@@ -120,11 +120,11 @@ child = os.fork()
 if child == 0:
     try:
         try:
-            model.state.commit()
+            model._state.commit()
             os._exit(3)
         except supsup.SupSupError as error:
             assert "forked" in str(error), error
-        model.state.close()
+        model._state.close()
         os._exit(0)
     except BaseException as error:
         print(error)

@@ -12,6 +12,7 @@ from torch import nn
 from supsup import Recipe, SupSup, SupSupError, data, load, nets
 from supsup.data import Stream
 from supsup.file import mask_blocks as masks
+from supsup.model.state import state_of
 
 WIDTH = 8
 
@@ -49,8 +50,12 @@ def same(one: SupSup, other: SupSup, x: torch.Tensor) -> bool:
     weighted = [model.infer_task(x, method="binary", per="batch") for model in (one, other)]
     return (
         one.tasks == other.tasks
-        and all(torch.equal(one.bank.packed(i), other.bank.packed(i)) for i in range(len(one.bank)))
-        and all(torch.equal(one.bank.mean()[name], value) for name, value in other.bank.mean().items())
+        and all(
+            torch.equal(state_of(one).bank.packed(i), state_of(other).bank.packed(i)) for i in range(len(one.tasks))
+        )
+        and all(
+            torch.equal(state_of(one).bank.mean()[name], value) for name, value in state_of(other).bank.mean().items()
+        )
         and torch.equal(answers[0].labels, answers[1].labels)
         and answers[0].tasks == answers[1].tasks
         and torch.equal(answers[0].confidence, answers[1].confidence)
@@ -64,7 +69,7 @@ def test_answers_are_those_of_masks_in_memory(file: Path, tasks: Stream) -> None
     for _ in range(2):  # the blocks are made, then found
         disk = load(file, masks="disk", device="cpu")
         assert same(disk, memory, x)
-        assert disk.bank.memory < memory.bank.memory
+        assert state_of(disk).bank.memory < state_of(memory).bank.memory
     assert len(list(file.with_name(file.name + "-masks").iterdir())) == 2
 
 
@@ -108,13 +113,16 @@ def test_statistics_come_along(split: Stream, convolutional: nn.Module, tmp_path
     model = SupSup(convolutional, recipe=Recipe("adam", 1e-2, 2, 16), device="cpu")
     model.learn(split[0])
     for number in range(WIDTH):
-        packed, statistics = model.bank.packed(0)[:, None], model.bank.statistics(0)
+        packed, statistics = state_of(model).bank.packed(0)[:, None], state_of(model).bank.statistics(0)
         more = {name: value[None] + number for name, value in statistics.items()}
         assert model.image_shape is not None
-        model.state.add({f"copy-{number}": 2}, packed, more, model.image_shape)
+        state_of(model).add({f"copy-{number}": 2}, packed, more, model.image_shape)
     model.save(tmp_path / "model")
     disk = load(tmp_path / "model", convolutional, masks="disk", device="cpu")
-    assert all(torch.equal(disk.bank.flat_statistics(i), model.bank.flat_statistics(i)) for i in range(WIDTH + 1))
+    assert all(
+        torch.equal(state_of(disk).bank.flat_statistics(i), state_of(model).bank.flat_statistics(i))
+        for i in range(WIDTH + 1)
+    )
 
 
 def test_a_word_that_is_no_place_is_refused(file: Path) -> None:
@@ -142,8 +150,8 @@ print(*load(large, masks=masks, device="cpu").predict(image).tasks)
 def _random(path: Path, tasks: int) -> SupSup:
     """A model file with random masks of 157 kB."""
     model = SupSup(nets.FullyConnected((784, 1600, 16)), device="cpu")
-    masks = torch.randint(0, 256, (model.bank.length, tasks), dtype=torch.uint8, generator=torch.Generator())
-    model.state.add({f"task-{number}": 10 for number in range(tasks)}, masks, {}, (784,))
+    masks = torch.randint(0, 256, (state_of(model).bank.length, tasks), dtype=torch.uint8, generator=torch.Generator())
+    state_of(model).add({f"task-{number}": 10 for number in range(tasks)}, masks, {}, (784,))
     model.save(path)
     return model
 

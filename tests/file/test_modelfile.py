@@ -22,10 +22,11 @@ from supsup.data import Stream
 from supsup.file import codec, sqlite
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
+from supsup.model.state import state_of
 
 
 def masks(model: SupSup) -> dict[str, bytes]:
-    return {name: model.bank.packed(i).cpu().numpy().tobytes() for i, name in enumerate(model.tasks)}
+    return {name: state_of(model).bank.packed(i).cpu().numpy().tobytes() for i, name in enumerate(model.tasks)}
 
 
 def tiny(tasks: int = 0, seed: int = 0) -> SupSup:
@@ -38,9 +39,9 @@ def tiny(tasks: int = 0, seed: int = 0) -> SupSup:
 
 def add(model: SupSup, name: str, density: float = 0.3) -> None:
     chance = torch.Generator().manual_seed(len(name) + 100 * len(model.tasks))
-    mask = {key: torch.rand(shape, generator=chance) < density for key, shape in model.net.shapes.items()}
-    model.state.add({name: 10}, model.bank.pack(mask)[:, None], {}, (200,))
-    model.state.commit()
+    mask = {key: torch.rand(shape, generator=chance) < density for key, shape in state_of(model).net.shapes.items()}
+    state_of(model).add({name: 10}, state_of(model).bank.pack(mask)[:, None], {}, (200,))
+    state_of(model).commit()
 
 
 def forge_header(connection: sqlite3.Connection, header: Header, checksums: list[bytes]) -> None:
@@ -77,9 +78,11 @@ class TestSaveAndLoad:
         model = SupSup(nets.lenet_300_100(outputs=12), seed=2**40, new_task_rule=NewTaskRule(every=3), **settings)  # type: ignore[arg-type]
         model.notes["data"] = {"name": "digits", "Größe": 5000}
         for number, density in enumerate((0.0, 0.003, 0.5, 1.0)):
-            mask = {n: torch.rand(s) < density for n, s in model.net.shapes.items()}
-            model.state.add({f"Aufgabe {number} ✓": number + 1}, model.bank.pack(mask)[:, None], {}, (1, 28, 28))
-            model.state.commit()
+            mask = {n: torch.rand(s) < density for n, s in state_of(model).net.shapes.items()}
+            state_of(model).add(
+                {f"Aufgabe {number} ✓": number + 1}, state_of(model).bank.pack(mask)[:, None], {}, (1, 28, 28)
+            )
+            state_of(model).commit()
         model.extras["Aufgabe 2 ✓"] = {"running_mean": torch.randn(5), "count": torch.tensor(3)}
         model.save(path)
         again = supsup.load(path)
@@ -229,7 +232,7 @@ class TestWhatIsSavedCanBeLoaded:
     def test_statistics_of_a_training_that_went_wrong(self, convolutional: nn.Module, path: Path) -> None:
         model = SupSup(convolutional, recipe=Recipe(steps=1), device="cpu")
         model.learn((torch.randn(8, 784), torch.arange(8) % 5), task="a")
-        next(iter(model.bank.statistics(0).values()))[0] = torch.nan
+        next(iter(state_of(model).bank.statistics(0).values()))[0] = torch.nan
         with pytest.raises(SupSupError, match="statistics of task 'a' are not finite"):
             model.save(path)
 
@@ -295,13 +298,13 @@ class TestInPlace:
     def test_learn_many_commits_task_by_task(self, stream: Stream, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         SupSup(nets.FullyConnected((784, 10)), recipe=Recipe(steps=1), device="cpu").save(path)
         with supsup.load(path, in_place=True) as model:
-            commit, seen = model.state.commit, []
+            commit, seen = state_of(model).commit, []
 
             def watched() -> None:
                 commit()
                 seen.append(len(supsup.load(path).tasks))
 
-            monkeypatch.setattr(model.state, "commit", watched)
+            monkeypatch.setattr(state_of(model), "commit", watched)
             model.learn_many(stream[:3])
         assert seen[:3] == [1, 2, 3]
 
@@ -338,7 +341,7 @@ class TestInPlace:
         """Ctrl-C while the commit is being written: it is there, and it is not written twice."""
         tiny(1).save(path)
         with supsup.load(path, in_place=True) as model:
-            file = model.state.file
+            file = state_of(model).file
             assert file is not None
             real = sqlite.transaction
 
@@ -393,14 +396,15 @@ class TestInPlace:
     def test_a_full_disk_loses_nothing(self, path: Path) -> None:
         tiny(2).save(path)
         with supsup.load(path, in_place=True) as model:
-            assert model.state.file is not None
-            pages = model.state.file._connection.execute("PRAGMA page_count").fetchone()[0]
-            model.state.file._connection.execute(f"PRAGMA max_page_count={pages}")
+            file = state_of(model).file
+            assert file is not None
+            pages = file._connection.execute("PRAGMA page_count").fetchone()[0]
+            file._connection.execute(f"PRAGMA max_page_count={pages}")
             with pytest.raises(SupSupError, match=r"model.supsup: the disk is full; free some space"):
                 add(model, "task-2", density=0.5)
             assert supsup.load(path).tasks == ["task-0", "task-1"]
             assert model.tasks == ["task-0", "task-1", "task-2"]
-            model.state.file._connection.execute("PRAGMA max_page_count=100000")
+            file._connection.execute("PRAGMA max_page_count=100000")
             model.save()
         assert masks(supsup.load(path)) == masks(model)
 
@@ -479,8 +483,8 @@ class TestForget:
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sparse = tiny()
-        bits = (torch.rand(sparse.bank.pack(tiny(1).mask("task-0")).shape[0]) < 0.05).byte()
-        sparse.state.add({"sparse": 10}, bits[:, None], {}, (200,))
+        bits = (torch.rand(state_of(sparse).bank.pack(tiny(1).mask("task-0")).shape[0]) < 0.05).byte()
+        state_of(sparse).add({"sparse": 10}, bits[:, None], {}, (200,))
         with monkeypatch.context() as without:
             without.setattr(codec, "available", lambda: False)
             sparse.save(path)
@@ -495,12 +499,14 @@ class TestForget:
         """Alike masks get smaller; the mean goes with the first task that it was taken over."""
         alike = tiny()
         common = torch.rand(
-            alike.bank.pack(tiny(1).mask("task-0")).shape[0], generator=torch.Generator().manual_seed(1)
+            state_of(alike).bank.pack(tiny(1).mask("task-0")).shape[0], generator=torch.Generator().manual_seed(1)
         )
         for number in range(40):
             noise = torch.rand(len(common), generator=torch.Generator().manual_seed(number))
-            alike.state.add({f"task-{number}": 10}, ((common < 0.3) ^ (noise < 0.05)).byte()[:, None] * 37, {}, (200,))
-            alike.state.commit()
+            state_of(alike).add(
+                {f"task-{number}": 10}, ((common < 0.3) ^ (noise < 0.05)).byte()[:, None] * 37, {}, (200,)
+            )
+            state_of(alike).commit()
         alike.save(path)
         with ModelFile(path, write=True) as file:
             size = sum(len(row.mask) for row in file.records())

@@ -15,6 +15,7 @@ import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
+from supsup.model.state import state_of
 
 
 def model_file(path: Path, tasks: int = 12) -> dict[str, bytes]:
@@ -22,15 +23,15 @@ def model_file(path: Path, tasks: int = 12) -> dict[str, bytes]:
     model = SupSup(nets.FullyConnected((200, 40, 20)), recipe=Recipe(steps=2), device="cpu")
     chance = torch.Generator().manual_seed(0)
     for number in range(tasks):
-        mask = {name: torch.rand(shape, generator=chance) < 0.4 for name, shape in model.net.shapes.items()}
-        model.state.add({f"task-{number}": 10}, model.bank.pack(mask)[:, None], {}, (200,))
-        model.state.commit()
+        mask = {name: torch.rand(shape, generator=chance) < 0.4 for name, shape in state_of(model).net.shapes.items()}
+        state_of(model).add({f"task-{number}": 10}, state_of(model).bank.pack(mask)[:, None], {}, (200,))
+        state_of(model).commit()
     model.save(path)
     return masks(model)
 
 
 def masks(model: SupSup) -> dict[str, bytes]:
-    return {name: model.bank.packed(i).numpy().tobytes() for i, name in enumerate(model.tasks)}
+    return {name: state_of(model).bank.packed(i).numpy().tobytes() for i, name in enumerate(model.tasks)}
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
+from supsup.model.state import state_of
 
 CPU = torch.device("cpu")
 FEATURES = 40
@@ -96,7 +97,7 @@ def test_learning_one_by_one_or_together_leaves_the_same() -> None:
         for start in range(0, 5, count):
             model.learn_many(tasks[start : start + count])
         models.append(model)
-    for one, other in zip(*(model.state.tasks for model in models)):
+    for one, other in zip(*(state_of(model).tasks for model in models)):
         assert one.profile is not None
         assert other.profile is not None
         assert all(torch.equal(value, other.profile.tensors()[name]) for name, value in one.profile.tensors().items())

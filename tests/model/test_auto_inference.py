@@ -14,6 +14,7 @@ from supsup.file.modelfile import ModelFile
 from supsup.inference.objectives import Margin
 from supsup.inference.profiles.features import features
 from supsup.inference.profiles.gaussians import GaussianIndex
+from supsup.model.state import state_of
 
 WAYS = (
     Inference("auto"),
@@ -62,8 +63,8 @@ def test_split_digits_are_found_by_default(model: SupSup) -> None:
 def test_features_and_masks_decide_together_as_by_hand(model: SupSup) -> None:
     """Only tasks near the best by features are tried; the others count as if their masks knew nothing of an image."""
     x, _ = mixed(digits(), 20)
-    profiles = [task.profile for task in model.state.tasks if task.profile is not None]
-    seen = features(model.net, x)
+    profiles = [task.profile for task in state_of(model).tasks if task.profile is not None]
+    seen = features(state_of(model).net, x)
     gallery, weight = (
         GaussianIndex([profile.gaussians for profile in profiles], model.device),
         3.5 / seen.shape[1] ** 0.5,
@@ -74,7 +75,7 @@ def test_features_and_masks_decide_together_as_by_hand(model: SupSup) -> None:
     doubt, expected = near.sum(1) > 1, by_features - 0.3 * 6
     assert 5 < doubt.sum() < len(x) - 5
     for index, profile in enumerate(profiles):
-        outputs = model.net.run(x, model.net.masked(model.bank.mask(index)))[:, :2]
+        outputs = state_of(model).net.run(x, state_of(model).net.masked(state_of(model).bank.mask(index)))[:, :2]
         mean, deviation = profile.spreads[1].tolist()
         energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 3)
         both = (weight * classes[:, gallery.columns[index]] + outputs.log_softmax(-1)).logsumexp(-1)
@@ -123,8 +124,8 @@ def test_every_method_takes_its_own_settings_alone() -> None:
 def test_energy_is_of_a_tasks_own_classes_and_calibrated(model: SupSup) -> None:
     x, _ = mixed(digits(), 5)
     how, scores = WAYS[2], []
-    for index, task in enumerate(model.state.tasks):
-        outputs = model.state.switched.run(model.bank, index, x)
+    for index, task in enumerate(state_of(model).tasks):
+        outputs = state_of(model).switched.run(state_of(model).bank, index, x)
         assert task.profile is not None
         mean, deviation = task.profile.spreads[1].tolist()
         scores.append((outputs[:, :2].logsumexp(-1) - mean) / deviation)
@@ -156,7 +157,7 @@ def test_images_of_no_task_are_refused_and_few_others(model: SupSup) -> None:
 def test_tasks_without_statistics_are_found_by_their_masks() -> None:
     tasks = digits(2)
     plain = learned(tasks, inference=Inference("one-shot"))
-    assert all(task.profile is None for task in plain.state.tasks)
+    assert all(task.profile is None for task in state_of(plain).tasks)
     x, _ = mixed(tasks)
     plain.inference = Inference("auto")
     answer = plain.predict(x)
@@ -189,7 +190,7 @@ def test_a_few_images_are_no_reason_to_warn() -> None:
     model = SupSup(nn.Linear(12, 4), recipe=Recipe(steps=3), device="cpu")
     for name in ("a", "b", "c"):
         model.learn((x, y), task=name)
-    profiles = [task.profile for task in model.state.tasks]
+    profiles = [task.profile for task in state_of(model).tasks]
     assert sum(int(profile.checked[1]) for profile in profiles if profile is not None) < 20, "they are not told apart"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -197,7 +198,7 @@ def test_a_few_images_are_no_reason_to_warn() -> None:
 
 
 def test_a_file_with_statistics_that_do_not_fit_is_refused(model: SupSup, tmp_path: Path) -> None:
-    state = model.state.to(torch.device("cpu"))
+    state = state_of(model).to(torch.device("cpu"))
     profile = state.tasks.at(0).profile
     assert profile is not None
     right = profile.rest[0].clone()

@@ -15,6 +15,7 @@ from supsup.inference.profiles.features import features
 from supsup.inference.profiles.gaussians import GaussianIndex
 from supsup.inference.profiles.index import FeatureScores
 from supsup.model import auto_inference as by_traces
+from supsup.model.state import state_of
 
 TASKS = 35
 ASKED, NOT = "features, masks and a gradient", "features and masks"
@@ -43,16 +44,16 @@ def shown(each: int) -> tuple[Tensor, list[str]]:
 
 def outstanding(model: SupSup, x: Tensor, members: list[int], objective: str) -> Tensor:
     """[n, members], image by image, by the gradient that torch takes at the superposition of the members."""
-    first, rows = next(iter(model.net.shapes)), []
-    masks = [model.bank.mask(index) for index in members]
+    first, rows = next(iter(state_of(model).net.shapes)), []
+    masks = [state_of(model).bank.mask(index) for index in members]
     mean = {name: torch.stack([mask[name].float() for mask in masks]).mean(0) for name in masks[0]}
     for image in x:
-        weights = model.net.masked(mean)
+        weights = state_of(model).net.masked(mean)
         weights[first] = weights[first].detach().requires_grad_()
-        objectives.OBJECTIVES[objective](model.net.run(image[None], weights), 10).sum().backward()
+        objectives.OBJECTIVES[objective](state_of(model).net.run(image[None], weights), 10).sum().backward()
         slope = weights[first].grad
         assert slope is not None
-        query = -model.net.weights[first] * slope
+        query = -state_of(model).net.weights[first] * slope
         g = torch.stack([(query * mask[first]).sum() for mask in masks])
         rows.append((g - g.mean()) / g.std() - math.sqrt(2 * math.log(len(members))))
     return torch.stack(rows).clamp(min=0)
@@ -65,8 +66,8 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
     """Nobody is tried by features alone here, so that masks beyond the best by features are the gradient's choice."""
     monkeypatch.setattr(by_traces, "_HOW", replace(by_traces._HOW, features=0.2, doubt=-1.0))
     x, members = shown(2)[0], list(range(count))
-    profiles = [task.profile for task in model.state.tasks if task.profile is not None]
-    seen = features(model.net, x)
+    profiles = [task.profile for task in state_of(model).tasks if task.profile is not None]
+    seen = features(state_of(model).net, x)
     gallery, weight = (
         GaussianIndex([profile.gaussians for profile in profiles], model.device),
         0.2 / seen.shape[1] ** 0.5,
@@ -80,7 +81,9 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
     expected = levels - 0.3 * 6
     for row, column in enumerate(stands.argmax(1).tolist()):
         if stands[row, column] > 0:
-            outputs = model.net.run(x[row : row + 1], model.net.masked(model.bank.mask(column)))[:, :10]
+            outputs = state_of(model).net.run(
+                x[row : row + 1], state_of(model).net.masked(state_of(model).bank.mask(column))
+            )[:, :10]
             mean, deviation = profiles[column].spreads[1].tolist()
             energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 3)
             both = weight * classes[row : row + 1, gallery.columns[column]] + outputs.log_softmax(-1)
@@ -126,7 +129,7 @@ def test_without_superfluous_outputs_entropy_is_asked_and_filters_are_not(monkey
     tasks = permutations()[:10]
     x = torch.cat([task.test.tensors()[0][:6] for task in tasks])
     ten = learned(tasks, nets.FullyConnected((784, 30, 10)))
-    found = by_traces.AutoInference(ten.state)._outstanding([TaskView(x[:, None])], range(10), 10)
+    found = by_traces.AutoInference(state_of(ten))._outstanding([TaskView(x[:, None])], range(10), 10)
     torch.testing.assert_close(found, outstanding(ten, x, list(range(10)), "H"), atol=2e-3, rtol=2e-3)
     assert found.max() > 0
     assert ten.predict(x).method_used == ASKED

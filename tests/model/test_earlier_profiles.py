@@ -13,6 +13,7 @@ from supsup.file.modelfile import ModelFile
 from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.features import features
 from supsup.inference.profiles.gaussians import Gaussians, whole_numbers
+from supsup.model.state import state_of
 
 CLASSES = 2
 
@@ -32,7 +33,7 @@ def shown(task: Task) -> Tensor:
 def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> TaskProfile:
     """What a task left in those days, of every so manieth feature."""
     x, labels = task.train.tensors()
-    numbers = features(model.net, x)[:, ::every]
+    numbers = features(state_of(model).net, x)[:, ::every]
     found = [numbers[labels == label] for label in range(CLASSES)]
     each = [Gaussians.of(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
     means, directions, variances, rest = (torch.stack(parts) for parts in zip(*each))
@@ -54,7 +55,7 @@ def written(path: Path, tasks: int, every: int = 1) -> list[Task]:
     learned = [table(seed) for seed in range(tasks)]
     model = SupSup(nets.FullyConnected((12, 30, 20, 4)), recipe=Recipe("adam", 1e-2, steps=30), device="cpu")
     model.learn_many(learned)
-    for row, task in zip(model.state.tasks, learned):
+    for row, task in zip(state_of(model).tasks, learned):
         assert row.profile is not None
         row.profile = left_then(model, task, row.profile, every)
         assert row.profile.means.dtype == torch.int8

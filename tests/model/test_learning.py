@@ -10,7 +10,8 @@ from supsup.data import Part, Stream, Task
 from supsup.masks.scores import initial_scores, transferred
 from supsup.model import learning
 from supsup.model.learning import Learning
-from supsup.model.supsup import learn_together
+from supsup.model.state import state_of
+from supsup.model.supsup import learn_with_models
 from supsup.training import Trained, train_masks
 
 
@@ -24,13 +25,13 @@ def test_models_that_learn_together_are_those_that_learn_alone(stream: Stream, t
     together, alone = ([model(density, transfer) for density in (0.1, 0.4)] for _ in range(2))
     finished: list[float] = []
     for task in stream[:2]:
-        learn_together(together, task, finished.append)
+        learn_with_models(together, task, finished.append)
         for each in alone:
             each.learn(task)
     assert sum(finished) == 4
     for one, two in zip(together, alone):
         assert one.tasks == two.tasks == [task.name for task in stream[:2]]
-        assert all(torch.equal(one.bank.packed(i), two.bank.packed(i)) for i in range(2))
+        assert all(torch.equal(state_of(one).bank.packed(i), state_of(two).bank.packed(i)) for i in range(2))
 
 
 def test_scores_that_are_not_there_any_more_are_missed(stream: Stream) -> None:
@@ -55,10 +56,10 @@ def test_a_stream_has_images_of_one_shape(stream: Stream) -> None:
 def test_with_transfer_scores_start_from_the_mean_of_all_masks(stream: Stream) -> None:
     """Around 0 for masks that a threshold at 0 makes, else weights that were never kept would be kept at once."""
     plain = Recipe("adam", 1e-2, 4, 16, transfer="masks")
-    for recipe, centred in ((plain, True), (model(0.2, "masks").observed_recipe, False)):
+    for recipe, centred in ((plain, True), (state_of(model(0.2, "masks")).settings.stepwise, False)):
         learner = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
-        learning = Learning(learner.state)
-        own = initial_scores(learner.seed, "next", learner.net.shapes)
+        learning = Learning(state_of(learner))
+        own = initial_scores(learner.seed, "next", state_of(learner).net.shapes)
         assert all(torch.equal(learning.first_scores("next", recipe)[name], scores) for name, scores in own.items())
         learner.learn_many(stream[:2])
         masks = [learner.mask(task) for task in learner.tasks]
@@ -90,15 +91,15 @@ def test_what_many_tasks_are_found_by_is_made_a_few_at_a_time(stream: Stream, mo
     assert sizes == [2, 2, 1]
     assert together.tasks == apart.tasks
     for index in range(5):
-        one, other = (model.state.tasks.at(index).profile for model in (together, apart))
+        one, other = (state_of(model).tasks.at(index).profile for model in (together, apart))
         assert one is not None
         assert other is not None
         assert all(torch.equal(value, other.tensors()[name]) for name, value in one.tensors().items())
-        assert torch.equal(together.bank.packed(index), apart.bank.packed(index))
+        assert torch.equal(state_of(together).bank.packed(index), state_of(apart).bank.packed(index))
 
 
 def test_one_model_may_learn_together_with_nobody(stream: Stream) -> None:
     together, alone = model(0.1), model(0.1)
-    learn_together([together], stream[0], lambda share: None)
+    learn_with_models([together], stream[0], lambda share: None)
     alone.learn(stream[0])
-    assert torch.equal(together.bank.packed(0), alone.bank.packed(0))
+    assert torch.equal(state_of(together).bank.packed(0), state_of(alone).bank.packed(0))

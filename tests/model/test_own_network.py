@@ -14,6 +14,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 import supsup
 from supsup import NewTaskRule, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Task
+from supsup.model.state import state_of
 
 
 class Block(nn.Module):
@@ -210,7 +211,7 @@ def test_observing_keeps_statistics_with_their_mask(tasks: list[Task], monkeypat
     assert first is not None
     model.observe(x, y)
     learned = model.subnetwork(first)["norm.running_mean"].clone()
-    assert not torch.equal(learned, model.net.statistics["norm.running_mean"])
+    assert not torch.equal(learned, state_of(model).net.statistics["norm.running_mean"])
     observer = model._observer
     observer.write_back()
     observer._suspend()
@@ -227,7 +228,7 @@ def test_a_pretrained_network_is_kept_and_must_be_given_again(tasks: list[Task],
     model.learn(tasks[0])
     weight, mask = given.state_dict()["stem.weight"], model.mask(tasks[0].name)["stem.weight"]
     assert torch.equal(model.subnetwork(tasks[0].name)["stem.weight"], weight * mask)
-    assert torch.equal(model.net.module.state_dict()["head.bias"], given.state_dict()["head.bias"])
+    assert torch.equal(state_of(model).net.module.state_dict()["head.bias"], given.state_dict()["head.bias"])
     model.save(path)
     assert same(answers(supsup.load(path, net=given, device="cpu"), tasks[:1]), answers(model, tasks[:1]))
     assert same(answers(model.to("cpu"), tasks[:1]), answers(model, tasks[:1]))
@@ -307,7 +308,7 @@ def test_what_a_network_must_not_do_is_said(net: nn.Module, message: str, tasks:
     with pytest.raises(SupSupError, match=message):
         model.learn(tasks[0])
     assert model.tasks == []
-    assert not model.net.module.training
+    assert not state_of(model).net.module.training
 
 
 def test_a_batch_of_one_value_cannot_be_normalised(tasks: list[Task]) -> None:
@@ -319,7 +320,7 @@ def test_a_batch_of_one_value_cannot_be_normalised(tasks: list[Task]) -> None:
     with pytest.raises(SupSupError, match="more than 1 value per channel"):
         model.observe(x[:1], y[:1])
     assert model.tasks == []
-    assert not model.net.module.training
+    assert not state_of(model).net.module.training
     model.recipe = Recipe(steps=2, batch_size=8)
     lone = Part(x[:1], y[:1])
     model.learn(Task("a lone image fills a batch", lone, lone, 5))

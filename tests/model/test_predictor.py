@@ -20,6 +20,7 @@ from supsup.inference.gradient import Goal
 from supsup.inference.methods import TaskView, alpha_gradient, choose_layers, decide
 from supsup.inference.objectives import Margin
 from supsup.model.predictor import Predictor
+from supsup.model.state import state_of
 
 ADAM = Recipe("adam", 1e-2, steps=60, batch_size=32)
 WAYS = [
@@ -68,9 +69,8 @@ def test_predict_takes_what_learn_took_and_answers_in_the_user_s_words() -> None
     assert answer.names == [sorted(set(y))[label] for label in answer.labels.tolist()]
     for same in (x.numpy(), x.tolist(), pd.DataFrame(x.numpy()), x.double()):
         assert torch.equal(found.predict(same, task="wine").labels, answer.labels)
-    assert found.info("wine").names == tuple(sorted(set(y)))
-    assert found.takes_raw("wine")
-    assert not found.takes_raw("nobody")
+    assert found.task_info("wine").names == tuple(sorted(set(y)))
+    assert found.task_info("wine").inputs is not None
 
 
 def test_one_mean_for_all_features_is_not_enough() -> None:
@@ -83,28 +83,28 @@ def test_one_mean_for_all_features_is_not_enough() -> None:
 
 
 def test_later_tasks_take_the_first_normalisation_where_it_suits(mixed: SupSup) -> None:
-    one, two, other = (mixed.info(name).inputs for name in ("one", "two", "other scale"))
+    one, two, other = (mixed.task_info(name).inputs for name in ("one", "two", "other scale"))
     assert one is not None
     assert two is not None
     assert other is not None
     assert one.key == two.key != other.key
-    assert [indices for _, indices in mixed.state.tasks.views()] == [[0, 1], [2], [3]]
-    assert [indices for _, indices in mixed.state.tasks.views([3, 0])] == [[3], [0]]
+    assert [indices for _, indices in state_of(mixed).tasks.views()] == [[0, 1], [2], [3]]
+    assert [indices for _, indices in state_of(mixed).tasks.views([3, 0])] == [[3], [0]]
 
 
 @pytest.mark.parametrize("how", WAYS, ids=lambda how: f"{how.method}-{how.coordinates}")
 def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -> None:
     """−∂Obj/∂αᵢ of a candidate comes from the view of its own task, whatever the others see."""
     x = table(3, (50.0, 1e3, 1.0, 1e-3), 20)[0]
-    asking = Predictor(mixed.state)
-    views = mixed.state.tasks.views()
+    asking = Predictor(state_of(mixed))
+    views = state_of(mixed).tasks.views()
     images = asking.images(x, views)
     shown = [TaskView(images.seen(inputs)[:, None], members) for inputs, members in views]
-    found = decide(mixed.net, mixed.bank, shown, None, 3, how)
+    found = decide(state_of(mixed).net, state_of(mixed).bank, shown, None, 3, how)
     assert mixed.infer_task(x, method=how.method, objective=how.objective, layers=how.layers, gamma=how.gamma,
                             steps=how.steps, coordinates=how.coordinates) == asking.names(found.chosen)  # fmt: skip
     if how.method == "exhaustive":
-        alone = [decide(mixed.net, mixed.bank, [view], view.members, 3, how) for view in shown]
+        alone = [decide(state_of(mixed).net, state_of(mixed).bank, [view], view.members, 3, how) for view in shown]
         best = torch.stack(
             [each.margin.best if isinstance(each.margin, Margin) else torch.full((20,), -9.0) for each in alone]
         )
@@ -114,15 +114,17 @@ def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -
 
 def test_the_gradient_of_several_views_is_that_of_each(mixed: SupSup) -> None:
     x = table(1, rows=7)[0]
-    views = mixed.state.tasks.views()
-    images = Predictor(mixed.state).images(x, views)
-    goal, layers = Goal("H", 3), choose_layers(mixed.net, "all")
+    views = state_of(mixed).tasks.views()
+    images = Predictor(state_of(mixed)).images(x, views)
+    goal, layers = Goal("H", 3), choose_layers(state_of(mixed).net, "all")
     expected = torch.empty(7, 4)
     for inputs, members in views:
         seen = images.seen(inputs)[:, None]
-        expected[:, members] = alpha_gradient(mixed.net, mixed.bank, seen, None, goal, layers)[:, members]
+        expected[:, members] = alpha_gradient(state_of(mixed).net, state_of(mixed).bank, seen, None, goal, layers)[
+            :, members
+        ]
     shown = [TaskView(images.seen(inputs)[:, None], members) for inputs, members in views]
-    found = decide(mixed.net, mixed.bank, shown, None, 3, Inference())
+    found = decide(state_of(mixed).net, state_of(mixed).bank, shown, None, 3, Inference())
     assert torch.equal(found.chosen, expected.argmax(1))
 
 
@@ -141,7 +143,7 @@ def test_answers_are_the_same_from_a_file_a_copy_a_pickle_and_after_repair(mixed
         found = other.predict(x)
         assert (found.names, found.tasks) == (expected.names, expected.tasks)
         assert torch.equal(found.confidence, expected.confidence)
-        assert [other.takes_raw(task) for task in other.tasks] == [True, True, True, False]
+        assert [other.task_info(task).inputs is not None for task in other.tasks] == [True, True, True, False]
     with supsup.load(tmp_path / "m.supsup", device="cpu", in_place=True) as live:
         live.forget("one")
         assert live.predict(x, task="two").names == mixed.predict(x, task="two").names
@@ -169,7 +171,7 @@ def test_evaluate_hands_in_what_each_task_takes(mixed: SupSup) -> None:
 def test_tasks_of_a_stream_share_the_first_normalisation() -> None:
     found = model()
     found.learn_many([data.task(table(seed), f"t{seed}") for seed in range(3)])
-    assert len(found.state.tasks.views()) == 1
+    assert len(state_of(found).tasks.views()) == 1
     with pytest.raises(SupSupError, match="learned images of shape"):
         found.learn((table(9, (1.0, 1.0, 1.0))[0], table(9)[1]), task="narrow")
     assert found.tasks == ["t0", "t1", "t2"]
@@ -196,7 +198,7 @@ def test_whole_numbers_reach_an_embedding_as_they_are(tmp_path: Path) -> None:
     found = SupSup(net, recipe=Recipe("adam", 1e-2, steps=5), device="cpu")
     found.learn((x.int(), y), task="words")
     found.learn((x.byte() // 2, y), task="bytes")
-    inputs = found.info("words").inputs
+    inputs = found.task_info("words").inputs
     assert inputs is not None
     assert inputs.tokens
     found.learn_many([data.task((x, y), "more", tokens=True)])
@@ -212,7 +214,7 @@ def test_whole_numbers_are_a_table_for_any_other_network() -> None:
     x = torch.randint(0, 1000, (60, 4))
     found = model()
     found.learn((x, torch.arange(60) % 2), task="t")
-    inputs = found.info("t").inputs
+    inputs = found.task_info("t").inputs
     assert inputs is not None
     assert not inputs.tokens
     assert inputs.gain.shape == (4,)
@@ -251,7 +253,7 @@ def test_a_model_of_the_network_s_own_inputs_stays_strict(small: SupSup, images:
     with pytest.raises(SupSupError, match="floating point"):
         small.predict(images.long())
     small.learn((images, torch.arange(40) % 4), task="pair that suits")
-    assert not small.takes_raw("pair that suits")
+    assert small.task_info("pair that suits").inputs is None
     with pytest.raises(SupSupError, match="floating point"):
         small.predict(images.long())
 
@@ -261,7 +263,7 @@ def test_hopsupsup_keeps_names_and_one_normalisation(tmp_path: Path) -> None:
     found = HopSupSup(nets.HopMLP((4, 64, 64, 9)), recipe=recipe, device="cpu")
     found.learn(table(1), task="one")
     found.learn(table(3, (50.0, 1e3, 1.0, 1e-3)), task="two")
-    one, two = found.info("one").inputs, found.info("two").inputs
+    one, two = found.task_info("one").inputs, found.task_info("two").inputs
     assert one is not None
     assert two is not None
     assert one.key == two.key
@@ -271,7 +273,7 @@ def test_hopsupsup_keeps_names_and_one_normalisation(tmp_path: Path) -> None:
     found.save(tmp_path / "m")
     again = supsup.load(tmp_path / "m", device="cpu")
     assert again.predict(x, task="one").names == answer.names
-    assert again.takes_raw("two")
+    assert again.task_info("two").inputs is not None
     task = data.task(table(4), "seen", normalise=False)
     with pytest.raises(SupSupError, match=r"takes raw inputs.*data\.task"):
         found.learn(data.Task("seen", task.train, task.test, 3))

@@ -14,7 +14,7 @@ from supsup.data import Stream, Task
 from supsup.file.export import plain_network
 from supsup.file.repair import repair
 from supsup.masks.frozen import FrozenNet
-from supsup.model.state import ModelState
+from supsup.model.state import ModelState, state_of
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import Lane, run_lanes
 from supsup.training.trainee import MaskTrainee
@@ -113,9 +113,9 @@ def test_files_that_mask_the_last_layer_still_load(net: nn.Module, split: Stream
     assert "5.weight" in model.mask(split[0].name)
     model.save(tmp_path / "earlier.supsup")
     again = supsup.load(tmp_path / "earlier.supsup", net=net)
-    assert again.net.head == []
+    assert state_of(again).net.head == []
     assert torch.equal(answers(again, split[0]), answers(model, split[0]))
-    assert isinstance(again.state, ModelState)
+    assert isinstance(state_of(again), ModelState)
 
 
 @pytest.mark.parametrize("own_head", [True, False])
@@ -181,10 +181,10 @@ def test_a_published_network_is_found_again_by_name(pretrained_net: nets.ImageNe
     pictures = torch.randint(0, 256, (12, 40, 30, 3), dtype=torch.uint8)
     labels = [f"kind-{i % 3}" for i in range(12)]
     model = SupSup(pretrained_net, recipe=Recipe("adam", 3e-4, steps=2, batch_size=6, score_bound=0.005), device="cpu")
-    assert model.net.pretrained
+    assert state_of(model).net.pretrained
     model.learn((pictures, labels), task="noise")
     expected = torch.tensor([1 / (255 * each) for each in (0.229, 0.224, 0.225)])
-    inputs = model.info("noise").inputs
+    inputs = model.task_info("noise").inputs
     assert inputs is not None
     assert torch.allclose(inputs.gain, expected)
     model.save(tmp_path / "model.supsup")

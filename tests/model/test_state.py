@@ -9,13 +9,13 @@ import torch
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.file.format import Header, PackedTask
-from supsup.model.state import ModelState
+from supsup.model.state import ModelState, state_of
 
 
 def model_with(*names: str) -> SupSup:
     model = SupSup(nets.FullyConnected((20, 10, 4)), recipe=Recipe(steps=1), device="cpu")
     for name in names:
-        add(model.state, name)
+        add(state_of(model), name)
     return model
 
 
@@ -30,7 +30,7 @@ def masks(state: ModelState) -> dict[str, bytes]:
 
 
 def test_bank_and_table_keep_the_same_indices() -> None:
-    state = model_with("a", "b", "c").state
+    state = state_of(model_with("a", "b", "c"))
     before = masks(state)
     state.remove("a")
     add(state, "d")
@@ -47,7 +47,7 @@ def test_a_commit_writes_what_has_changed_and_nothing_else(tmp_path: Path, monke
     path = tmp_path / "m.supsup"
     model_with("a", "b").save(path)
     with supsup.load(path, in_place=True, device="cpu") as model:
-        state = model.state
+        state = state_of(model)
         assert state.file is not None
         assert state.tasks.unsaved() == []
         written: list[str] = []
@@ -68,7 +68,7 @@ def test_a_commit_writes_what_has_changed_and_nothing_else(tmp_path: Path, monke
         model.save()
         assert written == ["a", "c", "b"], "extras set after a task was learned must reach its file"
     again = supsup.load(path, device="cpu")
-    assert masks(again.state) == masks(model.state)
+    assert masks(state_of(again)) == masks(state_of(model))
     assert torch.equal(again.extras["b"]["x"], torch.ones(2))
 
 
@@ -91,7 +91,7 @@ def test_other_rooms_cannot_write_through_the_face() -> None:
 
 def test_a_model_in_no_file_has_nowhere_to_save_to() -> None:
     model = model_with("a")
-    model.state.commit()
+    state_of(model).commit()
     model.close()
     with pytest.raises(SupSupError, match="say where to save"):
         model.save()

@@ -10,19 +10,26 @@ from torch import Tensor, nn
 from supsup import Inference, NewTaskRule, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Stream, Task
 from supsup.inference.methods import infer
+from supsup.model.state import state_of
+from supsup.model.supsup import observe_batches
 from supsup.training import Job
 from supsup.training.fast import batched
 from supsup.training.fast.batched import BatchedTrainer
 
 
+def observed(model: SupSup, part: Part, positions: torch.Tensor) -> list[str | None]:
+    """The mask that each batch went to."""
+    return [name for name, batches in observe_batches(model, part, positions) for _ in range(batches)]
+
+
 def outputs(model: SupSup, x: Tensor, task: str) -> Tensor:
-    return model.net.run(x, model.net.masked(model.bank.mask(model.tasks.index(task))))
+    return state_of(model).net.run(x, state_of(model).net.masked(state_of(model).bank.mask(model.tasks.index(task))))
 
 
 def state(model: SupSup) -> tuple[list[str], int, list[bytes]]:
     """Everything a failed call must leave as it was."""
-    masks = [model.bank.mask(i) for i in range(len(model.bank))]
-    return model.tasks, len(model.bank), [m.numpy().tobytes() for mask in masks for m in mask.values()]
+    masks = [state_of(model).bank.mask(i) for i in range(len(state_of(model).bank))]
+    return model.tasks, len(state_of(model).bank), [m.numpy().tobytes() for mask in masks for m in mask.values()]
 
 
 def test_learned_tasks_are_answered_and_told_apart(learned: SupSup, stream: Stream) -> None:
@@ -144,7 +151,7 @@ class TestObserve:
         self.feed(straight, stream[0], 50)
         away._observer.write_back()
         straight._observer.write_back()
-        a, b = away.bank.mask(0), straight.bank.mask(0)
+        a, b = state_of(away).bank.mask(0), state_of(straight).bank.mask(0)
         assert all(torch.equal(a[name], b[name]) for name in a)
 
     @pytest.mark.parametrize("batches", [1, 7, 120])
@@ -152,12 +159,15 @@ class TestObserve:
         together, single = self.model(), self.model()
         positions = torch.arange(128 * batches).view(batches, 128) % len(stream[0].train)
         for task in stream[:2]:
-            names = together.observe_batches(task.train, positions)
+            names = observed(together, task.train, positions)
             assert names == [single.observe(*task.train.batch(p)) for p in positions]
         together._observer.write_back()
         single._observer.write_back()
         assert together.tasks == single.tasks
-        assert all(torch.equal(together.bank.packed(i), single.bank.packed(i)) for i in range(len(single.bank)))
+        assert all(
+            torch.equal(state_of(together).bank.packed(i), state_of(single).bank.packed(i))
+            for i in range(len(single.tasks))
+        )
 
     def test_a_mask_has_the_classes_that_it_has_seen(self, stream: Stream) -> None:
         """One by one or many at once; answers are among them."""
@@ -169,7 +179,7 @@ class TestObserve:
         small.observe(*part.batch(order[:16]))
         assert (small.tasks, small.classes("observed-0")) == (["observed-0"], 1)
         batches = torch.stack([order[:16], order[-16:]])
-        assert small.observe_batches(part, batches) == ["observed-0"] * 2
+        assert observed(small, part, batches) == ["observed-0"] * 2
         assert small.classes("observed-0") == 10
         small.observe(*part.batch(order[:16]))
         assert small.classes("observed-0") == 10
@@ -194,7 +204,7 @@ class TestObserve:
     def test_any_module_can_observe(self, stream: Stream) -> None:
         net = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), nn.ReLU(), nn.Linear(30, 20))
         model = SupSup(net, new_task_rule=NewTaskRule(every=2), device="cpu")
-        names = model.observe_batches(stream[0].train, torch.arange(60).view(5, 12))
+        names = observed(model, stream[0].train, torch.arange(60).view(5, 12))
         assert len(names) == 5
         assert set(names) == set(model.tasks)
 
@@ -203,14 +213,14 @@ class TestObserve:
         for task in stream[:2]:
             self.feed(model, task, 100)
         model._observer.write_back()
-        before = [model.bank.packed(i) for i in range(2)]
+        before = [state_of(model).bank.packed(i) for i in range(2)]
         with pytest.warns(UserWarning, match="all 2 masks of the budget are in use"):
             assert self.feed(model, stream[2], 50) == [None] * 50
         assert model.tasks == ["observed-0", "observed-1"]
-        assert all(torch.equal(model.bank.packed(i), mask) for i, mask in enumerate(before))
+        assert all(torch.equal(state_of(model).bank.packed(i), mask) for i, mask in enumerate(before))
         assert set(self.feed(model, stream[0], 50)) == {"observed-0"}
         with pytest.warns(UserWarning, match="make room with forget"):
-            assert model.observe_batches(stream[2].train, torch.arange(256).view(2, 128)) == [None, None]
+            assert observed(model, stream[2].train, torch.arange(256).view(2, 128)) == [None, None]
         model.forget("observed-1")
         assert set(self.feed(model, stream[0], 48)) == {"observed-0"}, "decided at once, and again after 50 batches"
         assert set(self.feed(model, stream[2], 50)) == {"observed-1"}
@@ -230,10 +240,10 @@ class TestObserve:
         self.feed(model, stream[0], 100)
         self.feed(model, stream[1], 100)
         assert not model._observer.half_trained
-        before = model.bank.mask(0)
+        before = state_of(model).bank.mask(0)
         assert set(self.feed(model, stream[0], 50)) == {"observed-0"}
         model._observer.write_back()
-        kept = [(before[n] == after).float().mean() for n, after in model.bank.mask(0).items()]
+        kept = [(before[n] == after).float().mean() for n, after in state_of(model).bank.mask(0).items()]
         assert min(kept) > 0.95
 
 
@@ -349,7 +359,7 @@ def test_answers_follow_every_change_of_the_masks(small: SupSup, stream: Stream,
     before = {name: {key: value.clone() for key, value in weights.items()} for name, weights in held.items()}
     small.learn(stream[2])
     check()
-    small.state.replace("permutation-0", small.mask("permutation-2"))
+    state_of(small).replace("permutation-0", small.mask("permutation-2"))
     check()
     small.forget("permutation-1")
     check()
@@ -380,7 +390,7 @@ def test_many_batches_are_decided_as_each_on_its_own(learned: SupSup, stream: St
 def test_positions_outside_a_part_are_a_mistake(stream: Stream, positions: torch.Tensor) -> None:
     model = SupSup(nets.FullyConnected((784, 20)), recipe=Recipe(steps=1), device="cpu")
     with pytest.raises(SupSupError, match="positions must be"):
-        model.observe_batches(stream[0].train, positions.long())
+        observe_batches(model, stream[0].train, positions.long())
     assert model.tasks == []
 
 
@@ -396,7 +406,10 @@ def test_g_leaves_the_outputs_of_the_largest_task_in_question_alone() -> None:
         found = model.infer_task(x, objective="G", among=[str(number) for number in members])
 
         def names(most: int, members: list[int] = members) -> list[str]:
-            return [str(i) for i in infer(model.net, model.bank, x[:, None], members, most, how).tolist()]
+            return [
+                str(i)
+                for i in infer(state_of(model).net, state_of(model).bank, x[:, None], members, most, how).tolist()
+            ]
 
         assert found == names(classes)
         assert all(found != names(other) for other in {2, 3, 9} - {classes}), "a test that could fail"

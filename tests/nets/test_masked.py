@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 import supsup
 from supsup import Recipe, SupSup, SupSupError
 from supsup.masks.frozen import FrozenNet
-from supsup.model.state import ModelState
+from supsup.model.state import ModelState, state_of
 from supsup.nets.maskable import masked_weights, run_with
 
 CPU = torch.device("cpu")
@@ -215,9 +215,9 @@ def test_a_file_from_before_embeddings_were_masked_is_read(tmp_path: Path) -> No
     model = SupSup(module, recipe=Recipe(steps=2, batch_size=8), device="cpu")
     earlier = FrozenNet(module, 0, CPU, masked=["head.weight"])
     assert torch.equal(earlier.module.get_parameter("layer.layer.weight"), embedding.weight)
-    model = SupSup.from_state(ModelState(earlier, model.state.settings))
+    model = SupSup.from_state(ModelState(earlier, state_of(model).settings))
     model.learn((x, y), task="t")
     model.save(tmp_path / "m")
     for again in (supsup.load(tmp_path / "m", module, device="cpu"), copy.deepcopy(model)):
-        assert list(again.net.weights) == ["head.weight"]
+        assert list(state_of(again).net.weights) == ["head.weight"]
         assert torch.equal(again.predict(x, task="t").confidence, model.predict(x, task="t").confidence)

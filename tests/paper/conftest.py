@@ -103,7 +103,7 @@ def witness(environment: Environment, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(resuming.SoFar, "follow", lambda so_far, stream: seen.learn(so_far.model))
     monkeypatch.setattr(rivals, "learn_side_by_side", lambda models, tasks: seen.learn(*models))
     monkeypatch.setattr(hop, "learn_and_recover", lambda models, stream, procedures: seen.learn(*models))
-    monkeypatch.setattr(cifar, "learn_together", lambda models, task, advance: seen.learn(*models))
+    monkeypatch.setattr(cifar, "learn_with_models", lambda models, task, advance: seen.learn(*models))
     for module in (masks, rivals):
         monkeypatch.setattr(module, "evaluate", seen.evaluate)
     return seen

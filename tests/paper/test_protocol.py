@@ -15,6 +15,7 @@ import torch
 
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, UnitRecipe, data, nets
 from supsup.evaluation.grading import CandidateTasks
+from supsup.model.state import state_of
 from supsup_paper.baselines import PSP, SI, BatchE, OnlineEWC, SeparateHeads, UpperBound
 from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.catalogue.experiments import (
@@ -142,7 +143,7 @@ def test_rows_on_mnist_train_what_the_paper_trains(entry: str, witness: Any) -> 
             continue  # another grading of the same training
         (model,) = witness.start(experiment)
         (found,) = map(used, witness.recipes)
-        module: Any = model.net.module if isinstance(model, SupSup) else model.net
+        module: Any = state_of(model).net.module if isinstance(model, SupSup) else model.net
         assert module.widths[:-1] == HIDDEN[training.net], row.name
         kind, recipe, outputs = expected_of(entry, experiment)
         assert (type(model), found) == (kind, recipe), row.name

@@ -13,6 +13,7 @@ import torch
 
 import supsup
 from supsup import SupSup, SupSupError, data, nets
+from supsup.model.state import state_of
 from supsup.nets.resnet import ResNet
 from supsup.training.recipe import Transfer
 from supsup_paper.baselines.baseline import Baseline
@@ -121,7 +122,9 @@ def test_a_cluster_gives_the_same_rows(
 
     def watched(model: SupSup, stream: Sequence[data.Task], **how: Any) -> list[str]:
         learned = learn_many(model, stream, **how)
-        banks.append({name: model.bank.packed(model.state.tasks.index(name)) for name in sorted(model.tasks)})
+        banks.append(
+            {name: state_of(model).bank.packed(state_of(model).tasks.index(name)) for name in sorted(model.tasks)}
+        )
         return learned
 
     monkeypatch.setattr(SupSup, "learn_many", watched)
@@ -450,8 +453,8 @@ def test_tasks_that_nobody_names_are_found_by_a_pretrained_network(
     assert asked == [(2, True, 32)]
     assert row["figures"]["task right %"]["16"] == 100
     model = supsup.load(tmp_path / "tiny" / "row0-seed0.supsup", device="cpu")
-    assert model.net.pretrained
-    assert model.info(model.tasks[0]).inputs is None
+    assert state_of(model).net.pretrained
+    assert model.task_info(model.tasks[0]).inputs is None
 
 
 def test_mask_overhead(tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,7 +489,7 @@ def test_kernels_are_made_on_another_model_before_the_clock_starts(monkeypatch: 
     masks._compile(model, stream)
     monkeypatch.setattr(masks, "SupSup", Watched)
     cuda = torch.device("cuda")
-    masks._compile(SimpleNamespace(device=cuda, net=model.net, recipe="r", inference="i"), stream)  # type: ignore[arg-type]
+    masks._compile(SimpleNamespace(device=cuda, net=state_of(model).net, recipe="r", inference="i"), stream)  # type: ignore[arg-type]
     settings = {"recipe": "r", "inference": "i", "device": cuda}
     assert made == [((784, 300, 100, 20), settings), (["permutation-0", "permutation-1"], False)]
 
@@ -521,7 +524,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         (SupSup, "learn_many"),
         (Baseline, "learn_many"),
         (Baseline, "learning"),
-        (cifar, "learn_together"),
+        (cifar, "learn_with_models"),
         (rivals, "learn_side_by_side"),
         (cifar_rivals, "learn_side_by_side"),
     ):

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from supsup import Recipe, SupSup, nets
 from supsup.data import Stream
+from supsup.model.state import state_of
 from supsup.runtime import progress
 from supsup.runtime.progress import Step
 
@@ -45,9 +46,11 @@ def test_loss_and_accuracy_are_those_of_the_batch(make: Net, stream: Stream) -> 
     heard: list[Step] = []
     model = SupSup(make(), recipe=Recipe(steps=1, batch_size=64), device="cpu")
     model.learn(stream[0], callback=heard.append)
-    scores = initial_scores(0, "permutation-0", model.net.shapes, torch.device("cpu"))
+    scores = initial_scores(0, "permutation-0", state_of(model).net.shapes, torch.device("cpu"))
     x, y = stream[0].train.batch(next(batch_positions(0, "permutation-0", len(stream[0].train), 64, 1)))
-    outputs: Tensor = model.net.run(x, model.net.masked({name: (value >= 0).float() for name, value in scores.items()}))
+    outputs: Tensor = state_of(model).net.run(
+        x, state_of(model).net.masked({name: (value >= 0).float() for name, value in scores.items()})
+    )
     assert heard[0].loss == pytest.approx(float(cross_entropy(outputs, y)), rel=1e-4)
     assert heard[0].accuracy == pytest.approx(float((outputs.argmax(1) == y).float().mean()))
 

@@ -20,6 +20,7 @@ import supsup
 from supsup import Inference
 from supsup.cli import main
 from supsup.file.repair import verify
+from supsup.model.state import state_of
 from supsup.runtime.errors import SupSupError
 from supsup.serve.server import bound
 from supsup.serve.service import Served
@@ -70,9 +71,9 @@ def test_the_method_that_is_asked_for_finds_the_tasks(path: Path, shapes: Any) -
 def test_several_serve_one_file_from_the_disk(path: Path, shapes: Any) -> None:
     options, image = ("--read-only", "--masks", "disk"), shapes.png(shapes.drawn("box", 31))
     with supsup.load(path, in_place=True, device="cpu") as model:  # enough for a block
-        packed, shape = model.bank.packed(0)[:, None], model.image_shape
+        packed, shape = state_of(model).bank.packed(0)[:, None], model.image_shape
         assert shape is not None
-        model.state.add({f"copy-{number}": 2 for number in range(4096)}, packed.expand(-1, 4096), {}, shape)
+        state_of(model).add({f"copy-{number}": 2 for number in range(4096)}, packed.expand(-1, 4096), {}, shape)
         model.save()
     with command(path, *options) as (_, one), command(path, *options) as (_, two):
         answers = [httpx.post(f"{url}/predict", files={"image": image}).json()["answers"] for url in (one, two)]
@@ -82,7 +83,7 @@ def test_several_serve_one_file_from_the_disk(path: Path, shapes: Any) -> None:
 
 def test_sigterm_stops_the_job_that_runs_and_keeps_what_is_learned(path: Path, shapes: Any) -> None:
     with supsup.load(path, in_place=True, device="cpu") as model:
-        model.recipe = replace(model.observed_recipe, steps=1_000_000)
+        model.recipe = replace(state_of(model).settings.stepwise, steps=1_000_000)
     with command(path) as (process, url), httpx.Client(base_url=url) as client:
         job = client.post("/tasks/endless", files=shapes.upload(shapes.lesson("x", count=4))).json()["id"]
         while not client.get(f"/jobs/{job}").json()["progress"]:

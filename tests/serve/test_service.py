@@ -15,6 +15,7 @@ from torch import nn
 
 import supsup
 from supsup import Recipe, SupSup, data, nets
+from supsup.model.state import state_of
 from supsup.runtime.errors import SupSupError
 from supsup.serve.scoring import scores
 from supsup.serve.service import Question, Served
@@ -110,7 +111,7 @@ def test_another_way_of_finding_tasks_is_the_server_s_own(path: Path, shapes: An
     served.close()
     again = supsup.load(path, device="cpu")
     assert again.inference == kept
-    assert [task.profile is not None for task in again.state.tasks] == [True] * 3
+    assert [task.profile is not None for task in state_of(again).tasks] == [True] * 3
 
 
 class Stream:
@@ -157,7 +158,7 @@ def test_pictures_are_normalised_as_the_stream_was(tmp_path: Path, shapes: Any, 
 
 def without_normalisation(model: SupSup) -> None:
     """As files of earlier versions are."""
-    for task in model.state.tasks:
+    for task in state_of(model).tasks:
         task.info = replace(task.info, normalisation=None)
 
 

@@ -18,7 +18,8 @@ from supsup.data.rotations import mean_over_rotations
 from supsup.data.task_info import TaskInfo
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
-from supsup.model.supsup import learn_together
+from supsup.model.state import state_of
+from supsup.model.supsup import learn_with_models
 from supsup.training import MNIST, Job, train_masks
 from supsup.training import auto_recipe as fitting
 from supsup.training.recipe import SelfLabels
@@ -296,7 +297,7 @@ def test_a_chosen_recipe_that_is_none_is_refused(tmp_path: Path) -> None:
     model = SupSup(small_network(), device="cpu")
     model.learn(_small(0, 3))
     for number, wrong in enumerate(({"steps": -1}, {"unknown": 1}, {"steps": 10**12}, {"optimiser": ["a", {}]})):
-        model.state.tasks["small-0"].info = TaskInfo(recipe=wrong)  # type: ignore[arg-type]
+        state_of(model).tasks["small-0"].info = TaskInfo(recipe=wrong)  # type: ignore[arg-type]
         model.save(tmp_path / f"{number}")
         with pytest.raises(SupSupError):
             supsup.load(tmp_path / f"{number}", small_network(), device="cpu")
@@ -311,14 +312,14 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> Non
 def test_what_needs_a_recipe_says_so(stream: Stream) -> None:
     """Tasks that nobody announces have no size: they are trained as in the paper."""
     model = SupSup(nets.FullyConnected((784, 20, 10)), device="cpu")
-    assert (model.recipe, model.observed_recipe) == (AutoRecipe(), MNIST)
+    assert (model.recipe, state_of(model).settings.stepwise) == (AutoRecipe(), MNIST)
     model.recipe = Recipe(steps=7)
-    assert model.observed_recipe == Recipe(steps=7)
+    assert state_of(model).settings.stepwise == Recipe(steps=7)
     with pytest.raises(SupSupError, match="a Recipe or a Fitting"):
         model.recipe = None  # type: ignore[assignment]
     models = [SupSup(nets.FullyConnected((784, 20, 10)), device="cpu") for _ in range(2)]
     with pytest.raises(SupSupError, match="need a recipe each"):
-        learn_together(models, stream[0])
+        learn_with_models(models, stream[0])
 
 
 def test_on_a_gpu_as_many_tasks_go_together_as_their_scores_have_room(monkeypatch: pytest.MonkeyPatch) -> None:

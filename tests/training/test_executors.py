@@ -7,6 +7,7 @@ from torch import nn
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.data import Stream
 from supsup.masks.frozen import FrozenNet
+from supsup.model.state import state_of
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.executors import EXECUTORS, executor_for
 
@@ -44,7 +45,7 @@ def test_a_bias_is_not_left_out(stream: Stream) -> None:
     model.learn(stream[0])
     plain = train_mask(net, stream[0].name, stream[0].train, recipe).mask()
     assert all(torch.equal(model.mask(stream[0].name)[name], bits) for name, bits in plain.items())
-    assert torch.equal(model.bank.packed(0), packed[:, 0])
+    assert torch.equal(state_of(model).bank.packed(0), packed[:, 0])
 
 
 def test_a_precision_that_nobody_honours_is_refused(stream: Stream, split: Stream, convolutional: nn.Module) -> None:
@@ -66,7 +67,7 @@ def test_transfer_goes_by_the_fast_executor_too(stream: Stream, transfer: str) -
     assert name_of(nets.FullyConnected((784, 20, 10)), stream, recipe) == "batched on a CPU"
     model = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
     model.learn_many(stream[:3])
-    bits = sum(shape.numel() for shape in model.net.shapes.values())
+    bits = sum(shape.numel() for shape in state_of(model).net.shapes.values())
     plain = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
     original = EXECUTORS[-1]
     with pytest.MonkeyPatch.context() as patch:

@@ -159,7 +159,7 @@ def _on_cluster(
 
 def _read(found: Found, read: Task | None, reading: Reading, learner: SupSup) -> Task:
     """A task, its images in the size that the model has learned or wants; `read` where that was done before."""
-    module = learner.net.module
+    module = learner.module
     if isinstance(module, nets.ImageNetwork):
         reading = replace(reading, usual=module.size)
     if learner.image_shape is not None:

@@ -59,7 +59,7 @@ def predict(
         raise SupSupError("give --json or --csv, not both")
     learner = _loaded(model, net, method, device)
     if task is not None:
-        learner.state.tasks.index(task)
+        learner.classes(task)  # an error for an unknown task
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if as_csv:
         writer.writerow(("input", "label", "task", "confidence", "task_confidence"))
@@ -146,7 +146,7 @@ def evaluate(
     mistakes: Counter[tuple[str, str, str]] = Counter()
     counts: dict[str, torch.Tensor] = {}
     for found in tasks_at(data, reading, task):
-        learner.state.tasks.index(found.name)
+        learner.classes(found.name)  # an error for an unknown task
         counts[found.name] = _graded(learner, found.read(reading), everything, mistakes)
     if as_json:
         replaced = {name: dict(zip(_COUNTED, map(int, right.tolist()))) for name, right in counts.items()}
@@ -181,7 +181,7 @@ def _shares(counts: torch.Tensor) -> list[str]:
 def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tuple[str, str, str]]) -> torch.Tensor:
     """How many were asked; right with the task given; right with the task unknown; task found."""
     counts = torch.zeros(4)
-    known = learner.info(task.name).names
+    known = learner.task_info(task.name).names
     if known is not None and task.names is not None and not set(task.names) & set(known):
         raise SupSupError(
             f"{task.name} was learned with the classes {escape_for_terminal(list(known))}; none is in the data"

@@ -17,9 +17,11 @@ from supsup.evaluation.grading import CandidateTasks, Grade, Grader, Grading
 from supsup.evaluation.learner import InfersTask, Learner, Observes
 from supsup.evaluation.scenarios import Scenario, scenario_named
 from supsup.model.prediction import Outputs
+from supsup.model.supsup import SupSup, observe_batches
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import given, listed, whole
+from supsup.training import MNIST, AutoRecipe
 from supsup.training.batches import many_positions
 
 
@@ -245,10 +247,13 @@ def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:
     """The task's batches, without a word about where they come from, from decision to decision."""
     if not isinstance(model, Observes):
         raise SupSupError(f"{type(model).__name__} cannot learn without being told the task (NNs); use GG, GNs or GNu")
-    recipe = model.observed_recipe
+    recipe = MNIST if isinstance(model.recipe, AutoRecipe) else model.recipe
     drawn = recipe.steps * recipe.batch_size
     order = many_positions(model.seed, [task.name], len(task.train), drawn, model.device)[0]
-    return model.observe_part(task.train, order.view(recipe.steps, recipe.batch_size))
+    positions = order.view(recipe.steps, recipe.batch_size)
+    if isinstance(model, SupSup):
+        return observe_batches(model, task.train, positions)
+    return ((model.observe(*task.train.batch(batch, model.device)), 1) for batch in positions)
 
 
 def _checked_stages(model: Learner, stages: Sequence[int], known: int, looks_back: bool) -> list[int]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import Task
-from supsup.evaluation.learner import InfersBatches, InfersTask, Learner, OneTaskPerCall, TakesRaw
+from supsup.evaluation.learner import HasTaskInfo, InfersBatches, InfersTask, Learner, OneTaskPerCall
 from supsup.evaluation.scenarios import Scenario
 from supsup.masks import philox
 from supsup.model.prediction import Outputs, check_outputs
@@ -174,11 +174,18 @@ class Grader:
 
     def _asked(self, task: Task, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Test images at these positions as the learner takes them, and their labels."""
-        if task.inputs is None or not (isinstance(self.model, TakesRaw) and self.model.takes_raw(task.name)):
+        if task.inputs is None or not self._takes_raw(task):
             return task.test.batch(positions, self._device)
         labels = task.test.labels.index_select(0, positions.to(task.test.labels.device))
         raw = task.raw_test(positions)
         return (raw if task.inputs.tokens else raw.float()).to(self._device), labels.to(self._device)
+
+    def _takes_raw(self, task: Task) -> bool:
+        """Whether the learner normalises this task's inputs by itself."""
+        try:
+            return isinstance(self.model, HasTaskInfo) and self.model.task_info(task.name).inputs is not None
+        except SupSupError:  # the task was observed, under a name that the learner gave it
+            return False
 
     @property
     def _device(self) -> torch.device:

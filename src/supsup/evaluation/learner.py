@@ -5,15 +5,16 @@ Grading uses nothing else of a learner. The protocols after `Learner` are for ab
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from supsup.data import Part, Task
+from supsup.data import Task
+from supsup.data.task_info import TaskInfo
 from supsup.model.prediction import Prediction
-from supsup.training.recipe import Recipe
+from supsup.training import AutoRecipe, Recipe
 
 
 @runtime_checkable
@@ -52,11 +53,11 @@ class InfersBatches(Protocol):
 
 
 @runtime_checkable
-class TakesRaw(Protocol):
-    """Takes some tasks' inputs as the user has them, not as the network sees them."""
+class HasTaskInfo(Protocol):
+    """Knows how the raw inputs of its tasks are normalised."""
 
-    def takes_raw(self, task: str) -> bool:
-        """Whether this task's are."""
+    def task_info(self, task: str) -> TaskInfo:
+        """Details of a task that was learned; `inputs` is None if `predict` takes them as the network sees them."""
 
 
 @runtime_checkable
@@ -68,11 +69,11 @@ class OneTaskPerCall(Protocol):
 
 @runtime_checkable
 class Observes(Protocol):
-    """Learns without being told the task."""
+    """Learns from batches of unknown tasks."""
 
     @property
-    def observed_recipe(self) -> Recipe:
-        """Says how many batches of what size."""
+    def recipe(self) -> Recipe | AutoRecipe:
+        """Gives the number of batches of a task, and their size."""
 
     @property
     def device(self) -> torch.device:
@@ -82,5 +83,5 @@ class Observes(Protocol):
     def seed(self) -> int:
         """Decides the order of the images."""
 
-    def observe_part(self, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
-        """Learn the batches of a part at positions [n, b]; yields a mask and how many batches have gone to it."""
+    def observe(self, x: Tensor, y: Tensor) -> str | None:
+        """Learn one batch; returns the name of the task that it was taken for."""

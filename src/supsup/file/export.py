@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from supsup.data.task_info import TaskInfo
 from supsup.file.paths import AnyPath, to_write
-from supsup.masks.frozen import FrozenNet
+from supsup.nets.maskable import run_with
 from supsup.nets.registry import architecture_of
 from supsup.runtime.errors import SupSupError
 
@@ -28,15 +28,18 @@ _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 class HasSubnetworks(Protocol):
     """What is needed of a model: `SupSup` has it."""
 
-    net: FrozenNet
-    device: torch.device
+    @property
+    def module(self) -> nn.Module: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
     @property
     def image_shape(self) -> tuple[int, ...] | None: ...
 
     def classes(self, task: str) -> int: ...
 
-    def info(self, task: str) -> TaskInfo: ...
+    def task_info(self, task: str) -> TaskInfo: ...
 
     def subnetwork(self, task: str) -> dict[str, Tensor]: ...
 
@@ -63,7 +66,7 @@ def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
 @torch.no_grad()
 def plain_network(model: HasSubnetworks, task: str) -> nn.Module:
     """The module that the model was built from, on the CPU, with the masked weights in place."""
-    module = copy.deepcopy(model.net.module).cpu()
+    module = copy.deepcopy(model.module).cpu()
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     for name, value in model.subnetwork(task).items():
         tensors[name].copy_(value)
@@ -84,7 +87,7 @@ def _safetensors(model: HasSubnetworks, task: str, path: Path) -> None:
 
 def _about(model: HasSubnetworks, task: str) -> dict[str, str]:
     """What goes with the network: the first `classes` outputs are the task's, and inputs are x · gain + offset."""
-    info = model.info(task)
+    info = model.task_info(task)
     about = {"task": task, "classes": str(model.classes(task)), "made_by": "supsup"}
     if info.rotated:
         about["self_labels"] = "rotations"
@@ -131,7 +134,7 @@ def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
 def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -> None:
     images = _images(model, task, count=5)
     with torch.no_grad():
-        expected = model.net.run(images.to(model.device), model.subnetwork(task)).cpu()
+        expected = run_with(copy.deepcopy(model.module), model.subnetwork(task), images.to(model.device)).cpu()
         exported = network(images)
     if not torch.allclose(exported, expected, rtol=1e-4, atol=1e-4):
         raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing written")
@@ -140,7 +143,7 @@ def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -
 def _images(model: HasSubnetworks, task: str, count: int = 2) -> Tensor:
     if model.image_shape is None:
         raise SupSupError("the model has learned nothing yet, so there is no task to export")
-    inputs = model.info(task).inputs
+    inputs = model.task_info(task).inputs
     if inputs is not None and inputs.tokens:
         return torch.zeros(count, *model.image_shape, dtype=torch.int64)
     return torch.randn(count, *model.image_shape, generator=torch.Generator().manual_seed(0))

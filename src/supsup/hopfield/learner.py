@@ -285,13 +285,9 @@ class HopSupSup:
             )
         return masks
 
-    def info(self, task: str) -> TaskInfo:
+    def task_info(self, task: str) -> TaskInfo:
         """What a task has of its own: the names of its classes, and what becomes of its raw inputs."""
         return self._tasks[task].info
-
-    def takes_raw(self, task: str) -> bool:
-        """Whether `predict` takes this task's inputs as the user has them, not as the network sees them."""
-        return task in self._tasks and self.info(task).inputs is not None
 
     def __repr__(self) -> str:
         names, widths = self.tasks, " → ".join(map(str, self._module.widths))

@@ -168,3 +168,9 @@ class Predictor:
         if learned.info.rotated or (outputs == "classes" and learned.classes):
             answers = answers[:, : learned.classes]
         return answers.softmax(-1)
+
+
+def predictor_of(model: Any) -> Predictor:
+    """The predictor of a `SupSup` model, for extensions; use it under `state_of(model).lock.reading()`."""
+    predictor: Predictor = model._predictor
+    return predictor

@@ -50,7 +50,7 @@ class OtherKind(SupSupError):
 
 
 @dataclass
-class Settings:
+class ModelSettings:
     """What a user may change about a model at any time; the next commit writes it."""
 
     recipe: Recipe | AutoRecipe
@@ -74,12 +74,12 @@ class Setting(Generic[T]):
         self._name = name
 
     def __get__(self, model: Any, owner: type | None = None) -> T:
-        value: T = getattr(model.state.settings, self._name)
+        value: T = getattr(model._state.settings, self._name)
         return value
 
     def __set__(self, model: Any, value: T) -> None:
         first, *others = self._kinds
-        setattr(model.state.settings, self._name, given(value, first, self._name, *others))
+        setattr(model._state.settings, self._name, given(value, first, self._name, *others))
 
 
 class ModelState:
@@ -91,7 +91,7 @@ class ModelState:
               keeps nobody from reading
     """
 
-    def __init__(self, net: FrozenNet, settings: Settings, created: str | None = None) -> None:
+    def __init__(self, net: FrozenNet, settings: ModelSettings, created: str | None = None) -> None:
         self.net, self.settings = net, settings
         self.bank = Bank(net.shapes, net.device, net.statistics)
         self.tasks = TaskTable()
@@ -156,7 +156,7 @@ class ModelState:
                 fitting = "rounds" in header.recipe
                 recipe = AutoRecipe(**header.recipe) if fitting else Recipe(**header.recipe)
                 inference, new_task_rule = Inference(**header.inference), NewTaskRule(**header.allocation)
-                settings = Settings(recipe, inference, new_task_rule, dict(header.notes))
+                settings = ModelSettings(recipe, inference, new_task_rule, dict(header.notes))
                 module = net if net is not None else convert.network_of(header)
                 frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained, header.shapes)
             convert.check_weights(frozen, header)
@@ -329,6 +329,16 @@ class ModelState:
                 "write to it; close() the model here to go on without the file, or save it to another one"
             )
         return self._file
+
+
+def state_of(model: Any) -> ModelState:
+    """The state of a `SupSup` model: its frozen network, masks, task table, settings and locks.
+
+    For extensions, benchmarks and tests. Read it under `state.lock.reading()` where another thread may learn. Change it
+    through the operations of `ModelState` alone, while holding `state.changing`.
+    """
+    state: ModelState = model._state
+    return state
 
 
 def _let_go(file: ModelFile) -> None:

@@ -26,7 +26,7 @@ from supsup.model.learning import Learning, gradients_kept, train_together
 from supsup.model.observer import Observer
 from supsup.model.prediction import Outputs, Prediction, check_outputs
 from supsup.model.predictor import Predictor, check_refused, image_by_image
-from supsup.model.state import ModelState, Setting, Settings
+from supsup.model.state import ModelSettings, ModelState, Setting, state_of
 from supsup.model.task_table import Extras
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
@@ -37,7 +37,7 @@ from supsup.runtime.progress import Callback
 from supsup.runtime.validation import choice, given, plain_tensor
 from supsup.training import AutoRecipe, Recipe
 
-_PARTS = ("state", "net", "bank", "device", "_learning", "_observer", "asking")  # of every model
+_PARTS = ("_state", "_learning", "_observer", "_predictor")  # attributes of every model; others are a subclass's
 
 
 class SupSup:
@@ -76,7 +76,7 @@ class SupSup:
         new_task_rule: NewTaskRule | None = None,
         device: str | torch.device = "auto",
     ) -> None:
-        settings = Settings(
+        settings = ModelSettings(
             AutoRecipe() if recipe is None else given(recipe, Recipe, "recipe", AutoRecipe),
             AUTO if inference is None else given(inference, Inference, "inference"),
             checks.setting(new_task_rule, NewTaskRule, "new_task_rule"),
@@ -92,8 +92,8 @@ class SupSup:
         return model
 
     def _take_state(self, state: ModelState) -> None:
-        self.state, self.net, self.bank, self.device = state, state.net, state.bank, state.net.device
-        self._learning, self._observer, self.asking = Learning(state), Observer(state), Predictor(state)
+        self._state, self._learning = state, Learning(state)
+        self._observer, self._predictor = Observer(state), Predictor(state)
 
     @classmethod
     def load(
@@ -111,84 +111,86 @@ class SupSup:
     def __reduce__(self) -> tuple[Any, ...]:
         added = {name: value for name, value in vars(self).items() if name not in _PARTS}
         with self._reading():
-            return type(self).from_state, (self.state,), added
+            return type(self).from_state, (self._state,), added
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
 
     def recipe_of(self, task: str) -> Recipe | AutoRecipe:
         """The recipe that was chosen for a task; the model's where nothing was chosen."""
-        chosen: Any = self.state.tasks[task].info.recipe
+        chosen: Any = self._state.tasks[task].info.recipe
         return self.recipe if chosen is None else Recipe(**chosen)
-
-    @property
-    def observed_recipe(self) -> Recipe:
-        """How `observe` trains: the model's recipe, or the paper's for MNIST where it chooses one for each task."""
-        return self.state.settings.stepwise
 
     @property
     def notes(self) -> dict[str, Any]:
         """JSON values that the user keeps with the model."""
-        return self.state.settings.notes
+        return self._state.settings.notes
 
     @notes.setter
     def notes(self, notes: dict[str, Any]) -> None:
         check_notes(notes)
-        self.state.settings.notes = notes
+        self._state.settings.notes = notes
 
     @property
     def extras(self) -> MutableMapping[str, dict[str, Tensor]]:
         """Tensors that the user keeps with a task, by task."""
-        return Extras(self.state.tasks)
+        return Extras(self._state.tasks)
 
     @property
     def created(self) -> str:
         """When the model was made (UTC)."""
-        return self.state.created
+        return self._state.created
+
+    @property
+    def module(self) -> nn.Module:
+        """The network with its frozen weights, on the model's device; not to be changed."""
+        return self._state.net.module
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self._state.net.device
 
     @property
     def seed(self) -> int:
-        return self.net.seed
+        """The seed of the frozen weights."""
+        return self._state.net.seed
 
     @property
     def tasks(self) -> list[str]:
         """Names of the tasks learned, in order."""
-        return self.state.tasks.names
+        return self._state.tasks.names
 
     def classes(self, task: str) -> int:
         """How many classes a task has."""
-        return self.state.tasks[task].classes
+        return self._state.tasks[task].classes
 
-    def info(self, task: str) -> TaskInfo:
-        """What a task has of its own: the names of its classes, and what becomes of its raw inputs."""
-        return self.state.tasks[task].info
-
-    def takes_raw(self, task: str) -> bool:
-        """Whether `predict` takes this task's inputs as the user has them, not as the network sees them."""
-        return task in self.state.tasks and self.info(task).inputs is not None
+    def task_info(self, task: str) -> TaskInfo:
+        """Details of a task: the names of its classes, how its raw inputs are normalised, the recipe chosen for it."""
+        return self._state.tasks[task].info
 
     def __repr__(self) -> str:
-        return self.state.summary(type(self).__name__)
+        return self._state.summary(type(self).__name__)
 
     @property
     def image_shape(self) -> tuple[int, ...] | None:
         """The shape of the images learned, or None before the first."""
-        return self.state.image_shape
+        return self._state.image_shape
 
     def learned_at(self, task: str) -> str:
         """When a task was learned (UTC)."""
-        return self.state.tasks[task].learned_at
+        return self._state.tasks[task].learned_at
 
     def mask(self, task: str) -> dict[str, Tensor]:
         """A task's mask: a boolean tensor for each masked weight."""
         with self._reading():
-            return self.bank.mask(self.state.tasks.index(task))
+            return self._state.bank.mask(self._state.tasks.index(task))
 
     def subnetwork(self, task: str) -> dict[str, Tensor]:
         """The network of one task: its masked weights, and the statistics of its normalisation layers."""
         with self._reading():
-            found = self.bank.subnetwork(self.state.tasks.index(task))
-            return {name: value.clone() for name, value in self.net.masked(found).items()}
+            found = self._state.bank.subnetwork(self._state.tasks.index(task))
+            return {name: value.clone() for name, value in self._state.net.masked(found).items()}
 
     def learn(
         self,
@@ -209,12 +211,12 @@ class SupSup:
         normalise  True: by the data's mean and deviation, or those of the first task where they suit; "own"; False
         callback   hears of the training between steps; what it raises stops it, and nothing is learned
         """
-        with self.state.changing, gradients_kept():
+        with self._state.changing, gradients_kept():
             made = checks.task_of(
                 data, task, self._learning.expectations(), label=label, layout=layout, normalise=normalise
             )
-            checked = checks.task_to_learn(made, task, self.state.tasks)
-            checks.task_fits(checked, self.net, self.image_shape, self.recipe.self_labels is not None)
+            checked = checks.task_to_learn(made, task, self._state.tasks)
+            checks.task_fits(checked, self._state.net, self.image_shape, self.recipe.self_labels is not None)
             self._observer.write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
@@ -232,8 +234,8 @@ class SupSup:
         An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
         on a GPU (for fully connected networks) and float32 elsewhere. `cluster` says who trains (docs/cluster.md).
         """
-        with self.state.changing, gradients_kept():
-            tasks = checks.stream_to_learn(stream, self.state.tasks, self.net, self._learning.expectations())
+        with self._state.changing, gradients_kept():
+            tasks = checks.stream_to_learn(stream, self._state.tasks, self._state.net, self._learning.expectations())
             self._observer.write_back()
             learn = self._learning.learn if cluster is None else partial(learn_on, cluster, self._learning)
             learn(tasks, precision=precision, show_progress=show_progress)
@@ -261,8 +263,8 @@ class SupSup:
         how = self.inference if inference is None else given(inference, Inference, "inference")
         check_outputs(outputs, "outputs")
         refused = check_refused(unknown)
-        with self.asking.waiting(), self._reading():
-            return self.asking.predict(x, task, among, how, outputs, refused)
+        with self._predictor.waiting(), self._reading():
+            return self._predictor.predict(x, task, among, how, outputs, refused)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -286,14 +288,14 @@ class SupSup:
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
         decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
-        with self.asking.waiting(), self._reading():
-            inferred = self.asking.infer(x, among, settings, decisions)
+        with self._predictor.waiting(), self._reading():
+            inferred = self._predictor.infer(x, among, settings, decisions)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
-        with self.asking.waiting(), self._reading():
-            return self.asking.infer(x, among, self.inference, lambda batches: batches, leading=2)
+        with self._predictor.waiting(), self._reading():
+            return self._predictor.infer(x, among, self.inference, lambda batches: batches, leading=2)
 
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
@@ -303,47 +305,28 @@ class SupSup:
         Every `new_task_rule.every` batches the model decides whether to go on with a mask it knows or to open a new one.
         Scores and optimiser state stay with a mask, so a task that comes back is taken up where it was left.
         """
-        with self.state.changing:
+        with self._state.changing:
             images = checks.images(x, self.device)
             checks.same_shape(tuple(images.shape[1:]), self.image_shape)
             labels = checks.labels(y, len(images), self.device)
-            checks.label_range(labels, checks.outputs_for(self.net, images, self.image_shape), "observed")
+            checks.label_range(labels, checks.outputs_for(self._state.net, images, self.image_shape), "observed")
             if len(images) == 1:
-                self.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
+                self._state.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
             return self._observer.step(images, labels)
-
-    def observe_batches(self, part: Part, positions: Tensor) -> list[str | None]:
-        """`observe` on the batches of a part at positions [n, b], in order and much faster on a GPU.
-
-        Returns the name of the mask that each batch went to.
-        """
-        return [name for name, batches in self.observe_part(part, positions) for _ in range(batches)]
-
-    def observe_part(self, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
-        """`observe_batches` from decision to decision: the name of a mask, and how many batches have gone to it.
-
-        On a GPU those batches may still be under way.
-        """
-        part = given(part, Part, "part").on(self.device)
-        positions = plain_tensor(positions, "positions").to(self.device)
-        checks.positions(positions, len(part))
-        first, _ = part.batch(positions[0, :1])
-        checks.label_range(part.labels, checks.outputs_for(self.net, first, self.image_shape), "observed")
-        return self._observer.run(part, positions)
 
     def forget(self, task: str) -> None:
         """Remove a task for good; every other answer stays as it is."""
-        with self.state.changing, self._observer.lock:
-            self.state.tasks.index(task)  # an error for an unknown one
+        with self._state.changing, self._observer.lock:
+            self._state.tasks.index(task)  # an error for an unknown one
             self._observer.write_back()
             with uninterrupted():
-                self.state.remove(task)
+                self._state.remove(task)
                 self._observer.forget(task)
 
     def to(self, device: str | torch.device) -> SupSup:
         """A copy of this model on a device, with all its masks; what `observe` has half-trained stays behind."""
         with self._reading():
-            return self.from_state(self.state.to(resolve(device)))
+            return self.from_state(self._state.to(resolve(device)))
 
     def save(self, path: AnyPath | None = None) -> None:
         """Write the model to a file, whole or not at all; an older model file there is replaced.
@@ -351,24 +334,24 @@ class SupSup:
         Without a path: bring the file of a model loaded with in_place=True up to date, which `learn` and `forget` do by
         themselves. A mask that `observe` is training is written as it stands.
         """
-        if not self.state.lives_at(path):
+        if not self._state.lives_at(path):
             with self._reading():
-                self.state.save(path)
+                self._state.save(path)
             return
-        with self.state.changing:
+        with self._state.changing:
             self._observer.write_back()
-            self.state.save(path)
+            self._state.save(path)
 
     def close(self) -> None:
         """Let go of the file of a model loaded with in_place=True, up to date; the model itself stays usable."""
-        with self.state.changing:
-            if self.state.file is None:
+        with self._state.changing:
+            if self._state.file is None:
                 return
             try:
-                if not self.state.is_foreign:
+                if not self._state.is_foreign:
                     self.save()
             finally:
-                self.state.close()
+                self._state.close()
 
     def __enter__(self) -> Self:
         return self
@@ -378,14 +361,30 @@ class SupSup:
 
     def _reading(self) -> Lock:
         """For `with`: the model as it is now, which nobody changes while it is held."""
-        lock = self.state.lock
+        lock = self._state.lock
         if self._observer.changed and not lock.held:
             self._observer.write_back()
         return lock.reading()
 
 
-def learn_together(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
-    """Several models on one frozen network learn a task, each with its own recipe; in one go where they allow it."""
+def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
+    """Learn a task with several models on one frozen network, each with its own recipe; together where possible."""
     for model in models:
-        checks.stream_to_learn([task], model.state.tasks, model.net, model._learning.expectations())
+        state = state_of(model)
+        checks.stream_to_learn([task], state.tasks, state.net, model._learning.expectations())
     train_together([model._learning for model in models], task, advance)
+
+
+def observe_batches(model: SupSup, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
+    """`observe` on the batches of a part at positions [n, b], in order and much faster on a GPU.
+
+    Yields once for each decision: the name of a mask, and how many batches went to it. On a GPU those batches may
+    still be running.
+    """
+    state = state_of(model)
+    part = given(part, Part, "part").on(model.device)
+    positions = plain_tensor(positions, "positions").to(model.device)
+    checks.positions(positions, len(part))
+    first, _ = part.batch(positions[0, :1])
+    checks.label_range(part.labels, checks.outputs_for(state.net, first, model.image_shape), "observed")
+    return model._observer.run(part, positions)

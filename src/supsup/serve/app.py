@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from supsup import __version__
+from supsup.model.state import state_of
 from supsup.model.task_table import check_name
 from supsup.runtime.errors import SupSupError
 from supsup.serve.auth import Guard
@@ -145,7 +146,7 @@ class Server:
     async def numbers(self, request: Request) -> Response:
         """Counts for Prometheus."""
         gauges = {
-            "supsup_tasks": ("Tasks that the model has learned.", len(self.served.model.state.tasks)),
+            "supsup_tasks": ("Tasks that the model has learned.", len(state_of(self.served.model).tasks)),
             "supsup_jobs_under_way": ("Changes that wait or run.", len(self.jobs.under_way())),
             "process_resident_memory_bytes": ("Memory of the server in bytes.", resident_bytes()),
         }
@@ -161,7 +162,7 @@ class Server:
 
     def _known(self, request: Request) -> str:
         name: str = request.path_params["name"]
-        if name not in self.served.model.state.tasks:
+        if name not in state_of(self.served.model).tasks:
             raise Refused(404, f"there is no task {name!r}")
         return name
 
@@ -169,7 +170,7 @@ class Server:
         check_name(name)
         if name in (".", ".."):
             raise Refused(400, f"browsers cannot ask for a task called {name!r}; use another name")
-        if name in self.served.model.state.tasks:
+        if name in state_of(self.served.model).tasks:
             raise Refused(409, f"there is a task {name!r} already; forget it first, or use another name")
         if any(job.kind == "learn" and job.task == name for job in self.jobs.under_way()):
             raise Refused(409, f"a task {name!r} is being learned; use another name")

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from supsup.inference.methods import Inference, TaskView, first_gradient
 from supsup.inference.objectives import LEVELS
+from supsup.model.predictor import predictor_of
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 
 _MOST_SHOWN = 400  # numbers of a plot
@@ -35,7 +37,7 @@ def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference 
     their features, the log-likelihood of those. `how` in place of the model's own setting.
     """
     how = how or model.inference
-    tasks, bank, asking = model.state.tasks, model.bank, model.asking
+    tasks, bank, asking = state_of(model).tasks, state_of(model).bank, predictor_of(model)
     indices = tasks.indices(candidates)
     every = len(set(indices)) == len(bank)
     views = tasks.views(None if every else indices)
@@ -48,11 +50,11 @@ def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference 
     if how.method == "exhaustive":
         level = LEVELS[how.objective]
         seen = (images.seen(tasks.at(index).info.inputs) for index in indices)
-        outputs = (model.state.switched.run(bank, index, x) for index, x in zip(indices, seen))
+        outputs = (state_of(model).switched.run(bank, index, x) for index, x in zip(indices, seen))
         found = torch.stack([-level(each, classes) for each in outputs], 1)
     else:
         shown = [TaskView(images.seen(kind)[:, None], members) for kind, members in views]
-        found = first_gradient(model.net, bank, shown, indices, classes, how)
+        found = first_gradient(state_of(model).net, bank, shown, indices, classes, how)
     return [_shown(row, candidates) for row in found.cpu().double()]
 
 

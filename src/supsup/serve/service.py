@@ -18,6 +18,7 @@ from supsup.data import Inputs, Task
 from supsup.file.sizes import stored_bytes
 from supsup.file.task_record import EXAMPLES, LearnedTask
 from supsup.inference.methods import Method
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError, printable
 from supsup.serve.examples import chosen, data_url
@@ -82,7 +83,7 @@ class Served:
     def _warm_up(self) -> None:
         """Answer once, so that the first visitor does not wait for kernels to be loaded or compiled."""
         shape = self.model.image_shape
-        if shape is not None and len(self.model.state.tasks):
+        if shape is not None and len(state_of(self.model).tasks):
             for together in (1, 3):  # one image and several go different ways
                 self.answers([Question(np.zeros((1, *shape), np.float32), scores=True)] * together)
 
@@ -91,7 +92,7 @@ class Served:
         shape = self.model.image_shape
         return {
             "model": self.path.name,
-            "tasks": len(self.model.state.tasks),
+            "tasks": len(state_of(self.model).tasks),
             "image_shape": None if shape is None else list(shape),
             "device": str(self.model.device),
         }
@@ -103,7 +104,7 @@ class Served:
             kind = (question.task, question.among, question.images.dtype.kind, question.images.shape[1:])
             alike[kind].append(number)
         found: list[Json | Exception] = [AssertionError("every question is answered")] * len(questions)
-        with self.model.state.lock.reading():
+        with state_of(self.model).lock.reading():
             for numbers in alike.values():
                 for number, answer in zip(numbers, self._answers([questions[number] for number in numbers])):
                     found[number] = answer
@@ -119,7 +120,7 @@ class Served:
             return [self._answers([question])[0] for question in questions]
 
     def _together(self, questions: Sequence[Question]) -> list[Json | Exception]:
-        first, tasks = questions[0], self.model.state.tasks
+        first, tasks = questions[0], state_of(self.model).tasks
         named = [first.task] if first.task is not None else first.among
         inputs = self._inputs(np.concatenate([question.images for question in questions]), named)
         prediction = self.model.predict(inputs, task=first.task, among=first.among, inference=self._how)
@@ -167,7 +168,7 @@ class Served:
 
     def tasks(self, search: str, offset: int, limit: int) -> Json:
         """Some of the tasks whose names hold a text, in order."""
-        rows = list(self.model.state.tasks)
+        rows = list(state_of(self.model).tasks)
         wanted = search.casefold()
         matching = [row for row in rows if wanted in row.name.casefold()] if wanted else rows
         listed = [
@@ -178,7 +179,7 @@ class Served:
 
     def details(self, task: str) -> Json:
         """What is known of one task."""
-        row = self.model.state.tasks[task]
+        row = state_of(self.model).tasks[task]
         return {
             "name": row.name,
             "classes": row.classes,
@@ -195,7 +196,7 @@ class Served:
     def _task(self, lesson: Lesson) -> Task:
         """A task to learn; where the model's tasks take normalised inputs, pictures are normalised as in the first one."""
         layout = "NCHW" if lesson.images.ndim == 4 else None
-        infos = [task.info for task in self.model.state.tasks]
+        infos = [task.info for task in state_of(self.model).tasks]
         strict = bool(infos) and all(info.inputs is None for info in infos)
         images = torch.from_numpy(lesson.images)
         if not strict or images.dtype != torch.uint8:
@@ -210,7 +211,7 @@ class Served:
 
     def _inputs(self, images: Array, candidates: Sequence[str] | None) -> Tensor:
         """Pictures (uint8) and arrays as `predict` takes them for these tasks; None: all."""
-        found, tasks = torch.from_numpy(images), self.model.state.tasks
+        found, tasks = torch.from_numpy(images), state_of(self.model).tasks
         if images.dtype != np.uint8:
             kinds = tasks.views(None if candidates is None else tasks.indices(candidates))
             return found.float() if all(inputs is None for inputs, _ in kinds) else found

@@ -20,6 +20,7 @@ from supsup.inference.objectives import entropy
 from supsup.inference.search import Outer, bytes_read
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup_paper.bench.measurement import Machine, once, seconds
 
@@ -73,8 +74,8 @@ def bench_inference(
     measurements: list[InferenceMeasurement] = []
     exact: list[str] = []
     for label, how in settings.items():
-        layers, is_exact = choose_layers(model.net, how.layers), how.coordinates is None
-        read = bytes_read(model.bank, layers, how.coordinates)
+        layers, is_exact = choose_layers(state_of(model).net, how.layers), how.coordinates is None
+        read = bytes_read(state_of(model).bank, layers, how.coordinates)
         lone = lone_image(model, images, how)
         together = in_batches(model, images[:batch], how) if is_exact else None
         chosen, judge = (torch.arange(len(images)), grader or model) if is_exact else (few, model)
@@ -116,7 +117,7 @@ def in_batches(model: SupSup, images: Tensor, how: Inference) -> float:
 
 def batch_floor(model: SupSup, layers: list[str], machine: Machine) -> float:
     """The least seconds for an image in a batch: a multiplication and an addition for each weight and task."""
-    weights = sum(model.net.shapes[name].numel() for name in layers)
+    weights = sum(state_of(model).net.shapes[name].numel() for name in layers)
     return 2 * weights * len(model.tasks) / machine.operations_per_second
 
 
@@ -136,7 +137,7 @@ def lone_image(model: SupSup, images: Tensor, how: Inference, repeats: int = 50)
     few = images[:repeats, None]
 
     def work(x: Tensor) -> int:
-        return int(infer(model.net, model.bank, x, None, 10, how))
+        return int(infer(state_of(model).net, state_of(model).bank, x, None, 10, how))
 
     work(few[:1])
     return statistics.median(once(lambda x=x: work(x), model.device) for x in few.split(1))  # type: ignore[misc]
@@ -144,20 +145,20 @@ def lone_image(model: SupSup, images: Tensor, how: Inference, repeats: int = 50)
 
 def plain_one_shot_seconds(model: SupSup, image: Tensor) -> float:
     """Autograd through the superposition of float masks; measured with 250 of them and scaled to all."""
-    count = min(_PLAIN_MASKS, len(model.bank))
-    masks = [model.bank.mask(i) for i in range(count)]
-    floats = {name: torch.stack([mask[name].float() for mask in masks]) for name in model.net.shapes}
+    count = min(_PLAIN_MASKS, len(state_of(model).bank))
+    masks = [state_of(model).bank.mask(i) for i in range(count)]
+    floats = {name: torch.stack([mask[name].float() for mask in masks]) for name in state_of(model).net.shapes}
 
     def work() -> int:
         alpha = torch.full((count,), 1 / count, device=model.device, requires_grad=True)
         weights = {
             name: weight * torch.einsum("k,k...->...", alpha, floats[name])
-            for name, weight in model.net.weights.items()
+            for name, weight in state_of(model).net.weights.items()
         }
-        (g,) = torch.autograd.grad(entropy(model.net.run(image, weights), 10).sum(), alpha)
+        (g,) = torch.autograd.grad(entropy(state_of(model).net.run(image, weights), 10).sum(), alpha)
         return int(g.argmin())
 
-    return seconds(work, model.device, 5) * len(model.bank) / count
+    return seconds(work, model.device, 5) * len(state_of(model).bank) / count
 
 
 def _agreement(answers: list[str], others: list[str]) -> float:
@@ -196,8 +197,8 @@ def bench_growth(
     for count in counts:
         x, names = single_images(stream[: min(count, len(stream))], images)
         indices = torch.tensor([index_of[name] for name in names])
-        bank = first_of(model.bank, count)
-        rows.append(measure(model.net, bank, x.to(model.device), indices, machine, how))
+        bank = first_of(state_of(model).bank, count)
+        rows.append(measure(state_of(model).net, bank, x.to(model.device), indices, machine, how))
     return rows
 
 

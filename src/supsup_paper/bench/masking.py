@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from supsup.inference.methods import Inference
 from supsup.masks.bank import Bank, pack_columns
 from supsup.masks.switching import SwitchedNet
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup_paper.bench.measurement import Machine, once
 
@@ -62,19 +63,19 @@ def bench_masking(
     without its checks and softmax, which "predict" has too. Passes that are compared take turns; times are medians.
     """
     model = with_random_masks(net, image, tasks, density, device)
-    names, bank = model.tasks, model.bank
-    switched = SwitchedNet(model.net, bank.spans)
+    names, bank = model.tasks, state_of(model).bank
+    switched = SwitchedNet(state_of(model).net, bank.spans)
     x = torch.randn(batch, *image, device=device, generator=torch.Generator(device).manual_seed(0))
     repeats = _REPEATS[device.type]
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         passes: dict[str, Callable[[int], object]] = {
-            "plain": lambda _: model.net.module(x),
-            "selected": lambda _: model.state.switched.run(bank, 0, x),
+            "plain": lambda _: state_of(model).net.module(x),
+            "selected": lambda _: state_of(model).switched.run(bank, 0, x),
             "predict": lambda _: model.predict(x, task=names[0]),
         }
         changes: dict[str, Callable[[int], object]] = {
             "switch": lambda turn: switched.switch(bank, turn % tasks),
-            "one by one": lambda turn: model.net.masked(bank.subnetwork(turn % tasks)),
+            "one by one": lambda turn: state_of(model).net.masked(bank.subnetwork(turn % tasks)),
             "other task": lambda turn: model.predict(x, task=names[turn % tasks]),
         }
         times = in_turn(passes, device, repeats) | in_turn(changes, device, repeats)
@@ -83,7 +84,7 @@ def bench_masking(
     floor = moved / machine.bytes_per_second
     return MaskingMeasurement(
         tasks=tasks,
-        weights=sum(shape.numel() for shape in model.net.shapes.values()),
+        weights=sum(shape.numel() for shape in state_of(model).net.shapes.values()),
         batch=batch,
         image="×".join(str(side) for side in image),
         density=density,
@@ -115,9 +116,9 @@ def with_random_masks(
     def mask(shape: torch.Size) -> Tensor:
         return torch.rand(1, *shape, device=device, generator=generator) < density
 
-    shapes = model.net.shapes
+    shapes = state_of(model).net.shapes
     columns = [pack_columns({name: mask(shape) for name, shape in shapes.items()}) for _ in range(tasks)]
-    model.state.add({f"random-{i}": 1 for i in range(tasks)}, torch.cat(columns, 1), {}, image)
+    state_of(model).add({f"random-{i}": 1 for i in range(tasks)}, torch.cat(columns, 1), {}, image)
     return model
 
 

@@ -15,6 +15,7 @@ from supsup.evaluation.evaluator import follow
 from supsup.inference.methods import Inference
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.training import MNIST, Job, MaskTraining, Recipe
 from supsup.training.executors import executor_for
@@ -68,14 +69,16 @@ def bench_training(
 
     cluster  who trains our way, as in `learn_many`; starting them counts too
     """
-    plain = plain_step(SupSup(net, recipe=recipe, device=device).net, stream, recipe)  # before ours changes anything
+    plain = plain_step(
+        state_of(SupSup(net, recipe=recipe, device=device)).net, stream, recipe
+    )  # before ours changes anything
     warm = warmed_up(net, stream, recipe, device)
-    products = product_step(warm.net, recipe.batch_size) if warm.net.is_fully_connected else None
-    floor = machine.floor(*work_per_step(warm.net, stream, recipe))
+    products = product_step(state_of(warm).net, recipe.batch_size) if state_of(warm).net.is_fully_connected else None
+    floor = machine.floor(*work_per_step(state_of(warm).net, stream, recipe))
     rows = []
     for count in counts:
         _, taken = learned(net, stream[:count], recipe, device, cluster)
-        by = executor_for(warm.net, [Job(task, recipe) for task in stream[:count]]).name
+        by = executor_for(state_of(warm).net, [Job(task, recipe) for task in stream[:count]]).name
         each = taken / (count * recipe.steps)
         rows.append(
             TrainingMeasurement(
@@ -117,7 +120,10 @@ def bench_unannounced(
     model = SupSup(net, recipe=recipe, inference=Inference("one-shot"), device=device)
     graded: list[Any] = []
     taken = once(lambda: graded.append(follow(model, stream, "NNs", stages=stages)), device)
-    each, floor = taken / (len(stream) * recipe.steps), machine.floor(*work_per_step(model.net, stream, recipe))
+    each, floor = (
+        taken / (len(stream) * recipe.steps),
+        machine.floor(*work_per_step(state_of(model).net, stream, recipe)),
+    )
     row = UnannouncedMeasurement(
         tasks=len(stream),
         steps=recipe.steps,

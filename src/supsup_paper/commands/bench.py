@@ -19,6 +19,7 @@ from supsup.cli.networks import KNOWN, network_named
 from supsup.cli.tables import fits, show
 from supsup.data import Stream
 from supsup.inference.methods import Inference
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime.devices import resolve
 from supsup.training import MNIST, SPLIT_CIFAR100, Recipe
@@ -133,7 +134,7 @@ def infer(
     }
     if model_file is not None:
         model = SupSup.load(model_file, device=place)
-        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.observed_recipe.steps
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), state_of(model).settings.stepwise.steps
         if model.tasks != [task.name for task in stream]:
             raise typer.BadParameter(f"{model_file} does not hold the tasks permutation-0, permutation-1, … in order")
         x, names = single_images(stream, images)
@@ -212,7 +213,7 @@ def _growth(
         model, taken = learned(network_named(net, outputs), stream, Recipe(steps=steps), place)
     else:
         model, taken = SupSup.load(model_file, device=place), None
-        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.observed_recipe.steps
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), state_of(model).settings.stepwise.steps
     rows = [as_record(row) for row in bench_growth(model, stream, counts, images, machine, how)]
     context = {"net": net, "outputs": outputs, "steps": steps, "coordinates": coordinates, "layers": "first"}
     context |= {"tasks learned": len(model.tasks), "learning seconds": taken, "machine": vars(machine)}

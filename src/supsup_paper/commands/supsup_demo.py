@@ -18,6 +18,7 @@ from supsup.evaluation.grading import Grading
 from supsup.file.format import Header
 from supsup.file.modelfile import ModelFile
 from supsup.inference.methods import Inference, Method
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError
 from supsup.training import Recipe
@@ -121,7 +122,11 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
     if settings.compare:
         begin = time.perf_counter()
         rival = LowerBound(
-            _net(settings, stream), settings.seed, heads="single", recipe=model.observed_recipe, device=settings.device
+            _net(settings, stream),
+            settings.seed,
+            heads="single",
+            recipe=state_of(model).settings.stepwise,
+            device=settings.device,
         )
         forgot = follow(rival, stream, "GNs", stages=stages, description="ordinary network")
         results.append(DemoResult(ORDINARY, forgot, time.perf_counter() - begin))
@@ -219,7 +224,7 @@ def _check_same(model: SupSup, file: Path) -> None:
 
     with ModelFile(file) as existing:
         there = essentials(existing.header)
-    here = essentials(model.state.header())
+    here = essentials(state_of(model).header())
     differing = [key for key in here | there if here.get(key) != there.get(key)]
     if differing:
         was = ", ".join(f"{key} {there.get(key)} (now {here.get(key)})" for key in differing)

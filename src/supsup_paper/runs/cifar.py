@@ -12,7 +12,8 @@ from supsup import nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
 from supsup.inference.methods import Inference
-from supsup.model.supsup import SupSup, learn_together
+from supsup.model.state import state_of
+from supsup.model.supsup import SupSup, learn_with_models
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.training import SPLIT_CIFAR100, Recipe
@@ -35,7 +36,7 @@ def run_cifar(trial: PlannedTraining[SplitCifarExperiment], environment: Environ
         if len(models) > 1:
             with progress.bar("learning with transfer", len(stream) * len(models)) as advance:
                 for task in stream:
-                    learn_together(models, task, advance)
+                    learn_with_models(models, task, advance)
         else:
             models[0].learn_many(stream, cluster=environment.cluster)
         seconds = {"learning": (environment.clock() - begin) / len(group)} | plain_way(models[0], stream, environment)
@@ -97,9 +98,9 @@ def run_transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environm
     ]
     begin = environment.clock()
     with progress.bar("the first task", len(models)) as advance:
-        learn_together(models, stream[0], advance)
+        learn_with_models(models, stream[0], advance)
     for model in models:
-        model.recipe = replace(later, budget=model.observed_recipe.budget, transfer=training.transfer)
+        model.recipe = replace(later, budget=state_of(model).settings.stepwise.budget, transfer=training.transfer)
     _learn_the_others(models, stream[1:], environment)
     seconds = {"learning": environment.clock() - begin}
     begin = environment.clock()
@@ -114,10 +115,10 @@ def run_transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environm
 
 
 def _learn_the_others(models: list[SupSup], stream: Stream, environment: Environment) -> None:
-    if models[0].observed_recipe.transfer == "none":
+    if state_of(models[0]).settings.stepwise.transfer == "none":
         for model in models:
             model.learn_many(stream, cluster=environment.cluster)
         return
     with progress.bar("learning with transfer", len(stream) * len(models)) as advance:
         for task in stream:
-            learn_together(models, task, advance)
+            learn_with_models(models, task, advance)

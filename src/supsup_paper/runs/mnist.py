@@ -13,6 +13,7 @@ from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
 from supsup.evaluation.grading import CandidateTasks
 from supsup.inference.methods import Inference
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup_paper.catalogue import recipes
 from supsup_paper.catalogue.experiments import SupSupExperiment, UnannouncedExperiment, settings_json
@@ -36,7 +37,7 @@ def run_supsup(trial: PlannedTraining[SupSupExperiment], environment: Environmen
         if waiting:
             model.learn_many(waiting, cluster=environment.cluster)
         learning, plain = environment.clock() - begin, plain_way(model, stream, environment)
-        size = {"masks": sum(-(-shape.numel() // 8) for shape in model.net.shapes.values()) * len(stream)}
+        size = {"masks": sum(-(-shape.numel() // 8) for shape in state_of(model).net.shapes.values()) * len(stream)}
         answers = CandidateTasks()
         for wanted in trial.wanted:
             begin = environment.clock()
@@ -129,5 +130,5 @@ def _compile(model: SupSup, stream: Stream) -> None:
 
 
 def _widths(model: SupSup) -> list[int]:
-    shapes: list[torch.Size] = list(model.net.shapes.values())
+    shapes: list[torch.Size] = list(state_of(model).net.shapes.values())
     return [shapes[0][1], *(shape[0] for shape in shapes)]

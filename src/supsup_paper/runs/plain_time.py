@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from supsup.data import Stream
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.training import Recipe, train_mask
 from supsup_paper.baselines.baseline import Baseline
@@ -24,10 +25,10 @@ def plain_way(model: SupSup, stream: Stream, environment: Environment) -> dict[s
     """Seconds for all masks of a stream."""
     if model.seed:
         return {}
-    task, recipe = stream[0], model.observed_recipe
+    task, recipe = stream[0], state_of(model).settings.stepwise
 
     def train(steps: int) -> None:
-        train_mask(model.net, task.name, task.train, replace(recipe, epochs=None, steps=steps))
+        train_mask(state_of(model).net, task.name, task.train, replace(recipe, epochs=None, steps=steps))
 
     return _multiplied(train, recipe, stream, environment)
 

@@ -106,7 +106,7 @@ def _found_from(count: int, model: SupSup, stream: Stream) -> float:
 def stream_of(training: UnnamedTraining, seed: int, environment: Environment, model: SupSup) -> Stream:
     """The tasks of a seed; for a pretrained network, normalised as its weights expect."""
     source = environment.source("cifar100") if training.source == "cifar100" else environment.tiny_imagenet()
-    net, classes = model.net.module, training.classes_per_task
+    net, classes = model.module, training.classes_per_task
     if isinstance(net, nets.ImageNetwork):
         assert net.pixels is not None
         mean, deviation = (torch.tensor(numbers) for numbers in net.pixels)

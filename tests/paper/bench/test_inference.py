@@ -11,6 +11,7 @@ from supsup import Inference, SupSup
 from supsup.cli import app
 from supsup.data import Stream
 from supsup.inference.methods import infer
+from supsup.model.state import state_of
 from supsup_paper.bench import Machine, bench_growth
 from supsup_paper.bench.inference import first_of
 
@@ -63,7 +64,7 @@ def test_answers_are_counted_against_the_exact_search(
 
 def test_a_bank_beyond_what_was_learned(learned: SupSup) -> None:
     """Random in the first layer, where tasks are told apart; as a learned one beyond it, where they are alike."""
-    bank = learned.bank
+    bank = state_of(learned).bank
     fewer, more = first_of(bank, 2), first_of(bank, 11)
     assert (len(fewer), len(more)) == (2, 11)
     for index in range(4):

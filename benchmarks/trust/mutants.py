@@ -1,14 +1,14 @@
 """Small wrong changes to the code, one at a time: how many the tests notice.
 
     python -m benchmarks mutants --count 300 --seed 0 --jobs 2 --json results/mutants.json
-    python -m benchmarks mutants --modules scores bank --count 20
+    python -m benchmarks mutants --modules supsup/masks/bank --count 20
 
 A mutant flips a comparison, an operator, `and` and `or`, `min` and `max`, True and False, doubles or shifts a number,
 takes away a `not`, or leaves out a statement. It is written into a temporary copy of src, and the tests run on that
 copy. The file is written after each mutant, and what it holds is not tried again while the module and the test that
 noticed (of a survivor: all tests) are as they were, so a campaign can be interrupted, and after a new test survivors
 alone are tried again; what became of them at first stays in the file. Survivors are printed in the end.
-benchmarks/trust/mutants.toml has the modules with their tests, and explains survivors that change no answer. A mutant takes
+benchmarks/trust/mutants.toml has the packages with their tests, and explains survivors that change no answer. A mutant takes
 as long as its tests, 10 to 60 seconds on one core. In the end every test that noticed one has to pass as things are,
 else what it noticed is left out.
 """
@@ -49,8 +49,14 @@ from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-MODULES: dict[str, list[str]] = TABLE["tests"]
-WHY: dict[str, dict[str, str]] = TABLE.get("why", {})  # by module: a piece of the line, and why it changes no answer
+PACKAGES: dict[str, list[str]] = TABLE["tests"]  # by package of src: its tests, files or folders
+MODULES: dict[str, list[str]] = {
+    path.relative_to(ROOT / "src").with_suffix("").as_posix(): tests
+    for package, tests in PACKAGES.items()
+    for path in sorted((ROOT / "src" / package).rglob("*.py"))
+    if path.name != "__init__.py" and not path.name.startswith("triton_")  # kernels for a GPU
+}
+WHY: dict[str, str] = TABLE.get("why", {})  # a piece of a line, and why changing it changes no answer
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -209,7 +215,7 @@ class Workshop:
 
     def outcome(self, mutant: Mutant) -> tuple[str, str]:
         """What became of a mutant, and the first test that failed."""
-        path = self.src / "supsup" / f"{mutant.module}.py"
+        path = self.src / f"{mutant.module}.py"
         source, times = path.read_bytes(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
         path.write_bytes(mutant.applied(source))
         try:
@@ -251,7 +257,7 @@ def run_tests(options: list[str], environment: dict[str, str], limit: int, said:
     with open(said, "wb") as out:
         for stream in (1, 2):
             os.dup2(out.fileno(), stream)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "supsup"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("supsup", "supsup_paper")]:
         del sys.modules[name]
     phases = (Phase.explicit, Phase.reuse, Phase.generate)  # a failure is enough, it need not be the smallest
     settings.register_profile(_PROFILE, deadline=None, phases=phases)
@@ -261,14 +267,15 @@ def run_tests(options: list[str], environment: dict[str, str], limit: int, said:
 
 
 def tests_of(module: str) -> list[Path]:
-    return [ROOT / "tests" / f"{name}.py" for name in MODULES[module]]
+    places = [ROOT / "tests" / name for name in MODULES[module]]
+    return [file for place in places for file in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
 
 
 def digest_of(module: str, by: str) -> str:
     """Of a module, and of the test that noticed its mutant or of all its tests: another one where that was changed."""
     test = _source_of_test(by)
     tests = [path.read_bytes() for path in tests_of(module)] if test is None else [test.encode()]
-    source = (ROOT / "src" / "supsup" / f"{module}.py").read_bytes()
+    source = (ROOT / "src" / f"{module}.py").read_bytes()
     return hashlib.sha256(b"\0".join([source, *tests])).hexdigest()[:12]
 
 
@@ -284,7 +291,7 @@ def _source_of_test(by: str) -> str | None:
 
 def record_of(mutant: Mutant, outcome: str, by: str, seconds: float) -> dict[str, Any]:
     """A mutant as the file has it."""
-    source = (ROOT / "src" / "supsup" / f"{mutant.module}.py").read_text(encoding="utf-8")
+    source = (ROOT / "src" / f"{mutant.module}.py").read_text(encoding="utf-8")
     place = {"source": source.splitlines()[mutant.line - 1].strip(), "digest": digest_of(mutant.module, by)}
     return asdict(mutant) | place | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
 
@@ -296,7 +303,7 @@ def is_valid(record: dict[str, Any]) -> bool:
 
 def main() -> None:
     options = parse()
-    sources = {name: (ROOT / "src" / "supsup" / f"{name}.py").read_bytes() for name in options.modules}
+    sources = {name: (ROOT / "src" / f"{name}.py").read_bytes() for name in options.modules}
     everything = [mutant for name, source in sources.items() for mutant in mutants_of(name, source)]
     chosen = everything
     if options.count is not None and options.count < len(everything):
@@ -364,7 +371,7 @@ def failing(noticed: Sequence[dict[str, Any]]) -> set[str]:
 
 def why(record: dict[str, Any]) -> str:
     """Why a survivor changes no answer, where somebody has read it."""
-    return next((text for piece, text in WHY.get(record["module"], {}).items() if piece in record["source"]), "")
+    return next((text for piece, text in WHY.items() if piece in record["source"]), "")
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

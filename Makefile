@@ -11,6 +11,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/words.py
 	$(BIN)/mypy
 	$(BIN)/pytest -q --numprocesses auto --dist loadfile
 

@@ -67,7 +67,7 @@ def write_markdown(summary: Summary, results: Path) -> list[Path]:
     }
     readme = beside / "README.md"
     if readme.exists():
-        pages[readme] = with_block(readme.read_text(encoding="utf-8"), readme_block(summary, results=results.name))
+        pages[readme] = with_block(readme.read_text(encoding="utf-8"), readme_block(summary))
     for path, text in pages.items():
         write_text(path, text)
     return list(pages)

@@ -89,25 +89,19 @@ def plots(summary: Summary) -> dict[str, str]:
     }
 
 
-def readme_block(
-    summary: Summary, main_rows: Sequence[tuple[str, str, str]] = MAIN_ROWS, results: str = "results"
-) -> str:
-    """A picture of the first main row that was run, and the main rows in a table with their last published figures."""
+def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str, str]] = MAIN_ROWS) -> str:
+    """The main rows in a table, with their last published figures, and the number of rows with each verdict."""
     entries = {entry.entry.name: entry for entry in summary.entries}
-    run = [entries[name] for name, _, _ in main_rows if entries[name].has_results]
-    if not run:
+    if not any(entries[name].has_results for name, _, _ in main_rows):
         return "Not run yet: `supsup reproduce all --scale full`, then `supsup report --markdown`."
-    picture = next(iter(plots(Summary((run[0],)))))
-    lines = [f"![{_text(run[0].entry.title)}]({results}/{picture})", ""]
-    lines += ["| experiment | ours, % | paper, % | verdict |", "|---|---|---|---|"]
+    lines = ["| experiment | ours, % | paper, % | verdict |", "|---|---|---|---|"]
     for name, row_name, words in main_rows:
         row = next(row for row in entries[name].rows if row.row.name == row_name)
         ours, published = _closing(entries[name], row)
         lines.append(f"| [{_text(words)}](REPRODUCTION.md#{name}) | {ours} | {published} | {row.status} |")
     lines += [
         "",
-        "*Measured* is what has no verdict: a method of ours, with the paper's figure for its own method beside it, or "
-        f"what the paper has no number for. All rows are in [REPRODUCTION.md](REPRODUCTION.md): {headline(summary)}",
+        f"*Measured* rows are our own method or have no published number. [All rows](REPRODUCTION.md): {headline(summary)}",
     ]
     return "\n".join(lines)
 

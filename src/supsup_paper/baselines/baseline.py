@@ -130,7 +130,7 @@ class Baseline(ABC):
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """What has to be stored for all tasks learned, counted as the paper counts it (docs/rivals.md)."""
+        """What has to be stored for all tasks learned, counted as the paper counts it (docs/baselines.md)."""
 
     def fresh_statistics(self) -> State:
         """The running statistics of normalisation layers before anything was seen."""

@@ -1,4 +1,4 @@
-"""How the paper counts bytes, found from its figures for SplitCIFAR100 (docs/rivals.md): 4 for every trained number.
+"""How the paper counts bytes, found from its figures for SplitCIFAR100 (docs/baselines.md): 4 for every trained number.
 
 What comes from a seed is free. Normalisation counts 4 bytes per channel and task.
 """

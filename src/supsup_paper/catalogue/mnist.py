@@ -364,7 +364,7 @@ ENTRIES = (
             _consolidation("si", "SI (class-incremental, cited)", 0.1, 29.31),
         ),
         "tasks learned",
-        note="BatchE's W is random here; docs/rivals.md says why it cannot have been trained.",
+        note="BatchE's W is random here; docs/baselines.md says why it cannot have been trained.",
     ),
     Entry(
         "abatche",

@@ -44,7 +44,7 @@ PAPERS_RULE = (
 )
 ONE_IMAGE = (
     "How often one image is enough hinges on details that do not show with the task given: weight decay and the way W "
-    "is filled move it from 29 to 99 % of ten tasks (docs/rivals.md)."
+    "is filled move it from 29 to 99 % of ten tasks (docs/baselines.md)."
 )
 EWC = (
     "λ = 5 and γ = 1 as van de Ven and Tolias released them, after trying many on their network; the one here has no "

@@ -39,7 +39,7 @@ RIVALS = Tolerance(
     1.0,
     "rivals and bounds",
     "Settings that the paper does not print (how weights and heads begin, rates on the first task) move rivals by "
-    "points (docs/rivals.md), and some figures are cited from papers with other networks.",
+    "points (docs/baselines.md), and some figures are cited from papers with other networks.",
 )
 OVERHEAD = Tolerance(0.5, "cost of a mask", "The paper says “about 1 %”, without a decimal: half a unit.")
 

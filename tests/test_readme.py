@@ -33,7 +33,7 @@ def test_the_reproduction_is_that_of_the_results() -> None:
     assert markdown.with_block(README, markdown.readme_block(summary)) == README
     assert all(mark in README for mark in markdown.README_MARKS)
     for path, plot in markdown.plots(summary).items():
-        assert (ROOT / "results" / path).read_text() == plot, path
+        assert (ROOT / "results" / path).read_text() == plot.svg, path
 
 
 def test_the_alphabets_are_those_of_the_results() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from supsup_paper.records import write_text
-from supsup_paper.report.plots import accuracy_plot, capacity_plot, recovery_plot, time_plot
+from supsup_paper.report.plots import accuracy_plot, capacity_plot, recovery_plot, search_plot, time_plot
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -36,6 +36,11 @@ def training_plot(record: dict[str, Any]) -> str:
     steps = record["rows"][0]["steps"]
     title = f"{record['net'].rpartition(':')[2]}, {record['outputs']} outputs, {steps} batches a task"
     return time_plot(title, record["rows"])
+
+
+def growth_plot(record: dict[str, Any]) -> str:
+    """As `supsup bench infer` draws it for several numbers of tasks."""
+    return search_plot(record["net"], "cpu" if "CPU" in record["made by"]["device"] else "cuda", record["rows"])
 
 
 def recovered_plot(record: dict[str, Any]) -> str:
@@ -67,6 +72,8 @@ def plots() -> dict[Path, str]:
     drawn = {path.with_suffix(".svg"): demo_plot(read(path)) for path in sorted((RESULTS / "core").glob("*.json"))}
     for path in sorted((RESULTS / "bench").glob("bench-train-*.json")):
         drawn[path.with_suffix(".svg")] = training_plot(read(path))
+    for path in sorted((RESULTS / "bench").glob("search-*.json")):
+        drawn[path.with_suffix(".svg")] = growth_plot(read(path))
     hopfield = RESULTS / "hopfield"
     for name in ("paper", "best-of"):
         drawn[hopfield / f"recovery-{name}.svg"] = recovered_plot(read(hopfield / f"{name}-seed0.json"))

@@ -39,7 +39,7 @@ def test_a_page_and_markdown_are_written_from_what_can_be_read(tmp_path: Path) -
     assert "rotated/psp-seed0.json" in page
     assert "96.20" in (tmp_path / "REPRODUCTION.md").read_text()
     assert "a GPU" in (tmp_path / "results" / "ROWS.md").read_text()
-    assert (folder / "plot-1.svg").read_text().startswith("<svg")
+    assert (folder / "plot-1.svg").read_text().startswith("<?xml")
     assert "**96.20** | 96.13 | reproduced" in (tmp_path / "README.md").read_text()
 
 

@@ -219,7 +219,7 @@ def _growth(
     context |= {"tasks learned": len(model.tasks), "learning seconds": taken, "machine": vars(machine)}
     _show("a lone image among k tasks", rows, json_file, context, place)
     if json_file is not None:
-        write_text(json_file.with_suffix(".svg"), search_plot(f"{net}, a lone image among k tasks, {place.type}", rows))
+        write_text(json_file.with_suffix(".svg"), search_plot(net, place.type, rows))
 
 
 def _stream(data_set: str, data_dir: Path | None, tasks: int) -> Stream:

@@ -59,7 +59,7 @@ def report(
 def write_markdown(summary: Summary, results: Path) -> list[Path]:
     """REPRODUCTION.md, ROWS.md, the plots they show and the block of README.md; the paths of the pages."""
     for name, plot in plots(summary).items():
-        write_text(results / name, plot)
+        write_text(results / name, plot.svg)
     beside = results.resolve().parent
     pages = {
         beside / "REPRODUCTION.md": reproduction(summary, results.name),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from html import escape
 
-from supsup_paper.report.charts import entry_charts
+from supsup_paper.report.entry_plots import EntryPlot, entry_plots
 from supsup_paper.report.grids import (
     Cell,
     Grid,
@@ -16,17 +17,18 @@ from supsup_paper.report.grids import (
     tolerance_grid,
 )
 from supsup_paper.report.summary import EntrySummary, Summary
-from supsup_paper.report.svg import STYLE, VARIABLES, WIDE_STYLE, Chart
 from supsup_paper.report.verdicts import ALWAYS_COUNTED, BETTER, REPRODUCED, RULES, WORSE
 
 _STYLE = """
-:root{color-scheme:light dark;--good:#17693b;--bad:#a8231b;--tint:#f4f6f8}
-@media(prefers-color-scheme:dark){:root{--good:#74d49b;--bad:#ff9c92;--tint:#1e2329}}
+:root{color-scheme:light dark;--paper:#ffffff;--ink:#1c1e21;--faint:#5c6370;--rule:#d5d9de;--link:#0b62a8;
+--good:#17693b;--bad:#a8231b;--tint:#f4f6f8}
+@media(prefers-color-scheme:dark){:root{--paper:#15181c;--ink:#e8eaed;--faint:#a3abb6;--rule:#3a4048;--link:#6db3f2;
+--good:#74d49b;--bad:#ff9c92;--tint:#1e2329}}
 *{box-sizing:border-box}
 html{background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif;-webkit-text-size-adjust:100%}
 body{margin:0 auto;padding:1rem;max-width:80rem;overflow-wrap:break-word}
 h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.25rem;margin:0}
-a{color:var(--c0)}code{font-size:.9em}
+a{color:var(--link)}code{font-size:.9em}
 .faint,.where{color:var(--faint)}.faint{white-space:nowrap}.where{margin:.1rem 0 .6rem;font-size:.92rem}
 .counts{display:flex;flex-wrap:wrap;gap:.6rem;padding:0;margin:1rem 0;list-style:none}
 .counts li{background:var(--tint);border-radius:.5rem;padding:.5rem .9rem}
@@ -34,13 +36,9 @@ a{color:var(--c0)}code{font-size:.9em}
 nav ol{columns:20rem;column-gap:2.5rem;padding-left:1.6rem;margin:.4rem 0 1rem}nav li{break-inside:avoid}
 .pair{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
 section{border-top:1px solid var(--rule);padding:1.4rem 0 1rem}
-figure{display:flex;flex-wrap:wrap;gap:.5rem 2.5rem;align-items:center;flex:1 1 30rem;min-width:min(100%,30rem);
-margin:0 0 1rem}
-.plot{display:block;flex:1 1 30rem;min-width:0;max-width:36rem;height:auto}
-.legend{flex:1 1 20rem;columns:16rem;column-gap:2rem;list-style:none;margin:0;padding:0;font-size:.88rem}
-.legend li{display:flex;gap:.5rem;align-items:baseline;break-inside:avoid}
-.swatch{flex:none;width:1.9rem;height:.85rem}.swatch .line{stroke-width:1.5}.swatch .published{stroke-dasharray:1 2.5}
-.scroll{overflow-x:auto;max-width:100%;margin:0 0 1rem}.scroll:focus-visible{outline:2px solid var(--c0)}
+.plot{display:block;flex:1 1 30rem;min-width:0;max-width:min(100%,36rem);height:auto;margin:0 0 1rem;background:#fff;
+border-radius:.4rem}
+.scroll{overflow-x:auto;max-width:100%;margin:0 0 1rem}.scroll:focus-visible{outline:2px solid var(--link)}
 table{border-collapse:collapse;font-size:.88rem;line-height:1.3;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:.2rem 0 .4rem;white-space:nowrap}
 th,td{padding:.35rem .7rem .35rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
@@ -51,7 +49,7 @@ td small{display:block;color:var(--faint);font-size:.8rem}
 .ours{color:var(--faint);border:1px solid var(--rule);border-radius:.6rem;padding:0 .4rem;font-size:.75rem;
 white-space:nowrap}
 .long td:last-child{white-space:normal;min-width:18rem}
-details{margin:0 0 1rem}summary{cursor:pointer;color:var(--c0);padding:.2rem 0}
+details{margin:0 0 1rem}summary{cursor:pointer;color:var(--link);padding:.2rem 0}
 dl{margin:0 0 1rem;max-width:46rem}dt{font-weight:600}dd{margin:0 0 .5rem}
 @media(max-width:480px){tbody th{min-width:7.5rem;max-width:8.5rem}th,td{padding-right:.55rem}}
 """.strip()
@@ -66,7 +64,7 @@ def page(summary: Summary) -> str:
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         "<title>Supermasks in Superposition, reproduced</title>",
-        f"<style>\n{VARIABLES}\n{STYLE}\n{WIDE_STYLE}\n{_STYLE}\n</style>",
+        f"<style>\n{_STYLE}\n</style>",
         "</head>",
         "<body>",
         "<header>",
@@ -133,8 +131,7 @@ def _section(summary: EntrySummary) -> str:
         f'<p class="where">{escape(entry.where)} · <code>supsup reproduce {name} --scale full</code></p>',
         f"<p>{escape(entry.note)}</p>" if entry.note else "",
     ]
-    figures = "".join(map(_figure, entry_charts(summary)))
-    parts.append(f'<div class="pair">{figures}{_table(first)}</div>')
+    parts.append(f'<div class="pair">{"".join(map(_figure, entry_plots(summary)))}{_table(first)}</div>')
     said = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in remarks(summary))
     parts.append(f"<dl>{said}</dl>" if said else "")
     for grid in others:
@@ -146,13 +143,10 @@ def _section(summary: EntrySummary) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _figure(chart: Chart) -> str:
-    rows = "".join(
-        f'<li><svg class="swatch" aria-hidden="true" viewBox="-4 -6 26 12">{swatch}</svg>{escape(label)}</li>'
-        for swatch, label in chart.legend
-    )
-    legend = f'<ul class="legend">{rows}</ul>' if rows else ""
-    return f"<figure>{chart.plot}{legend}</figure>"
+def _figure(plot: EntryPlot) -> str:
+    """The plot is inside the page: nothing is loaded from elsewhere."""
+    source = b64encode(plot.svg.encode()).decode()
+    return f'<img class="plot" alt="{escape(plot.title)}" src="data:image/svg+xml;base64,{source}">'
 
 
 def _table(grid: Grid, kind: str = "scroll") -> str:

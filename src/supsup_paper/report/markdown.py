@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from supsup_paper.report.charts import entry_charts
+from supsup_paper.report.entry_plots import EntryPlot, entry_plots
 from supsup_paper.report.grids import (
     Cell,
     Grid,
@@ -79,13 +79,13 @@ def rows_in_full(summary: Summary) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def plots(summary: Summary) -> dict[str, str]:
-    """Plots as files of their own, by their path in the folder of results; only of entries that have some."""
+def plots(summary: Summary) -> dict[str, EntryPlot]:
+    """The plots of entries that have results, by their path in the folder of results."""
     return {
-        f"{entry.entry.name}/plot-{number}.svg": chart.file
+        f"{entry.entry.name}/plot-{number}.svg": plot
         for entry in summary.entries
         if entry.has_results
-        for number, chart in enumerate(entry_charts(entry), 1)
+        for number, plot in enumerate(entry_plots(entry), 1)
     }
 
 

@@ -27,7 +27,7 @@ import torch
 
 from supsup import Recipe, SupSup, data, load, nets
 from supsup.cluster.worker import Finished, learn_group
-from supsup.file import copying
+from supsup.file.modelfile import model_to_bytes
 from supsup.model.state import ModelState, state_of
 from supsup_paper.provenance import provenance
 
@@ -204,7 +204,7 @@ def _part(state: ModelState, tasks: Sequence[data.Task]) -> bytes:
     part = ModelState(state.net, state.settings)
     masks = torch.randint(0, 256, (state.bank.pack(_empty(state)).numel(), len(tasks)), dtype=torch.uint8)
     part.add({task.name: task.classes for task in tasks}, masks, {}, tuple(tasks[0].train.shape))
-    return copying.content_of(part.save)
+    return model_to_bytes(part.save)
 
 
 def _empty(state: ModelState) -> dict[str, torch.Tensor]:

@@ -54,7 +54,7 @@ def measure(s: int) -> dict[str, float]:
     bound = ours = paper = published = seconds = 0.0
     for _ in range(TASKS):
         packed = random_mask(shapes, s, chance)
-        counts = codec.kept(packed, sizes)
+        counts = codec.kept_weights(packed, sizes)
         name, blob = codec.encode(packed, sizes)
         begin = time.perf_counter()
         assert np.array_equal(codec.decode(name, blob, sizes), packed)

@@ -12,8 +12,9 @@ import torch
 
 from supsup.file import codec
 from supsup.file.codec import Bytes
-from supsup.file.format import Header, TaskRecord
+from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
+from supsup.file.task_record import TaskRecord
 from supsup_paper import records
 from supsup_paper.catalogue.experiments import Experiment, Json
 from supsup_paper.catalogue.settings import recorded, settings_of
@@ -130,7 +131,7 @@ def bytes_of(file: Path) -> dict[str, int]:
     with ModelFile(file) as model:
         header, masks = model.header, _masks(model, list(model.records()))
     shapes = list(header.shapes.values())
-    paper = sum(codec.paper_bytes(codec.kept(mask, header.sizes), shapes, channels(header)) for mask in masks)
+    paper = sum(codec.paper_bytes(codec.kept_weights(mask, header.sizes), shapes, channels(header)) for mask in masks)
     statistics = len(masks) * 8 * channels(header)
     return _coded(masks, header) | {"statistics": statistics, "paper's count": round(paper)}
 

@@ -18,9 +18,9 @@ from torch import nn
 import supsup
 from supsup import NewTaskRule, Recipe, SupSup, data, nets
 from supsup.data import Task
-from supsup.file.lock import WriterLock
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
+from supsup.file.sqlite import WriterLock
 from supsup.model.state import state_of
 
 SOURCE = str(Path(supsup.__file__).parent)

@@ -18,8 +18,8 @@ from torch import nn
 
 import supsup
 from supsup import HopSupSup, NewTaskRule, Recipe, SupSup, SupSupError, UnitRecipe, nets
-from supsup.file.lock import WriterLock
 from supsup.file.repair import verify
+from supsup.file.sqlite import WriterLock
 from supsup.hopfield.learner import MemoryFull
 from supsup.model.state import state_of
 from supsup.runtime.interrupts import uninterrupted

@@ -13,7 +13,7 @@ import torch
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.file import journal
-from supsup.file.descriptors import Held
+from supsup.file.journal import HeldFile
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
 
@@ -130,8 +130,8 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "it names another file": planted(names_a_file),
     "pages of 4096 bytes": planted(other_page_size),
     "a checksum differs": planted(wrong_checksum),
-    "it is no journal": lambda path: journal.path_of(path).write_bytes(b"x" * 3000),
-    "is no ordinary file": lambda path: journal.path_of(path).mkdir(),
+    "it is not a journal": lambda path: journal.path_of(path).write_bytes(b"x" * 3000),
+    "is not an ordinary file": lambda path: journal.path_of(path).mkdir(),
     "-wal lies beside it": lambda path: path.with_name(path.name + "-wal").touch(),
 }
 
@@ -173,7 +173,7 @@ def test_looking_at_a_file_keeps_the_locks_that_this_process_holds(path: Path) -
     with ModelFile(path, write=True) as writer:
         writer._connection.execute("BEGIN EXCLUSIVE")
         for _ in range(3):
-            Held(path).close()
+            HeldFile(path).close()
         child = os.popen(
             f"python3 -c \"import sqlite3; sqlite3.connect('{path}', timeout=0).execute('SELECT 1 FROM tasks')\" 2>&1"
         )

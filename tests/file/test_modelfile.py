@@ -20,8 +20,8 @@ import supsup
 from supsup import Inference, NewTaskRule, Recipe, SupSup, SupSupError, nets
 from supsup.data import Stream
 from supsup.file import codec, sqlite
-from supsup.file.format import Header
-from supsup.file.modelfile import ModelFile
+from supsup.file.header import Header
+from supsup.file.modelfile import ModelFile, stored_bytes
 from supsup.model.state import state_of
 
 
@@ -654,3 +654,18 @@ def mutated(content: bytes, chance: np.random.Generator) -> bytes:
     ]
     kinds[int(chance.choice(len(kinds), p=[0.4, 0.2, 0.1, 0.1, 0.05, 0.05, 0.1]))]()
     return bytes(changed)
+
+
+def test_the_bytes_of_a_task_are_those_of_its_record(small: SupSup, tmp_path: Path) -> None:
+    path = tmp_path / "model.supsup"
+    small.save(path)
+    with ModelFile(path) as file:
+        sizes = {record.name: len(record.mask) + len(record.extras) for record in file.records()}
+    assert {name: stored_bytes(path, name) for name in small.tasks} == sizes
+    assert stored_bytes(path, "nobody") == 0
+
+
+def test_the_bytes_of_a_task_in_no_model_file(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no model" * 100)
+    with pytest.raises(SupSupError):
+        stored_bytes(tmp_path / "text", "it")

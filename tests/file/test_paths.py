@@ -8,7 +8,7 @@ import pytest
 
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.file.paths import existing, new_part, to_write
+from supsup.file.paths import existing_file, new_part, writable_path
 from supsup.file.repair import repair, verify
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_ordinary_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(SupSupError, match="not an ordinary file"):
-            existing(path)
+            existing_file(path)
 
 
 def test_what_may_not_be_read(tmp_path: Path, model: SupSup) -> None:
@@ -88,7 +88,11 @@ def test_ones_own_link_is_followed_and_anothers_is_not(tmp_path: Path, model: Su
     if os.geteuid() == 0:
         os.lchown(link, 12345, 12345)
         assert supsup.load(link, device="cpu").tasks == []
-        for attempt in (lambda: model.save(link), lambda: supsup.load(link, in_place=True), lambda: to_write(link)):
+        for attempt in (
+            lambda: model.save(link),
+            lambda: supsup.load(link, in_place=True),
+            lambda: writable_path(link),
+        ):
             with pytest.raises(SupSupError, match="another user's link"):
                 attempt()
 

@@ -8,7 +8,8 @@ import torch
 
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.file.format import Header, PackedTask
+from supsup.file.header import Header
+from supsup.file.task_record import PackedTask
 from supsup.model.state import ModelState, state_of
 
 

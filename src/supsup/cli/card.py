@@ -18,7 +18,7 @@ import supsup
 from supsup.cli.console import Yes, agreed, escape_for_terminal, interruptible, say
 from supsup.cli.inspect import ModelContents, TaskContents, contents_of, recipe_in_words, tasks_of
 from supsup.file.modelfile import ModelFile
-from supsup.file.paths import to_write
+from supsup.file.paths import writable_path
 from supsup.runtime.errors import printable
 
 _LISTED = 200  # tasks in the table
@@ -49,7 +49,7 @@ def card(
         if target == Path("-"):
             print(text, end="")
             return
-        path = to_write(target)
+        path = writable_path(target)
         if path.is_file():
             agreed(f"Replace {target}?", yes)
         path.write_text(text, encoding="utf-8")

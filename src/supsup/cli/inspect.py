@@ -16,10 +16,9 @@ from supsup.data import Task
 from supsup.data.labels import Label
 from supsup.data.task_info import TaskInfo
 from supsup.file import codec
-from supsup.file.convert import extras_of, info_of
-from supsup.file.format import Header
+from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
-from supsup.file.task_record import EXAMPLES, PROFILE
+from supsup.file.task_record import EXAMPLES, PROFILE, info_of, tensors_of
 from supsup.hopfield.file import KIND, read
 from supsup.model.supsup import SupSup
 
@@ -112,7 +111,7 @@ def tasks_of(model: ModelFile) -> Iterator[TaskContents]:
         return
     weights = sum(model.header.sizes)
     for row in model.records():
-        kept = {name: float(value) for name, value in extras_of(row).items() if value.numel() == 1}
+        kept = {name: float(value) for name, value in tensors_of(row).items() if value.numel() == 1}
         examples = kept.get(_EXAMPLES)
         yield TaskContents(
             row.name,
@@ -154,10 +153,10 @@ def contents_of(model: ModelFile) -> ModelContents:
         packed = row.decoded(header, model.reference).packed
         masks, extras = masks + len(row.mask), extras + len(row.extras)
         bound += codec.entropy_bytes(packed, header.sizes)
-        paper += codec.paper_bytes(codec.kept(packed, header.sizes), list(header.shapes.values()))
+        paper += codec.paper_bytes(codec.kept_weights(packed, header.sizes), list(header.shapes.values()))
         info = info_of(row, header)
         named, raw = named + (info.names is not None), raw + (info.inputs is not None)
-        checked = extras_of(row).get(f"{PROFILE}checked")
+        checked = tensors_of(row).get(f"{PROFILE}checked")
         if checked is not None and checked.shape == (2,):
             profiles, asked, found = profiles + 1, asked + int(checked[0]), found + int(checked[1])
         if info.recipe is not None:

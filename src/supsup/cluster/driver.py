@@ -16,8 +16,9 @@ from supsup.cluster.groups import Shared
 from supsup.cluster.worker import Finished, Run, group_size, learn_group
 from supsup.cluster.workers import Executor, Workers, workers_of
 from supsup.data import Task
-from supsup.file import convert, copying
-from supsup.file.modelfile import ModelFile, write_new
+from supsup.file.header import check_network
+from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
+from supsup.file.task_blocks import TaskBlock, read_blocks
 from supsup.masks.frozen import FrozenNet
 from supsup.model.learning import Learning
 from supsup.model.state import ModelState
@@ -162,18 +163,18 @@ def _run(state: ModelState, workers: Workers, precision: torch.dtype | None) -> 
 
     own = None if header.architecture is not None else state.net.module
     device = getattr(workers, "device", state.net.device.type)
-    return Run(uuid.uuid4().hex, copying.content_of(save), own, device, precision)
+    return Run(uuid.uuid4().hex, model_to_bytes(save), own, device, precision)
 
 
-def _blocks(part: bytes, net: FrozenNet) -> list[convert.Block]:
+def _blocks(part: bytes, net: FrozenNet) -> list[TaskBlock]:
     """The tasks of a part file, every mask checked."""
 
-    def load(path: Path) -> list[convert.Block]:
+    def load(path: Path) -> list[TaskBlock]:
         with ModelFile(path) as file:
-            convert.check_weights(net, file.header)
-            return list(convert.blocks(file, net))
+            check_network(net, file.header)
+            return list(read_blocks(file, net))
 
-    return copying.from_content(part, load)
+    return model_from_bytes(part, load)
 
 
 def _line(by_node: Counter[str]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from supsup.cluster.capacity import tasks_at_once
 from supsup.cluster.groups import Group
-from supsup.file import copying
+from supsup.file.modelfile import model_from_bytes, model_to_bytes
 from supsup.model.learning import Learning
 from supsup.model.state import ModelState
 from supsup.runtime.devices import resolve
@@ -61,7 +61,7 @@ def learn_group(run: Run, shared: SharedTensors, group: Group) -> Finished:
         base, tensors = _known(run, shared)
         state = ModelState(base.net, base.settings)
         Learning(state).learn(group.opened(tensors), precision=run.precision, show_progress=False)
-        return Finished(platform.node(), copying.content_of(state.save))
+        return Finished(platform.node(), model_to_bytes(state.save))
     except SupSupError as error:
         return Finished(platform.node(), error=str(error))
 
@@ -77,7 +77,7 @@ def _known(run: Run, shared: SharedTensors) -> tuple[ModelState, dict[str, Tenso
     with _OPENING:
         if run.key not in _opened:
             _opened.clear()
-            base = copying.from_content(run.model, lambda path: ModelState.load(path, run.module, resolve(run.device)))
+            base = model_from_bytes(run.model, lambda path: ModelState.load(path, run.module, resolve(run.device)))
             _opened[run.key] = base, _tensors(shared)
         return _opened[run.key]
 

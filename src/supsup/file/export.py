@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from supsup.data.task_info import TaskInfo
-from supsup.file.paths import AnyPath, to_write
+from supsup.file.paths import AnyPath, writable_path
 from supsup.nets.maskable import run_with
 from supsup.nets.registry import architecture_of
 from supsup.runtime.errors import SupSupError
@@ -46,7 +46,7 @@ class HasSubnetworks(Protocol):
 
 def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
     """Write a task's network to out.safetensors (state_dict names) or out.onnx, and check that it answers the same."""
-    target = to_write(path)
+    target = writable_path(path)
     writers: dict[str, Callable[[HasSubnetworks, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
     if target.suffix not in writers:
         raise SupSupError(f"{path}: give a name that ends in {' or '.join(writers)}")

@@ -1,8 +1,8 @@
-"""The rollback journal that a crash leaves beside a model file, read with suspicion.
+"""The rollback journal that a crash leaves beside a model file, checked before SQLite may use it.
 
-SQLite plays back any journal it finds: one that somebody planted can empty the file, or name another file that SQLite
-then deletes. So SQLite sees a journal only after it was played back here, on a private copy, and proved to be this
-file's own: of its page size, with the right checksums, naming no other file, and giving a file that agrees with it.
+SQLite plays back any journal it finds. A planted one can empty the file, or name another file that SQLite then deletes.
+So SQLite gets a journal only after it was played back here, on a private copy, and proved to belong to the file: the
+page size and the checksums are right, it names no other file, and the result agrees with it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,72 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from supsup.file.descriptors import Held
 from supsup.file.paths import beside
 from supsup.runtime.errors import SupSupError
 
 PAGE = 1024  # bytes; a mask fills its last page by half on average, so small pages waste little
-MAGIC = bytes.fromhex("d9d505f920a163d7")  # before every header, and behind the name of a super-journal
+MAGIC = bytes.fromhex("d9d505f920a163d7")  # before every header, and after the name of a super-journal
 _HEADER = struct.Struct(">IIIII")  # records, nonce, pages of the file before, bytes of a sector and of a page
 _RECORD = 4 + PAGE + 4  # page number, content, checksum
 _AS_MANY_AS_FIT = 0xFFFFFFFF
 _CHUNK = 1 << 20
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_Key = tuple[int, int]  # device and inode
+_guard = threading.Lock()
+_users: dict[_Key, int] = {}
+_descriptors: dict[_Key, list[int]] = {}
+
+
+class HeldFile:
+    """A file that is held open, to be read beside SQLite; close it after SQLite's connection to it, never before.
+
+    When a process closes any descriptor of a file, POSIX drops all its locks on that file, those of SQLite too. So
+    descriptors stay open until the last user of the file in this process is done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, _FLAGS)
+        status = os.fstat(self.descriptor)
+        self._key: _Key | None = (status.st_dev, status.st_ino)
+        with _guard:
+            _users[self._key] = _users.get(self._key, 0) + 1
+            _descriptors.setdefault(self._key, []).append(self.descriptor)
+
+    @property
+    def size(self) -> int:
+        """The current size in bytes."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, count: int, start: int = 0) -> bytes:
+        """Up to `count` bytes from a position on; fewer at the end of the file."""
+        return os.pread(self.descriptor, count, start)
+
+    def next_data(self, start: int) -> int:
+        """The first position from `start` on that is not in a hole of a sparse file; the end of the file if there is none."""
+        if not hasattr(os, "SEEK_DATA"):
+            return start
+        try:
+            return os.lseek(self.descriptor, start, os.SEEK_DATA)
+        except OSError:
+            return max(start, self.size)
+
+    def close(self) -> None:
+        """Release the file; the last user closes the descriptors."""
+        with _guard:
+            if self._key is None:
+                return
+            _users[self._key] -= 1
+            if not _users[self._key]:
+                del _users[self._key]
+                for descriptor in _descriptors.pop(self._key):
+                    os.close(descriptor)
+            self._key = None
 
 
 class ForeignJournal(SupSupError):
@@ -37,28 +88,28 @@ def path_of(path: Path) -> Path:
 
 
 def check_beside(path: Path) -> None:
-    """An error if something lies beside a file that SQLite would take for its own and that we never write."""
+    """An error if a file lies beside the model that SQLite would use and that we never write."""
     log = beside(path, "-wal")
     if os.path.lexists(log):
-        raise ForeignJournal(f"{log.name} lies beside it, which no model file has; move it away if you do not know it")
+        raise ForeignJournal(f"{log.name} lies beside it, which no model file has; move it away if it is not yours")
     journal = path_of(path)
     with suppress(FileNotFoundError):  # there is none, or a writer has just removed its own
         if not stat.S_ISREG(journal.lstat().st_mode):
-            raise ForeignJournal(f"{journal.name} beside it is no ordinary file; move it away")
+            raise ForeignJournal(f"{journal.name} beside it is not an ordinary file; move it away")
 
 
 def is_pending(path: Path) -> bool:
-    """Whether a journal waits beside a file for somebody to play it back."""
+    """Whether a journal beside a file waits to be played back."""
     return _first_byte(path) not in (None, b"", b"\0")
 
 
 def is_unused(path: Path) -> bool:
-    """Whether a journal lies beside a file with nothing in it to play back."""
+    """Whether the journal beside a file has nothing to play back."""
     return _first_byte(path) in (b"", b"\0")  # just begun, or done: SQLite then overwrites its header
 
 
 def _first_byte(path: Path) -> bytes | None:
-    """Of the journal, as far as it has one; None: there is no journal."""
+    """Of the journal; empty if it has none, None if there is no journal."""
     try:
         with _opened(path_of(path)) as journal:
             return journal.read(1)
@@ -66,20 +117,20 @@ def _first_byte(path: Path) -> bytes | None:
         return None
 
 
-def copy_settled(file: Held, path: Path, copy: Path) -> None:
-    """A copy of a file as it was before the commit that its journal belongs to; the file itself is not touched.
+def copy_rolled_back(file: HeldFile, path: Path, copy: Path) -> None:
+    """Copy a file as it was before the commit that its journal belongs to; the file itself is not touched.
 
-    FileNotFoundError where a writer has put the file right by now.
+    FileNotFoundError if a writer has rolled the file back by now.
     """
     with _opened(path_of(path)) as journal, copy.open("x+b") as out:
         _copy(file, out)
         if not os.path.samestat(os.fstat(journal.fileno()), path_of(path).lstat()):
-            raise FileNotFoundError(journal.name)  # another one by now: the file was changed meanwhile
+            raise FileNotFoundError(journal.name)  # a newer journal: the file was changed meanwhile
         _play_back(journal, out)
 
 
-def copy_as_it_is(file: Held, copy: Path) -> None:
-    """A copy of a file without its journal."""
+def copy_without_journal(file: HeldFile, copy: Path) -> None:
+    """Copy the bytes of a file and ignore its journal."""
     with copy.open("xb") as out:
         _copy(file, out)
 
@@ -109,7 +160,7 @@ def _pages_before(journal: BinaryIO) -> int:
     journal.seek(0)
     header = journal.read(len(MAGIC) + _HEADER.size)
     if len(header) < len(MAGIC) + _HEADER.size or not header.startswith(MAGIC):
-        raise _foreign("it is no journal")
+        raise _foreign("it is not a journal")
     _, _, pages, sector, page = _HEADER.unpack(header[len(MAGIC) :])
     if page != PAGE or not 32 <= sector <= 1 << 16 or sector & (sector - 1):
         raise _foreign(f"it is of a file with pages of {page} bytes in sectors of {sector}")
@@ -119,13 +170,13 @@ def _pages_before(journal: BinaryIO) -> int:
 
 
 def _records(journal: BinaryIO, size: int, pages: int) -> Iterator[tuple[int, bytes]]:
-    """(number, content) of every page that was secured before the file was changed: headers, each with its records."""
+    """(number, content) of every page that was saved before the file was changed: headers, each with its records."""
     start, sector = 0, 0
     while start + len(MAGIC) + _HEADER.size <= size:
         journal.seek(start)
         header = journal.read(len(MAGIC) + _HEADER.size)
         if not header.startswith(MAGIC):
-            break  # records that were being written; the file was not changed on their account
+            break  # records that were being written; the pages in the file were not changed yet
         count, nonce, before, first_sector, _ = _HEADER.unpack(header[len(MAGIC) :])
         sector = sector or first_sector
         if before != pages:
@@ -150,8 +201,8 @@ def _checksum(content: bytes, nonce: int) -> int:
     return (nonce + sum(content[position] for position in range(PAGE - 200, 0, -200))) & 0xFFFFFFFF
 
 
-def _copy(file: Held, out: BinaryIO) -> None:
-    """All bytes; what was never written to a file of any length costs nothing."""
+def _copy(file: HeldFile, out: BinaryIO) -> None:
+    """Copy all bytes; holes in a sparse file cost nothing."""
     position = file.next_data(0)
     while chunk := file.read(_CHUNK, position):
         out.seek(position)
@@ -161,13 +212,12 @@ def _copy(file: Held, out: BinaryIO) -> None:
 
 
 def _opened(journal: Path) -> BinaryIO:
-    """Open a journal, through no link."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    return open(journal, "rb", opener=lambda path, _: os.open(path, flags))
+    """Open a journal; links are not followed."""
+    return open(journal, "rb", opener=lambda path, _: os.open(path, _FLAGS))
 
 
 def _foreign(why: str) -> ForeignJournal:
     return ForeignJournal(
         f"the journal beside it does not belong to it ({why}), so nothing was opened or changed; move the journal away "
-        "if it is not known to you, or let `supsup repair` write the intact tasks to a new file"
+        "if it is not yours, or let `supsup repair` write the intact tasks to a new file"
     )

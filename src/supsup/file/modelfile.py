@@ -1,25 +1,26 @@
-"""One SQLite file per model: read by many, changed by one, every change committed whole or not at all."""
+"""One SQLite file per model: many readers, one writer, every change committed whole or not at all.
+
+Readers never write. A writer holds the lock. SQLite never sees a foreign journal (`journal.py`).
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from supsup.file import codec, journal, limits
-from supsup.file import mask_blocks as blocks
+from supsup.file.codec import Reference
 from supsup.file.format import (
-    COLUMNS,
-    MOST_POSITION,
-    Header,
-    PackedTask,
-    TaskRecord,
     check_complete,
+    check_first_page,
     check_format,
-    create,
+    create_tables,
     read_header,
     read_index,
     read_reference,
@@ -29,19 +30,29 @@ from supsup.file.format import (
     write_reference,
     write_state,
 )
-from supsup.file.journal import PAGE
-from supsup.file.lock import WriterLock
-from supsup.file.opening import Opened
-from supsup.file.paths import AnyPath, existing, full_path, new_part, remove_parts, to_write
-from supsup.file.reference import Reference
-from supsup.file.sqlite import connect, explained, transaction
+from supsup.file.header import Header
+from supsup.file.journal import PAGE, HeldFile
+from supsup.file.paths import (
+    AnyPath,
+    existing_file,
+    full_path,
+    new_part,
+    remove_mask_folder,
+    remove_parts,
+    writable_path,
+)
+from supsup.file.sqlite import WriterLock, connect, explain_errors, is_unfinished, transaction
+from supsup.file.task_record import COLUMNS, MOST_POSITION, PackedTask, TaskRecord
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
+_Model = TypeVar("_Model")
+_TRIES = 10  # to open a file while writers roll back commits
+_INHERITED: list[sqlite3.Connection] = []  # connections of the parent process, which a forked child must not close
 _INSERT = f"REPLACE INTO tasks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class ModelFile:
-    """An open model file; with `write=True` the only one that may change it."""
+    """An open model file; `write=True` opens it for the one writer."""
 
     header: Header
     reference: Reference | None
@@ -49,19 +60,19 @@ class ModelFile:
     _index: dict[str, tuple[int, bytes]] | None  # None while a commit may or may not have happened
 
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
-        self.path = existing(to_write(path) if write else path)
+        self.path = existing_file(writable_path(path) if write else path)
         self._lock = WriterLock(self.path) if write else None
         self._index = None
         try:
-            with explained(self.path):
-                self._opened = Opened(self.path, write=write)
+            with explain_errors(self.path):
+                self._opened = _Opened(self.path, write=write)
         except BaseException:
             self._unlock()
             raise
         self._connection = self._opened.connection
         try:
             self._known_index()
-            with explained(self.path):
+            with explain_errors(self.path):
                 self._version = self._data_version()
         except BaseException:
             self.close()
@@ -74,7 +85,7 @@ class ModelFile:
         self.close()
 
     def close(self) -> None:
-        """Let the file go; every commit is in it already. In a forked child the parent's stays open and locked."""
+        """Close the file; every commit is in it already. In a forked child the parent's stays open and locked."""
         self._opened.close()
         self._unlock()
 
@@ -91,7 +102,7 @@ class ModelFile:
         return name in self._known_index()
 
     def records(self) -> Iterator[TaskRecord]:
-        """Every task as it lies in the file, in order; an error after the last if one is missing."""
+        """The rows of all tasks, in order; an error after the last if one is missing."""
         with self._reading() as digest:
             checksums, last = state_checksums(self._connection, self.header), -1
             for values in self._connection.execute(f"SELECT {COLUMNS} FROM tasks ORDER BY position"):
@@ -103,20 +114,15 @@ class ModelFile:
                 yield record
             check_complete(checksums, digest)
 
-    def tasks(self) -> Iterator[PackedTask]:
-        """Every task, checked, in order; none is to be trusted before the last has come."""
-        for record in self.records():
-            with explained(self.path):
-                task = record.decoded(self.header, self.reference)
-            yield task
+    def tasks(self, first: int = 0) -> Iterator[PackedTask]:
+        """The tasks from an index on, each checked; whether one is missing is known only after the last.
 
-    def position(self, index: int) -> int:
-        """Where the task with an index lies; beyond the last there is nothing."""
-        positions = [position for position, _ in self._known_index().values()]
-        return positions[index] if index < len(positions) else positions[-1] + 1
+        With `first` > 0 that is not checked: `records_without_masks` has done it for the whole file.
+        """
+        return map(self.decoded, self.records() if not first else self.records_between(self._position(first)))
 
     def records_without_masks(self) -> list[TaskRecord]:
-        """All but the masks of every task, in order; none is missing, but only with its mask can one be checked."""
+        """The rows of all tasks without their masks; none is missing, but a row can be checked only with its mask."""
         with self._reading() as digest:
             columns = COLUMNS.removesuffix("mask") + "x''"
             rows = self._connection.execute(f"SELECT {columns} FROM tasks ORDER BY position")
@@ -125,33 +131,34 @@ class ModelFile:
         return records
 
     def records_between(self, first: int, last: int = MOST_POSITION) -> Iterator[TaskRecord]:
-        """The tasks at some positions as they lie in the file, in order."""
+        """The rows at some positions, in order."""
         with self._reading():
             rows = f"SELECT {COLUMNS} FROM tasks WHERE position BETWEEN ? AND ? ORDER BY position"
             yield from map(TaskRecord.of, self._connection.execute(rows, (first, last)))
 
-    def tasks_from(self, first: int) -> Iterator[PackedTask]:
-        """The tasks from a position on, checked, in order."""
-        return map(self.decoded, self.records_between(first))
-
     def decoded(self, record: TaskRecord) -> PackedTask:
-        """A task of this file, checked."""
-        with explained(self.path):
+        """The task of a row of this file, checked."""
+        with explain_errors(self.path):
             return record.decoded(self.header, self.reference)
 
+    def _position(self, index: int) -> int:
+        """The position of the task with an index; one after the last if there is none."""
+        positions = [position for position, _ in self._known_index().values()]
+        return positions[index] if index < len(positions) else positions[-1] + 1
+
     def state(self) -> bytes:
-        """The tensors of a model that keeps all its tasks together, as safetensors bytes, checked."""
+        """The tensors of a HopSupSup model as safetensors bytes, checked."""
         with self._reading():
             return read_state(self._connection)
 
     def state_size(self) -> int:
-        """How many bytes those tensors take, before they are read."""
+        """The size of `state()` in bytes, without reading it."""
         with self._reading():
             size = self._connection.execute("SELECT length(tensors) FROM state").fetchone()
         return int(size[0]) if size is not None and isinstance(size[0], int) else 0
 
     def put(self, tasks: Iterable[PackedTask], header: Header | None = None) -> None:
-        """Commit tasks, all or none: new ones, or new masks of those that are there."""
+        """Commit tasks, all or none: new ones, or new masks for old ones."""
         header = header or self.header
         index = dict(self._known_index())
         next_position = max((position for position, _ in index.values()), default=-1) + 1
@@ -173,7 +180,7 @@ class ModelFile:
             )
         position, _ = index.pop(name)
         independent = [] if self.reference is None or name not in self._members else self._coded_alone()
-        blocks.discard(self.path)
+        remove_mask_folder(self.path)
         with self._writing(header or self.header, index):
             self._connection.execute("DELETE FROM tasks WHERE position = ?", (position,))
             if independent:
@@ -182,20 +189,20 @@ class ModelFile:
             self.reference, self._members = None, []
 
     def compact(self, *, against_mean: bool = False) -> None:
-        """Give the space of removed tasks back to the file system, and code masks that were written without a coder.
+        """Free the space of removed tasks, and code masks that were written without the entropy coder.
 
-        against_mean  also code masks against their mean, if the file gets smaller by it
+        against_mean  also code masks against their mean, if that makes the file smaller
         """
         self._check_writable()
         if against_mean:
             self._code_against_mean()
         else:
             self._code_plain_ones()
-        with explained(self.path):
+        with explain_errors(self.path):
             self._connection.execute("VACUUM")
 
     def structure_problems(self) -> list[str]:
-        """What is wrong with the file below the level of tasks."""
+        """What is wrong with the file itself, apart from its tasks."""
         with self._reading() as digest:
             lines = [str(line) for (line,) in self._connection.execute("PRAGMA integrity_check(20)")]
             problems = [] if lines == ["ok"] else lines
@@ -206,12 +213,12 @@ class ModelFile:
         return problems if same else [*problems, "the spare copy of the header is damaged"]
 
     def _coded_alone(self) -> list[TaskRecord]:
-        """Every record, its mask coded so that it needs no other."""
+        """All rows, with masks coded independently of the mean."""
         tasks = ((record.position, record.decoded(self.header, self.reference)) for record in self.records())
         return [TaskRecord.encoded(self.header, position, task) for position, task in tasks]
 
     def _code_against_mean(self) -> None:
-        """Forgetting stays exact: when a task goes that the mean was taken over, the mean goes too."""
+        """Forgetting stays exact: `remove` drops the mean if it was taken over the removed task."""
         limits.check_reference(sum(self.header.sizes))
         alone = self._coded_alone()
         sizes = self.header.sizes
@@ -229,7 +236,7 @@ class ModelFile:
         self.reference, self._members = (reference, self.names) if wins else (None, [])
 
     def _code_plain_ones(self) -> None:
-        """Masks that lie in the file bit by bit, as a machine without the entropy coder writes them."""
+        """Code masks that a machine without the entropy coder stored as plain bits."""
         plain = [record for record in self.records() if record.codec == codec.PLAIN]
         coded = [TaskRecord.encoded(self.header, each.position, each.decoded(self.header, None)) for each in plain]
         smaller = [new for new, old in zip(coded, plain) if len(new.mask) < len(old.mask)]
@@ -242,13 +249,13 @@ class ModelFile:
         write_reference(self._connection, reference, self.names)
 
     def _put_masks(self, records: list[TaskRecord]) -> None:
-        """The same masks, coded otherwise."""
+        """Replace the bytes of masks; the masks stay the same."""
         self._connection.executemany(
             "UPDATE tasks SET codec = ?, mask = ? WHERE position = ?", [(r.codec, r.mask, r.position) for r in records]
         )
 
     def _known_index(self) -> dict[str, tuple[int, bytes]]:
-        """Position and checksum of each task; the masks are not read."""
+        """Position and checksum of each task by name; no mask is read."""
         if self._index is not None:
             return self._index
         with self._reading() as digest:
@@ -258,8 +265,8 @@ class ModelFile:
 
     @contextmanager
     def _reading(self) -> Iterator[bytes]:
-        """One state of the file from beginning to end: its header is read anew, the digest of its tasks is given."""
-        with explained(self.path), transaction(self._connection):
+        """A transaction that sees one state of the file: reads the header anew and gives the digest of the tasks."""
+        with explain_errors(self.path), transaction(self._connection):
             check_format(self._connection)
             self.header, digest = read_header(self._connection)
             self.reference, self._members = read_reference(self._connection, self.header)
@@ -267,11 +274,11 @@ class ModelFile:
 
     @contextmanager
     def _writing(self, header: Header, index: dict[str, tuple[int, bytes]]) -> Iterator[None]:
-        """One commit, after which the tasks are those in `index`."""
+        """One commit, after which the file has the tasks in `index`."""
         self._check_writable()
-        with explained(self.path), transaction(self._connection, "IMMEDIATE"):
+        with explain_errors(self.path), transaction(self._connection, "IMMEDIATE"):
             if self._data_version() != self._version:
-                raise SupSupError("another process has changed it; load it again before you go on")
+                raise SupSupError("another process has changed it; load it again before you continue")
             yield
             write_header(self._connection, header, (checksum for _, checksum in index.values()))
             self._index = None
@@ -284,7 +291,7 @@ class ModelFile:
             raise SupSupError(f"{self.path} was opened to read only; open it with write=True to change it")
         if self.header.kind != "SupSup":
             raise SupSupError(
-                f"{self.path} holds a {self.header.kind} model, whose tasks lie in one memory: none of them can be "
+                f"{self.path} holds a {self.header.kind} model, whose tasks share one memory: none of them can be "
                 "changed or removed on its own"
             )
 
@@ -297,23 +304,108 @@ class ModelFile:
             self._lock = None
 
 
-def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), state: bytes = b"") -> Path:
-    """A whole model file at once, in place of an older model file if there is one; complete or not at all.
+class _Opened:
+    """A connection to a model file, and what must live as long as the connection.
 
-    tasks  those of a SupSup model; `state` the tensors (safetensors) of a kind of model that has a state instead
+    After an interrupted commit a reader gets a private copy of the file as it was before. A writer lets SQLite roll
+    back the file itself, once such a copy has proved to be a complete model.
     """
-    target = to_write(path)
+
+    connection: sqlite3.Connection
+
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self._process = os.getpid()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._held = HeldFile(path)
+        try:
+            check_first_page(self._held.read(100))
+            journal.check_beside(path)
+            if write and journal.is_pending(path):
+                self._connect_to_copy(path)
+                with transaction(self.connection):
+                    check_format(self.connection)
+                    read_index(self.connection, *read_header(self.connection))
+                self._disconnect()
+            if write:
+                self.connection = connect(path, "rw")
+                self._remove_unused_journal(path)
+            else:
+                self._connect_to_read(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection, and only then the held file."""
+        if self._process != os.getpid():
+            _INHERITED.append(self.connection)
+            return
+        self._disconnect()
+        self._held.close()
+
+    def _disconnect(self) -> None:
+        if hasattr(self, "connection"):
+            self.connection.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _remove_unused_journal(self, path: Path) -> None:
+        """Remove a journal that a writer had just created when it died; SQLite leaves it until the next commit."""
+        if journal.is_unused(path):
+            with transaction(self.connection, "IMMEDIATE"):  # until it ends nobody creates another
+                if journal.is_unused(path):
+                    journal.path_of(path).unlink()
+
+    def _connect_to_read(self, path: Path) -> None:
+        for _ in range(_TRIES):
+            try:
+                self.connection = connect(path, "ro")
+                self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+                return
+            except sqlite3.Error as error:
+                if not is_unfinished(error):
+                    raise
+            self._disconnect()
+            with suppress(FileNotFoundError):  # a writer was faster and has rolled the file back
+                self._connect_to_copy(path)
+                return
+        raise SupSupError("a writer is rolling back an interrupted commit; load it again")
+
+    def _connect_to_copy(self, path: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="supsup-")
+        copy = Path(self._folder.name) / "model"
+        try:
+            journal.copy_rolled_back(self._held, path, copy)
+        except (FileNotFoundError, PermissionError):
+            self._disconnect()
+            raise
+        except OSError as error:
+            raise SupSupError(
+                f"a commit to it was interrupted, and no copy to read from can be made in {self._folder.name} "
+                f"({error}); set TMPDIR to a folder with room"
+            ) from error
+        self.connection = connect(copy, "ro")
+
+
+def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), state: bytes = b"") -> Path:
+    """Write a model file at once, complete or not at all; an older model file is replaced.
+
+    tasks  of a SupSup model
+    state  the tensors (safetensors) of a HopSupSup model
+    """
+    target = writable_path(path)
     lock = WriterLock(target)
     try:
         remove_parts(target)
         _check_replaceable(target)
         part = new_part(target)
         try:
-            with explained(target):
+            with explain_errors(target):
                 _write(part, header, tasks, state)
             if target.exists():
                 shutil.copymode(target, part)
-                blocks.discard(target)
+                remove_mask_folder(target)
             os.replace(part, target)
             _sync(target.parent)
         except OSError as error:
@@ -332,7 +424,7 @@ def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes
         connection.execute(f"PRAGMA page_size={PAGE}")
         connection.execute("PRAGMA synchronous=FULL")
         with transaction(connection, "IMMEDIATE"):
-            create(connection, header.format)
+            create_tables(connection, header.format)
             checksums = [] if header.format == 1 else [write_state(connection, state)]
             for position, task in enumerate(tasks):
                 record = TaskRecord.encoded(header, position, task)
@@ -341,20 +433,20 @@ def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes
             write_header(connection, header, checksums)
     finally:
         connection.close()
-    with closing(connect(path, "ro")) as connection, transaction(connection):  # what was written can be read again
+    with closing(connect(path, "ro")) as connection, transaction(connection):  # what was written can be read back
         check_format(connection)
         read_index(connection, *read_header(connection))
 
 
 def _check_replaceable(target: Path) -> None:
-    """Only a model file, or an empty one, may be overwritten; an unfinished commit to it is rolled back first."""
+    """Only a model file or an empty file may be overwritten; an interrupted commit to it is rolled back first."""
     if not target.exists() or (target.is_file() and target.stat().st_size == 0):
         journal.check_beside(target)
-        journal.path_of(target).unlink(missing_ok=True)  # of a file that is no more
+        journal.path_of(target).unlink(missing_ok=True)  # of a file that is gone
         return
-    existing(target)
+    existing_file(target)
     try:
-        with explained(target), closing(Opened(target, write=True)) as file, transaction(file.connection):
+        with explain_errors(target), closing(_Opened(target, write=True)) as file, transaction(file.connection):
             check_format(file.connection)
             read_index(file.connection, *read_header(file.connection))
     except SupSupError as error:
@@ -371,3 +463,34 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def stored_bytes(path: AnyPath, task: str) -> int:
+    """How many bytes a task's mask and extras take in a file, without reading them; 0 for an unknown task."""
+    full = full_path(path)
+    with explain_errors(full), closing(connect(full, "ro")) as connection:
+        found = connection.execute("SELECT length(mask) + length(extras) FROM tasks WHERE name = ?", (task,)).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def model_to_bytes(save: Callable[[Path], None]) -> bytes:
+    """The bytes of the file that `save` writes: for `pickle`, and to send a model to another process."""
+    with _temporary_path() as path:
+        save(path)
+        return path.read_bytes()
+
+
+def model_from_bytes(content: bytes, load: Callable[[Path], _Model]) -> _Model:
+    """What `load` reads from a file with this content, which is checked as any file is."""
+    with _temporary_path() as path:
+        path.write_bytes(content)
+        return load(path)
+
+
+@contextmanager
+def _temporary_path() -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / "model.supsup"
+    except OSError as error:
+        raise SupSupError(f"the model could not be copied through a temporary file: {error}") from error

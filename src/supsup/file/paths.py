@@ -1,4 +1,4 @@
-"""Paths that a user gives: in full, of an ordinary file, and never written through somebody else's link."""
+"""Paths of a model file and of the files beside it: checked, in full, never written through another user's link."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 from supsup.runtime.errors import SupSupError, printable
 
 AnyPath = str | os.PathLike[str]
-_LONGEST_NAME = 200  # bytes; the names of a journal, a lock and a file in the making are a little longer
-_PART = ".supsup-part"  # how the name of a file in the making ends
+MASK_FOLDER = "-masks"  # suffix of the folder with decoded masks (`task_blocks.py`)
+_LONGEST_NAME = 200  # bytes; the names of journal, lock and partial file are a little longer
+_PART = ".supsup-part"  # suffix of a file that is not complete yet
+_BLOCK_FILE = re.compile(r"\d{6,}\.block(\..*)?")
 
 
 def full_path(path: AnyPath) -> Path:
-    """The path in full, links followed, or an error if no file can have it."""
+    """The absolute path, links followed; an error if no file can have it."""
     try:
         full = Path(path).resolve()
         if full.is_symlink():
@@ -30,8 +32,8 @@ def full_path(path: AnyPath) -> Path:
     return full
 
 
-def existing(path: AnyPath) -> Path:
-    """The path in full, once it is clear that there is something in it to read."""
+def existing_file(path: AnyPath) -> Path:
+    """The full path of an ordinary file that is not empty, or an error."""
     full = full_path(path)
     try:
         status = full.stat()
@@ -48,11 +50,11 @@ def existing(path: AnyPath) -> Path:
     return full
 
 
-def to_write(path: AnyPath) -> Path:
-    """The path in full of a file that may be made or replaced; one's own links are followed, others' are not."""
+def writable_path(path: AnyPath) -> Path:
+    """The full path of a file that may be created or replaced; follows the user's own links, not those of others."""
     full = full_path(path)
     if not full.parent.is_dir():
-        raise SupSupError(f"there is no folder {full.parent}; make it first")
+        raise SupSupError(f"there is no folder {full.parent}; create it first")
     if len(os.fsencode(full.name)) > _LONGEST_NAME:
         raise SupSupError(f"the name {printable(full.name, 40)} is too long for a file; use a shorter one")
     given = Path(path)
@@ -61,20 +63,32 @@ def to_write(path: AnyPath) -> Path:
     return full
 
 
-def beside(path: Path, ending: str) -> Path:
-    """The file beside a model file whose name goes on with `ending`."""
-    return path.with_name(path.name + ending)
+def beside(path: Path, suffix: str) -> Path:
+    """The file beside a model file: its name with a suffix."""
+    return path.with_name(path.name + suffix)
 
 
 def new_part(target: Path) -> Path:
-    """The path of a file that is made beside `target` and takes its place when it is whole."""
+    """The path of a partial file beside `target`, which replaces it once it is complete."""
     return target.with_name(f".{target.name}.{secrets.token_hex(8)}{_PART}")
 
 
 def remove_parts(target: Path) -> None:
-    """Remove what saves to `target` left behind that were killed; only for who holds the writer's lock."""
+    """Remove the partial files of saves that were killed; the caller must hold the writer's lock."""
     ours = re.compile(re.escape(f".{target.name}.") + "[0-9a-f]{16}" + re.escape(_PART) + "(-journal)?")
     for name in os.listdir(target.parent):
         if ours.fullmatch(name):
             with suppress(OSError):
                 (target.parent / name).unlink()
+
+
+def remove_mask_folder(path: Path) -> None:
+    """Remove the decoded masks beside a model file: before a task is removed, so that none of its bits stay."""
+    folder = beside(path, MASK_FOLDER)
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for each in folder.iterdir():
+        if _BLOCK_FILE.fullmatch(each.name.removeprefix(".")):
+            each.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from supsup.file import journal
-from supsup.file.card import card_of
-from supsup.file.convert import extras_of, from_bytes, header_of_card, impossible, info_of
-from supsup.file.descriptors import Held
-from supsup.file.format import (
-    COLUMNS,
-    Header,
-    NewerFormat,
-    TaskRecord,
-    create,
-    has_our_tables,
-    read_header,
-    read_reference,
-)
-from supsup.file.journal import PAGE
+from supsup.file import journal, limits
+from supsup.file.codec import Reference
+from supsup.file.format import NewerFormat, create_tables, has_our_tables, read_header, read_reference
+from supsup.file.header import Header, build_architecture, build_header, explain_unknown_settings
+from supsup.file.journal import PAGE, HeldFile
 from supsup.file.limits import MaskBytes, TooLarge
 from supsup.file.modelfile import ModelFile, write_new
-from supsup.file.paths import AnyPath, existing, full_path
-from supsup.file.reference import Reference
+from supsup.file.paths import AnyPath, existing_file, full_path
 from supsup.file.sqlite import connect
-from supsup.file.task_record import STATISTICS
+from supsup.file.task_record import (
+    COLUMNS,
+    STATISTICS,
+    TaskRecord,
+    impossible_statistics,
+    info_of,
+    network_description,
+    tensors_from_bytes,
+    tensors_of,
+)
+from supsup.masks.frozen import RUNNING, FrozenNet
+from supsup.nets.registry import Architecture
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
-# A damaged row may claim to be larger than memory.
+# What reading a damaged row may raise; MemoryError: it may claim any size.
 _UNREADABLE = (sqlite3.Error, SupSupError, UnicodeDecodeError, OverflowError, MemoryError)
-_RECORDS_PER_PAGE = 8  # at most, for tasks that are worth the name
-_MOST_NETWORKS = 3  # tasks that are asked what their network was
-_MOST_TRIED = 1 << 20  # positions of tasks that are tried one by one
+_RECORDS_PER_PAGE = 8  # at most, for networks of a useful size
+_MOST_NETWORKS = 3  # tasks whose network is built to replace a lost header
+_MOST_TRIED = 1 << 20  # positions that are tried one by one
 
 
 @dataclass
 class Findings:
-    """The state of a whole file, task by task."""
+    """The state of a file, task by task."""
 
     header: Header | None = None
     reference: Reference | None = None
@@ -56,16 +58,16 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """Whether every task is as it was written, and the file sound."""
+        """Whether the file and every task are intact."""
         return not self.damaged and not self.structure
 
-    def judge(self, record: TaskRecord, header: Header) -> None:
-        """Add a task to the intact or to the damaged ones."""
+    def add(self, record: TaskRecord, header: Header) -> None:
+        """Check a task, and count it among the intact or the damaged ones."""
         try:
             record.decoded(header, self.reference)
             info_of(record, header)
-            for name, value in extras_of(record).items():
-                if name.startswith(STATISTICS) and bool(impossible(name, value).any()):
+            for name, value in tensors_of(record).items():
+                if name.startswith(STATISTICS) and bool(impossible_statistics(name, value).any()):
                     raise Damaged(f"task {printable(repr(record.name))} has statistics that no training gives")
             if record.name in self._names:
                 raise Damaged("a second task of this name")
@@ -76,16 +78,16 @@ class Findings:
 
 
 def verify(path: AnyPath) -> Findings:
-    """Look at every byte that matters; an error only if this is no model file at all."""
+    """Check every task and the file itself; an error only if this is not a model file at all."""
     findings = Findings()
     try:
         with ModelFile(path) as file:
             findings.header, findings.reference = file.header, file.reference
             findings.structure += file.structure_problems()
             for record in file.records():
-                findings.judge(record, file.header)
+                findings.add(record, file.header)
             if file.header.format > 1:
-                from_bytes(file.state(), "the model's state")
+                tensors_from_bytes(file.state(), "the model's state")
     except Damaged as error:
         findings.structure.append(str(error))
     return findings
@@ -94,9 +96,9 @@ def verify(path: AnyPath) -> Findings:
 def repair(path: AnyPath, out: AnyPath, net: nn.Module | None = None) -> Findings:
     """Write every intact task of a file to a new one; the damaged file is left as it is.
 
-    net  your own module, where the model was not built from `supsup.nets`; needed only if the header is lost
+    net  your module, where the model was not built from `supsup.nets`; needed only if the header is lost
     """
-    source, target = existing(path), full_path(out)
+    source, target = existing_file(path), full_path(out)
     if os.path.lexists(target):
         raise SupSupError(f"{target} exists; give the name of a new file for the rescued tasks")
     try:
@@ -109,13 +111,13 @@ def repair(path: AnyPath, out: AnyPath, net: nn.Module | None = None) -> Finding
         state = (
             "damaged; restore the file from a backup" if findings.structure else "intact; there is nothing to repair"
         )
-        raise SupSupError(f"{source}: the tasks of a {findings.header.kind} model lie in one memory, and it is {state}")
+        raise SupSupError(f"{source}: the tasks of a {findings.header.kind} model share one memory, and it is {state}")
     if findings.structure:
         findings = _salvage(source, findings.structure, net)
     header, reference = findings.header, findings.reference
     if header is None:
         raise Damaged(
-            f"{source}: nothing can be rescued, both copies of the header are gone "
+            f"{source}: nothing can be rescued, both copies of the header are lost "
             f"({printable(findings.structure[0])}); restore it from a backup"
         )
     write_new(target, header, (record.decoded(header, reference) for record in findings.intact))
@@ -123,36 +125,36 @@ def repair(path: AnyPath, out: AnyPath, net: nn.Module | None = None) -> Finding
 
 
 def _salvage(source: Path, problems: list[str], net: nn.Module | None) -> Findings:
-    """Read around the damage in a copy: as it is, and with a new first page if that finds no header."""
+    """Read what can be read from a copy; if that finds no header, with a new first page."""
     try:
-        with tempfile.TemporaryDirectory(prefix="supsup-") as folder, closing(Held(source)) as file:
+        with tempfile.TemporaryDirectory(prefix="supsup-") as folder, closing(HeldFile(source)) as file:
             copy = Path(folder) / "copy"
             _copy(file, source, copy)
-            findings = _read_around(copy, net)
+            findings = _read_copy(copy, net)
             if findings.header is None:
                 _replace_first_page(copy)
-                findings = _read_around(copy, net)
+                findings = _read_copy(copy, net)
     except OSError as error:
         raise SupSupError(
-            f"{source}: no copy of it can be made to work on ({error}); set TMPDIR to a folder with room"
+            f"{source}: no copy to work on can be made ({error}); set TMPDIR to a folder with room"
         ) from error
     findings.structure += problems
     return findings
 
 
-def _copy(file: Held, source: Path, copy: Path) -> None:
-    """As it was before a commit that was broken off, if the journal beside it is its own."""
+def _copy(file: HeldFile, source: Path, copy: Path) -> None:
+    """Copy a file as it was before an interrupted commit, if the journal beside it belongs to it."""
     try:
         journal.check_beside(source)
         if journal.is_pending(source):
-            journal.copy_settled(file, source, copy)
+            journal.copy_rolled_back(file, source, copy)
             return
     except (FileNotFoundError, journal.ForeignJournal):
         copy.unlink(missing_ok=True)
-    journal.copy_as_it_is(file, copy)
+    journal.copy_without_journal(file, copy)
 
 
-def _read_around(path: Path, net: nn.Module | None) -> Findings:
+def _read_copy(path: Path, net: nn.Module | None) -> Findings:
     findings = Findings()
     try:
         with closing(connect(path, "rw")) as connection:
@@ -167,13 +169,13 @@ def _read_around(path: Path, net: nn.Module | None) -> Findings:
 
 
 def _read_tables(connection: sqlite3.Connection, pages: int, net: nn.Module | None, findings: Findings) -> None:
-    """Whatever can be read of the header and the tasks."""
+    """Read as much of the header and the tasks as possible."""
     for table in ("model", "spare"):
         with suppress(*_UNREADABLE):
             findings.header = findings.header or read_header(connection, table)[0]
     positions = list(_positions(connection, min(_MOST_TRIED, pages * _RECORDS_PER_PAGE)))
     if findings.header is None:
-        findings.header = _header_by_a_task(connection, positions, net, findings.structure)
+        findings.header = _header_from_a_task(connection, positions, net, findings.structure)
     if findings.header is not None:
         with suppress(*_UNREADABLE):
             findings.reference, _ = read_reference(connection, findings.header)
@@ -182,20 +184,20 @@ def _read_tables(connection: sqlite3.Connection, pages: int, net: nn.Module | No
             _read_task(connection, position, findings.header, memory, findings)
 
 
-def _header_by_a_task(
+def _header_from_a_task(
     connection: sqlite3.Connection, positions: Iterable[int], net: nn.Module | None, problems: list[str]
 ) -> Header | None:
-    """A header in place of the lost one, from the first task that says what its network was and is intact with it."""
+    """A header to replace the lost one, from the first task that describes its network and is intact with it."""
     tried: set[int] = set()
     for position in positions:
         try:
             values = _values(connection, position)
             record = TaskRecord.of(values) if values is not None else None
-            about = card_of(record.extras) if record is not None else None
+            about = network_description(record.extras) if record is not None else None
             if record is None or about is None or len(tried) == _MOST_NETWORKS:
                 continue
             tried.add(position)
-            header = header_of_card(about, net, record)
+            header = _rebuild_header(about, net, record)
             reference, _ = read_reference(connection, header)
             record.decoded(header, reference)
             return header
@@ -204,8 +206,25 @@ def _header_by_a_task(
     return None
 
 
+def _rebuild_header(about: Mapping[str, Any], net: nn.Module | None, task: TaskRecord) -> Header:
+    """A header from what a task's record says about its network; recipe, inference and notes are lost."""
+    own_head = any(name.startswith(STATISTICS) and not name.endswith(RUNNING) for name in tensors_of(task))
+    with explain_unknown_settings():
+        if net is None and about["architecture"] is None:
+            raise SupSupError("the model was built from your own module; give it: repair(path, out, net=your_module)")
+        module = net if net is not None else build_architecture(Architecture(**about["architecture"]))
+        seed, pretrained = operator.index(about["seed"]), bool(about["pretrained"])
+        frozen = FrozenNet(module, seed, torch.device("cpu"), pretrained, own_head=own_head)
+        if frozen.checksum != about["weights"]:
+            raise SupSupError("the network does not fit: its weights are not those of the tasks in the file")
+        notes = {"repaired": "the header was lost: recipe, inference, allocation and notes are not what they were"}
+        header = build_header(frozen, {}, about["image_shape"], notes, task.created)
+    limits.check_shapes(header.shapes, header.image_shape)
+    return header
+
+
 def _positions(connection: sqlite3.Connection, most: int) -> Iterable[int]:
-    """Where tasks may be: up to the first damaged page, from the last one on, and everything between."""
+    """Where tasks may be: up to the first damaged page, after the last one, and everything between."""
 
     def scan(order: str) -> tuple[list[int], bool]:
         positions: list[int] = []
@@ -234,7 +253,7 @@ def _read_task(
         if values is not None:
             record = TaskRecord.of(values)
             memory.add(len(record.mask))
-            findings.judge(record, header)
+            findings.add(record, header)
     except TooLarge:
         raise
     except _UNREADABLE as error:
@@ -251,10 +270,10 @@ def _values(connection: sqlite3.Connection, position: int) -> tuple[Any, ...] | 
 
 
 def _replace_first_page(path: Path) -> None:
-    """The first page of a new model file: the tables begin on the same pages in every one."""
+    """Put the first page of a new model file there: tables begin on the same pages in every file."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"PRAGMA page_size={PAGE}")
-        create(connection)
+        create_tables(connection)
         page = bytearray(connection.serialize()[:PAGE])
     page[28:32] = (path.stat().st_size // PAGE).to_bytes(4, "big")
     with path.open("r+b") as file:

@@ -1,21 +1,60 @@
-"""What a model file keeps of one task beside its mask."""
+"""The record of one task: what a model file keeps of it, how it is written and how it is read.
+
+A record is a row of the table `tasks`. Its columns are position, name, time, number of classes, number of weights kept,
+codec and bytes of the mask (`codec.py`), a checksum over all of these, and `extras`: one safetensors blob (or nothing)
+for everything else. The blob has four parts:
+
+    tensors   any other name  the user's tensors (`model.extras`)
+              statistics/…    the task's normalisation statistics, and its last layer where each task has one
+              supsup/trace/…  the task's profile (`inference/profiles`)
+    metadata  "task"          the task's `TaskInfo` as JSON, if there is any
+              "network"       which network it is, as JSON: with it `repair` rescues a task when both headers are lost
+
+Files of earlier versions may lack any part. Nothing read here is trusted: checksums can be forged, so types, sizes and
+ranges are checked.
+
+A task has three forms: `LearnedTask` in memory, `PackedTask` with the mask as the bank packs it, `TaskRecord` as a row.
+To keep one more field for every task: add it to `TaskInfo` (`data/task_info.py`) and to `_FIELDS` below.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
 
+import numpy as np
+import safetensors
 import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from supsup.data.inputs import Inputs
+from supsup.data.labels import Label, Names, check_names
 from supsup.data.rotations import ROTATIONS
 from supsup.data.task_info import NO_INFO, TaskInfo
+from supsup.file import codec, limits
+from supsup.file.codec import Bytes, Reference, decode_mask
+from supsup.file.header import Header
 from supsup.inference.profiles import TaskProfile
-from supsup.runtime.errors import SupSupError, printable
+from supsup.masks.bank import Bank
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime.errors import Damaged, SupSupError, printable
 
+COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
+MOST_POSITION, MOST_CLASSES = 1 << 62, 1 << 31
 STATISTICS = "statistics/"  # prefix of the normalisation statistics
-EXAMPLES = "examples"  # name of an extra: a few small images of the task, uint8, to look at
 PROFILE = "supsup/trace/"  # prefix of the tensors of the task's profile
-MOST_CLASSES = 1 << 31
+EXAMPLES = "examples"  # one of the user's tensors by convention: a few small images of the task, uint8, to look at
+INFO, NETWORK = "task", "network"  # keys of the metadata
+_METADATA = "__metadata__"
+_LENGTH = 8  # bytes before the JSON header of safetensors, which give its length
+_ALIGNED = 8
 _WRITABLE = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
@@ -44,15 +83,113 @@ class LearnedTask:
         return self.classes * ROTATIONS if self.info.rotated else self.classes
 
 
+@dataclass(frozen=True)
+class PackedTask:
+    """A task as a file takes it: its mask as the bank packs it, `extras` as bytes."""
+
+    name: str
+    classes: int
+    packed: Bytes = field(repr=False)
+    created: str
+    extras: bytes = field(default=b"", repr=False)
+
+
+class TaskRecord(NamedTuple):
+    """A row of the table `tasks`; only the types have been checked.
+
+    kept  how many weights the mask keeps
+    """
+
+    position: int
+    name: str
+    created: str
+    classes: int
+    kept: int
+    codec: str
+    checksum: bytes
+    extras: bytes
+    mask: bytes
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Self:
+        if tuple(map(type, values)) != (int, str, str, int, int, str, bytes, bytes, bytes):
+            raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type)")
+        record = cls(*values)
+        if not 0 <= record.position < MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
+            raise Damaged(f"task {printable(repr(record.name))} is damaged (a number is out of range)")
+        return record
+
+    @classmethod
+    def encoded(cls, header: Header, position: int, task: PackedTask) -> Self:
+        if task.name != task.name.encode(errors="replace").decode():
+            raise SupSupError(f"the name {task.name!r} is not text that can be written; use another")
+        name, mask = codec.encode(task.packed, header.sizes)
+        kept = int(np.bitwise_count(task.packed).sum())
+        task = replace(task, extras=with_metadata(task.extras, NETWORK, describe_network(header)))
+        checksum = _checksum(header, task, kept)
+        return cls(position, task.name, task.created, task.classes, kept, name, checksum, task.extras, mask)
+
+    def decoded(self, header: Header, reference: Reference | None) -> PackedTask:
+        """The task, every bit as it was written, or an error."""
+        try:
+            packed = decode_mask(self.codec, self.mask, header.sizes, reference)
+        except SupSupError as error:
+            raise type(error)(f"task {printable(repr(self.name))} cannot be read: {error}") from error
+        task = PackedTask(self.name, self.classes, packed, self.created, self.extras)
+        if _checksum(header, task, self.kept) != self.checksum:
+            raise Damaged(f"task {printable(repr(self.name))} is damaged (its checksum differs)")
+        return task
+
+
+def _checksum(header: Header, task: PackedTask, kept: int) -> bytes:
+    """Over the decoded bits and all that belongs to them: which weights, which task."""
+    about = json.dumps([header.weights, task.name, task.created, task.classes, kept, len(task.extras)])
+    digest = hashlib.blake2b(about.encode(errors="surrogatepass"), digest_size=16)
+    digest.update(task.extras)
+    digest.update(task.packed.tobytes())
+    return digest.digest()
+
+
+# Writing: a learned task → a packed task.
+
+
+def pack_task(task: LearnedTask, bank: Bank, index: int) -> PackedTask:
+    """One task, with its mask and statistics from the bank."""
+    return _pack(task, bank, index, bank.packed(index).cpu().numpy())
+
+
+def pack_tasks(tasks: Iterable[LearnedTask], bank: Bank) -> Iterator[PackedTask]:
+    """Every task of a bank, in order."""
+    masks = (packed for block in bank.blocks() for packed in block.T.contiguous().cpu().numpy())
+    for index, (task, packed) in enumerate(zip(tasks, masks, strict=True)):
+        yield _pack(task, bank, index, packed)
+
+
+def _pack(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedTask:
+    check_extras(task.extras)
+    statistics = {STATISTICS + name: value for name, value in bank.statistics(index).items()}
+    if statistics and not bool(bank.flat_statistics(index).isfinite().all()):
+        raise SupSupError(
+            f"the statistics of task {task.name!r} are not finite, so its training went wrong; "
+            "forget it, and learn it again with a smaller learning rate"
+        )
+    profile = {} if task.profile is None else {PROFILE + name: value for name, value in task.profile.tensors().items()}
+    tensors = task.extras | statistics | profile
+    extras = tensors_to_bytes(tensors) if tensors else b""
+    text = info_to_text(task.info, task.classes)
+    extras = with_metadata(extras, INFO, text) if text else extras
+    return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
+
+
 def check_extras(tensors: object) -> None:
     """An error unless these are tensors by name that can be saved with a task."""
     if not isinstance(tensors, dict):
         raise SupSupError(f"the extras of a task are a dict of tensors by name, not {type(tensors).__name__}")
     for name, value in tensors.items():
-        if not isinstance(name, str) or not name or name == "__metadata__" or name.startswith((STATISTICS, PROFILE)):
+        if not isinstance(name, str) or not name or name == _METADATA or name.startswith((STATISTICS, PROFILE)):
             raise SupSupError(
-                f"extras cannot have the name {printable(repr(name))}: it must be text, not empty, neither "
-                f'"__metadata__" nor begin with "{STATISTICS}" or "{PROFILE}"'
+                f"extras cannot have the name {printable(repr(name))}: it must be text, not empty, not "
+                f'"{_METADATA}", and not begin with "{STATISTICS}" or "{PROFILE}"'
             )
         if name != name.encode(errors="replace").decode():
             raise SupSupError(f"the name {printable(repr(name))} of an extra is not text that can be written")
@@ -62,3 +199,270 @@ def check_extras(tensors: object) -> None:
                 f"the extra {printable(repr(name))} must be a dense tensor of ordinary numbers, not "
                 f"{getattr(value, 'dtype', type(value).__name__)}"
             )
+
+
+# Reading: a record or a packed task → its parts.
+
+
+def unpack_task(task: PackedTask, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
+    """The learned task on the network's device, and its statistics by name."""
+    tensors = {name: value.to(net.device) for name, value in tensors_of(task).items()}
+    statistics = _statistics(net, task.name, tensors)
+    info, profile = info_of(task, header), _profile(task, tensors)
+    extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, PROFILE))}
+    return LearnedTask(task.name, task.classes, task.created, extras, info, profile), statistics
+
+
+def tensors_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
+    """All tensors of a task: the user's, its statistics and its profile."""
+    tensors = holds_tensors(task.extras)
+    return tensors_from_bytes(task.extras, f"task {printable(repr(task.name))} has extras that") if tensors else {}
+
+
+def info_of(task: TaskRecord | PackedTask, header: Header) -> TaskInfo:
+    """The metadata of a task."""
+    try:
+        return info_from_text(metadata(task.extras, INFO), task.classes, header.image_shape)
+    except SupSupError as error:
+        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
+
+
+def impossible_statistics(name: str, statistics: Tensor) -> Tensor:
+    """Which numbers no training can give: all must be finite, and variances not negative."""
+    return ~(statistics.isfinite() & (statistics >= 0)) if name.endswith("running_var") else ~statistics.isfinite()
+
+
+def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The task's statistics among its tensors: exactly those that the network needs."""
+    stored = {n.removeprefix(STATISTICS): value for n, value in tensors.items() if n.startswith(STATISTICS)}
+    for name in stored.keys() | net.statistics.keys():
+        here, there = net.statistics.get(name), stored.get(name)
+        if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
+            shapes = ["missing" if value is None else list(value.shape) for value in (here, there)]
+            raise SupSupError(
+                f"the network does not fit: {name!r}, which each task has of its own, is {shapes[0]}, "
+                f"but in the file, for task {task!r}, {shapes[1]}"
+            )
+    return stored
+
+
+def _profile(task: PackedTask, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
+    stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
+    if not stored:
+        return None
+    try:
+        return TaskProfile.from_tensors(stored, task.classes)
+    except SupSupError as error:
+        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
+
+
+# The safetensors blob: 8 bytes with the length of a JSON header, the header, the bytes of the tensors.
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors by name as a file holds them."""
+    try:
+        return save_tensors({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
+    except (safetensors.SafetensorError, RuntimeError, KeyError, ValueError, AttributeError, TypeError) as error:
+        raise SupSupError(f"these tensors cannot be written: {printable(error)}") from error
+
+
+def tensors_from_bytes(content: bytes, what: str) -> dict[str, Tensor]:
+    """The tensors that `tensors_to_bytes` wrote; an error says `what` cannot be read."""
+    try:
+        return load_tensors(content)
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise Damaged(f"{what} cannot be read ({error})") from error
+
+
+def with_metadata(extras: bytes, key: str, text: str) -> bytes:
+    """A blob (or nothing) with a text in its metadata, which replaces an older one under this key."""
+    header, tensors = _parts(extras)
+    others = {name: value for name, value in (header.get(_METADATA) or {}).items() if name != key}
+    header = {_METADATA: {key: text} | others} | {name: value for name, value in header.items() if name != _METADATA}
+    content = json.dumps(header, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % _ALIGNED)
+    return len(content).to_bytes(_LENGTH, "little") + content + tensors
+
+
+def metadata(extras: bytes, key: str) -> str | None:
+    """A text in the metadata of a blob; None if there is none."""
+    texts = _parts(extras)[0].get(_METADATA)
+    found = texts.get(key) if isinstance(texts, dict) else None
+    if found is not None and not isinstance(found, str):
+        raise Damaged("its extras cannot be read (metadata that is not text)")
+    return found
+
+
+def holds_tensors(extras: bytes) -> bool:
+    """Whether a blob holds more than metadata."""
+    follows = len(extras) > _LENGTH + int.from_bytes(extras[:_LENGTH], "little")
+    return follows or any(name != _METADATA for name in _parts(extras)[0])
+
+
+def _parts(extras: bytes) -> tuple[dict[str, Any], bytes]:
+    """The JSON header of a blob, and what follows it."""
+    if not extras:
+        return {}, b""
+    end = _LENGTH + int.from_bytes(extras[:_LENGTH], "little")
+    return _blob_header(extras[_LENGTH:end]), extras[end:]
+
+
+@lru_cache(maxsize=16)
+def _blob_header(content: bytes) -> dict[str, Any]:
+    """Not to be changed by the caller; cached, as the next task mostly has the same one."""
+    try:
+        header = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"its extras cannot be read ({error})") from error
+    if not isinstance(header, dict):
+        raise Damaged("its extras cannot be read (no header of safetensors)")
+    return header
+
+
+# The metadata "network".
+
+
+def describe_network(header: Header) -> str:
+    """What identifies the network; for a user's own module, enough to check the one that the user gives."""
+    keys = ("seed", "weights", "pretrained", "architecture", "image_shape")
+    return json.dumps({key: getattr(header, key) for key in keys}, separators=(",", ":"))
+
+
+def network_description(extras: bytes) -> dict[str, Any] | None:
+    """What `describe_network` wrote; None if it is missing, as in files of earlier versions."""
+    try:
+        found = json.loads(_parts(extras)[0][_METADATA][NETWORK])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# The metadata "task": `TaskInfo` as JSON.
+
+
+def info_to_text(info: TaskInfo, classes: int) -> str:
+    """The metadata of a task with so many classes as text; empty if there is none."""
+    written = {key: write(getattr(info, name), classes) for name, (key, write, _) in _FIELDS.items()}
+    values = {key: value for key, value in written.items() if value is not None}
+    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False) if values else ""
+    if len(text) > limits.LONGEST_INFO:
+        raise SupSupError(f"the metadata of the task has {len(text):,} characters; give its classes shorter names")
+    return text
+
+
+def info_from_text(text: str | None, classes: int, image_shape: list[int] | None) -> TaskInfo:
+    """What `info_to_text` wrote, or an error if a task with these classes and images cannot have it."""
+    if text is None:
+        return NO_INFO
+    if len(text) > limits.LONGEST_INFO:
+        raise Damaged(f"its metadata has {len(text):,} characters; at most {limits.LONGEST_INFO:,} are read")
+    try:
+        values = _mapping(json.loads(text))
+        limits.check_depth(values)
+        found = {name: (values.get(key), read) for name, (key, _, read) in _FIELDS.items()}
+        return TaskInfo(**{name: read(v, classes, image_shape) for name, (v, read) in found.items() if v is not None})
+    except (TypeError, ValueError, KeyError, RecursionError, OverflowError) as error:
+        raise Damaged(f"its metadata cannot be read ({error})") from error
+
+
+def _write_inputs(inputs: Inputs | None, _: int) -> dict[str, Any] | None:
+    if inputs is None:
+        return None
+    numbers = {"gain": _numbers_to_text(inputs.gain), "offset": _numbers_to_text(inputs.offset)}
+    return numbers | {"channels_last": inputs.channels_last, "tokens": inputs.tokens}
+
+
+def _read_inputs(value: Any, _: int, image_shape: list[int] | None) -> Inputs:
+    values = _mapping(value)
+    gain, offset = _read_scale(values["gain"], values["offset"], image_shape)
+    return Inputs(gain, offset, values["channels_last"], values["tokens"])
+
+
+def _write_normalisation(inputs: Inputs | None, _: int) -> list[Any] | None:
+    return None if inputs is None else [_numbers_to_text(inputs.gain), _numbers_to_text(inputs.offset)]
+
+
+def _read_normalisation(values: Any, _: int, image_shape: list[int] | None) -> Inputs:
+    if not isinstance(values, list) or len(values) != 2:
+        raise TypeError("its normalisation is not a pair")
+    return Inputs(*_read_scale(values[0], values[1], image_shape))
+
+
+def _read_scale(gain: Any, offset: Any, image_shape: list[int] | None) -> tuple[Tensor, Tensor]:
+    numbers = _numbers_from_text(gain), _numbers_from_text(offset)
+    if numbers[0].ndim and (not image_shape or numbers[0].numel() != image_shape[0]):
+        raise ValueError("its normalisation is not for images of this shape")
+    return numbers
+
+
+def _write_names(names: Names | None, classes: int) -> Names | None:
+    return names if names is not None and len(names) == classes else None
+
+
+def _read_names(values: Any, classes: int, _: list[int] | None) -> Names:
+    if not isinstance(values, list) or len(values) != classes:
+        raise ValueError(f"no names for {classes:,} classes")
+    return check_names([_label(value) for value in values], "names")
+
+
+def _label(value: Any) -> Label:
+    """JSON writes tuples as lists."""
+    return tuple(map(_label, value)) if isinstance(value, list) else value
+
+
+def _read_recipe(value: Any, _: int, __: list[int] | None) -> dict[str, Any]:
+    limits.check_settings(_mapping(value), "recipe")
+    return _mapping(value)
+
+
+def _read_rotated(value: Any, _: int, image_shape: list[int] | None) -> bool:
+    square = image_shape is not None and len(image_shape) >= 2 and image_shape[-1] == image_shape[-2]
+    if value != "rotations" or not square:
+        raise ValueError("its self-labels are not for images of this shape")
+    return True
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("no mapping")
+    return value
+
+
+def _numbers_to_text(numbers: Tensor) -> str | list[str]:
+    """float32 in base64; in a list if there is one number per channel."""
+    text = base64.b64encode(numbers.cpu().numpy().astype("<f4").tobytes()).decode()
+    return [text] if numbers.ndim else text
+
+
+def _numbers_from_text(value: Any) -> Tensor:
+    several = isinstance(value, list) and len(value) == 1
+    text = value[0] if several else value
+    if not isinstance(text, str):
+        raise TypeError("its normalisation is not text")
+    array = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+    if not several and len(array) != 1:
+        raise ValueError("its normalisation is not one number")
+    return torch.from_numpy(array if several else array.reshape(()).copy())
+
+
+class _Field(NamedTuple):
+    """A field of `TaskInfo` in JSON.
+
+    key    in the JSON object
+    write  (value, classes) → JSON value; None leaves the key out
+    read   (JSON value, classes, image shape) → value; any TypeError, ValueError or KeyError means damage
+    """
+
+    key: str
+    write: Callable[[Any, int], Any]
+    read: Callable[[Any, int, list[int] | None], Any]
+
+
+_FIELDS = {  # in the order in which they are written
+    "names": _Field("names", _write_names, _read_names),
+    "inputs": _Field("inputs", _write_inputs, _read_inputs),
+    "recipe": _Field("recipe", lambda recipe, _: None if recipe is None else dict(recipe), _read_recipe),
+    "rotated": _Field("self_labels", lambda rotated, _: "rotations" if rotated else None, _read_rotated),
+    "normalisation": _Field("normalisation", _write_normalisation, _read_normalisation),
+}

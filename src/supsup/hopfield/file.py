@@ -8,12 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from supsup.file import convert
-from supsup.file import task_info as info
-from supsup.file.format import Header
+from supsup.file.header import Header, build_header, explain_unknown_settings, image_shape_of
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath
-from supsup.file.task_record import LearnedTask
+from supsup.file.task_record import LearnedTask, info_from_text, info_to_text, tensors_from_bytes, tensors_to_bytes
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
 from supsup.masks.frozen import FrozenNet
@@ -44,10 +42,10 @@ def write(path: AnyPath, net: FrozenNet, contents: Contents, memory: Layers) -> 
         "recovery": asdict(contents.recovery),
         "tasks": [[task.name, task.classes, task.learned_at] for task in contents.tasks],
     }
-    own = {task.name: info.to_text(task.info, task.classes) for task in contents.tasks}
+    own = {task.name: info_to_text(task.info, task.classes) for task in contents.tasks}
     if any(own.values()):
         details["facts"] = {name: text for name, text in own.items() if text}
-    header = convert.header_of(
+    header = build_header(
         net,
         asdict(contents.recipe),
         contents.image_shape,
@@ -59,7 +57,7 @@ def write(path: AnyPath, net: FrozenNet, contents: Contents, memory: Layers) -> 
     if not all(bool(tensor.isfinite().all()) for layers in memory.values() for tensor in layers):
         raise SupSupError("the memory holds numbers that are not finite, so something went wrong before; load it again")
     named = {f"{name}.{layer}": tensor for name, layers in memory.items() for layer, tensor in enumerate(layers)}
-    write_new(path, header, state=convert.to_bytes(named))
+    write_new(path, header, state=tensors_to_bytes(named))
 
 
 def read(file: ModelFile) -> Contents:
@@ -67,7 +65,7 @@ def read(file: ModelFile) -> Contents:
     header = file.header
     if header.kind != KIND:
         raise SupSupError("holds a SupSup model, not a HopSupSup one: open it with supsup.load(path)")
-    with convert.settings_of_a_file():
+    with explain_unknown_settings():
         _check_size(header, file.state_size())
         details = header.details
         return Contents(
@@ -75,7 +73,7 @@ def read(file: ModelFile) -> Contents:
             recipe=UnitRecipe(**header.recipe),
             recovery=Recovery(**details["recovery"]),
             tasks=TaskTable(_learned(header, *task) for task in details["tasks"]),
-            image_shape=convert.image_shape_of(header),
+            image_shape=image_shape_of(header),
             notes=dict(header.notes),
             created=header.created,
         )
@@ -84,7 +82,7 @@ def read(file: ModelFile) -> Contents:
 def _learned(header: Header, name: str, classes: int, learned_at: str) -> LearnedTask:
     """A task as the header names it, with what belongs to it."""
     text = header.details.get("facts", {}).get(name)
-    return LearnedTask(name, classes, learned_at, info=info.from_text(text, classes, header.image_shape))
+    return LearnedTask(name, classes, learned_at, info=info_from_text(text, classes, header.image_shape))
 
 
 def _check_size(header: Header, stored: int) -> None:
@@ -96,7 +94,7 @@ def _check_size(header: Header, stored: int) -> None:
 
 def read_memory(file: ModelFile) -> dict[str, Tensor]:
     """The tensors of the memory as they lie in a file; `fill` checks their shapes."""
-    return convert.from_bytes(file.state(), "the model's state")
+    return tensors_from_bytes(file.state(), "the model's state")
 
 
 def fill(memory: Layers, stored: Mapping[str, Tensor], path: AnyPath) -> None:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from supsup.data import Task
 from supsup.data.task_info import NO_INFO, TaskInfo
-from supsup.file import convert, copying
-from supsup.file.modelfile import ModelFile
+from supsup.file.header import build_network, check_network, check_notes, explain_unknown_settings
+from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes
 from supsup.file.paths import AnyPath
-from supsup.file.sqlite import explained
+from supsup.file.sqlite import explain_errors
 from supsup.file.task_record import LearnedTask
 from supsup.hopfield.file import Contents, fill, read, read_memory, write
 from supsup.hopfield.memory import overfull, rule_named, running_mean
@@ -95,7 +95,7 @@ class HopSupSup:
         """By the bytes of its file, and by its own module where the file does not say how to build it."""
         with self._lock.reading():
             own = None if architecture_of(self._module) is not None else self._module
-            return _from_content, (type(self), copying.content_of(self.save), own, str(self.device))
+            return _from_content, (type(self), model_to_bytes(self.save), own, str(self.device))
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
@@ -107,7 +107,7 @@ class HopSupSup:
 
     @notes.setter
     def notes(self, notes: dict[str, Any]) -> None:
-        convert.check_notes(notes)
+        check_notes(notes)
         self._notes = notes
 
     @property
@@ -232,12 +232,12 @@ class HopSupSup:
     @classmethod
     def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
         """The model in a file, checked; `net` is needed only where it was not built from `supsup.nets`."""
-        with ModelFile(path) as file, explained(file.path):
+        with ModelFile(path) as file, explain_errors(file.path):
             there, seed = read(file), file.header.seed
-            with convert.settings_of_a_file():
-                module: Any = net if net is not None else convert.network_of(file.header)
+            with explain_unknown_settings():
+                module: Any = net if net is not None else build_network(file.header)
                 model = cls(module, seed, rule=there.rule, recipe=there.recipe, recovery=there.recovery, device=device)
-            convert.check_weights(model.net, file.header)
+            check_network(model.net, file.header)
             stored = read_memory(file)
         fill(model._memory, stored, path)
         model._tasks, model.image_shape = there.tasks, there.image_shape
@@ -387,7 +387,7 @@ def outputs_together(models: Sequence[HopSupSup], x: Tensor, units: Sequence[Ten
 
 def _from_content(kind: type[HopSupSup], content: bytes, net: HopMLP | None, device: str) -> HopSupSup:
     """A model from what `HopSupSup.__reduce__` has made of it."""
-    return copying.from_content(content, lambda path: kind.load(path, net, device=device))
+    return model_from_bytes(content, lambda path: kind.load(path, net, device=device))
 
 
 def _weights(models: Sequence[HopSupSup]) -> list[Tensor]:

@@ -16,13 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data.task_info import NO_INFO, TaskInfo
-from supsup.file import convert, copying
-from supsup.file.format import Header
-from supsup.file.mask_blocks import MaskFolder
-from supsup.file.modelfile import ModelFile, write_new
+from supsup.file.header import (
+    Header,
+    build_header,
+    build_network,
+    check_network,
+    explain_unknown_settings,
+    image_shape_of,
+)
+from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
-from supsup.file.sqlite import explained
-from supsup.file.task_record import LearnedTask
+from supsup.file.sqlite import explain_errors
+from supsup.file.task_blocks import MaskFolder, map_blocks, read_blocks
+from supsup.file.task_record import LearnedTask, pack_task, pack_tasks
 from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
 from supsup.inference.profiles import TaskProfile
@@ -149,26 +155,26 @@ class ModelState:
     ) -> Self:
         """What lies in a file, every mask checked; `net` is needed where it was not built from `supsup.nets`."""
         header = file.header
-        with explained(file.path):
+        with explain_errors(file.path):
             if header.kind != "SupSup":
                 raise OtherKind(f"holds a {header.kind} model, not a SupSup one: open it with supsup.load(path)")
-            with convert.settings_of_a_file():
+            with explain_unknown_settings():
                 fitting = "rounds" in header.recipe
                 recipe = AutoRecipe(**header.recipe) if fitting else Recipe(**header.recipe)
                 inference, new_task_rule = Inference(**header.inference), NewTaskRule(**header.allocation)
                 settings = ModelSettings(recipe, inference, new_task_rule, dict(header.notes))
-                module = net if net is not None else convert.network_of(header)
+                module = net if net is not None else build_network(header)
                 frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained, header.shapes)
-            convert.check_weights(frozen, header)
+            check_network(frozen, header)
         state = cls(frozen, settings, header.created)
-        state.image_shape = convert.image_shape_of(header)
+        state.image_shape = image_shape_of(header)
         with no_garbage_collection():  # all that is made here stays
             if masks == "disk":
                 state._map_masks(file)
             state.bank.reserve(len(file.names) - len(state.tasks))
             tasks: list[LearnedTask] = []  # added at once: the table is copied whenever it grows
-            for block in convert.blocks(file, frozen, len(state.tasks)):
-                with explained(file.path), convert.settings_of_a_file():
+            for block in read_blocks(file, frozen, len(state.tasks)):
+                with explain_errors(file.path), explain_unknown_settings():
                     _check_recipes(block.tasks)
                 state.bank.add_packed(block.packed, block.statistics)
                 tasks += block.tasks
@@ -181,8 +187,8 @@ class ModelState:
             raise SupSupError('masks on the disk are searched by the CPU: load(path, masks="disk", device="cpu")')
         folder = MaskFolder(file.path, self.bank.length)
         tasks: list[LearnedTask] = []
-        for block, mapped in convert.mapped_blocks(file, self.net, folder):
-            with explained(file.path), convert.settings_of_a_file():
+        for block, mapped in map_blocks(file, self.net, folder):
+            with explain_errors(file.path), explain_unknown_settings():
                 _check_recipes(block.tasks)
             self.bank.map_block(mapped.packed, mapped.kept, block.statistics)
             tasks += block.tasks
@@ -203,12 +209,12 @@ class ModelState:
         """By the bytes of a file, and by the module itself where a file does not say how to build it."""
         with self.lock.reading():
             own = None if self.header().architecture is not None else self.net.module
-            return _from_content, (copying.content_of(self.save), own, str(self.net.device))
+            return _from_content, (model_to_bytes(self.save), own, str(self.net.device))
 
     def header(self) -> Header:
         """Everything but the tasks, as a file takes it."""
         settings = self.settings
-        return convert.header_of(
+        return build_header(
             self.net,
             asdict(settings.recipe),
             self.image_shape,
@@ -289,7 +295,7 @@ class ModelState:
         marks, header = self.tasks.marks(), self.header()
         if not marks and header == file.header:
             return
-        packed = (convert.packed_task(self.tasks[name], self.bank, self.tasks.index(name)) for name in marks)
+        packed = (pack_task(self.tasks[name], self.bank, self.tasks.index(name)) for name in marks)
         with uninterrupted():
             file.put(packed, header)
             self.tasks.saved(marks)
@@ -301,7 +307,7 @@ class ModelState:
     def save(self, path: AnyPath | None = None) -> None:
         """Write everything to a new file, or bring the file up to date that the model lives in."""
         if path is not None and not self.lives_at(path):
-            write_new(path, self.header(), convert.packed_tasks(self.tasks, self.bank))
+            write_new(path, self.header(), pack_tasks(self.tasks, self.bank))
         elif self._file is None:
             raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
         else:
@@ -356,4 +362,4 @@ def _check_recipes(tasks: Sequence[LearnedTask]) -> None:
 
 def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:
     """A state from what `ModelState.__reduce__` has made of it."""
-    return copying.from_content(content, lambda path: ModelState.load(path, net, device))
+    return model_from_bytes(content, lambda path: ModelState.load(path, net, device))

@@ -15,7 +15,7 @@ from supsup.cluster.workers import Executor
 from supsup.data import Part, Task
 from supsup.data.task_builder import Normalise
 from supsup.data.task_info import TaskInfo
-from supsup.file.convert import check_notes
+from supsup.file.header import check_notes
 from supsup.file.paths import AnyPath
 from supsup.inference.methods import AUTO, Inference
 from supsup.inference.new_task import NewTaskRule

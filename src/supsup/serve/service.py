@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from supsup import data
 from supsup.data import Inputs, Task
-from supsup.file.sizes import stored_bytes
+from supsup.file.modelfile import stored_bytes
 from supsup.file.task_record import EXAMPLES, LearnedTask
 from supsup.inference.methods import Method
 from supsup.model.state import state_of

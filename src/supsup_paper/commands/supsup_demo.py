@@ -15,7 +15,7 @@ from supsup.cli.inspect import note_outcome, some_images
 from supsup.data import Stream
 from supsup.evaluation.evaluator import Evaluation, evaluate, follow
 from supsup.evaluation.grading import Grading
-from supsup.file.format import Header
+from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
 from supsup.inference.methods import Inference, Method
 from supsup.model.state import state_of

@@ -11,7 +11,8 @@ from torch import nn
 
 from supsup import Recipe, SupSup, SupSupError, data, load, nets
 from supsup.data import Stream
-from supsup.file import mask_blocks as masks
+from supsup.file import task_blocks
+from supsup.file.modelfile import ModelFile
 from supsup.model.state import state_of
 
 WIDTH = 8
@@ -20,7 +21,7 @@ WIDTH = 8
 @pytest.fixture(autouse=True)
 def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of eight tasks."""
-    monkeypatch.setattr(masks, "_WIDEST", WIDTH)
+    monkeypatch.setattr(task_blocks, "_WIDEST", WIDTH)
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +175,20 @@ def test_a_model_larger_than_the_memory_answers(tmp_path: Path) -> None:
     disk = answered("disk")
     assert disk.stdout.split() == model.predict(image).tasks, disk.stderr
     assert answered("memory").returncode != 0
+
+
+def test_blocks_are_what_a_bank_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_blocks, "_TASKS", 3)
+    model = SupSup(nets.FullyConnected((20, 10, 4)), device="cpu")
+    for number in range(7):
+        chance = torch.Generator().manual_seed(number)
+        mask = {key: torch.rand(shape, generator=chance) < 0.3 for key, shape in state_of(model).net.shapes.items()}
+        state_of(model).add({f"task-{number}": 4}, state_of(model).bank.pack(mask)[:, None], {}, (20,))
+    model.save(tmp_path / "m")
+    with ModelFile(tmp_path / "m") as file:
+        blocks = list(task_blocks.read_blocks(file, state_of(model).net))
+    assert [len(block.tasks) for block in blocks] == [3, 3, 1]
+    assert torch.equal(
+        torch.cat([block.packed for block in blocks], 1), torch.cat(list(state_of(model).bank.blocks()), 1)
+    )
+    assert state_of(load(tmp_path / "m", device="cpu")).tasks.unsaved() == []

@@ -4,28 +4,21 @@ The files in before/ were written at commit 29e9dc7, before models were taken ap
 face, with the entropy coder installed; expected.json holds what those models said of themselves then.
 """
 
-import ast
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load as tensors_of
 from torch import Tensor, nn
 
 import supsup
-from supsup import HopSupSup, SupSup, SupSupError, UnitRecipe, load, nets
-from supsup.file import codec, convert
-from supsup.file.convert import settings_of_a_file
-from supsup.file.format import Header
+from supsup import HopSupSup, SupSup
+from supsup.file import codec
+from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
-from supsup.file.task_record import LearnedTask
-from supsup.masks.frozen import FrozenNet
-from supsup.model.state import state_of
-from supsup.model.task_table import TaskTable
 
 BEFORE = Path(__file__).parent / "before"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((BEFORE / "expected.json").read_text())
@@ -127,75 +120,3 @@ def test_a_hopfield_file_from_before_is_the_same_model(tmp_path: Path) -> None:
     with ModelFile(BEFORE / "hop.file") as old, ModelFile(tmp_path / "again") as new:
         check_headers(old.header, new.header)
         assert old.state() == new.state()
-
-
-def test_the_file_room_knows_no_learner() -> None:
-    """Otherwise a server or a cluster could not read a file without all of training."""
-    for path in Path(convert.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                assert node.module not in ("supsup.model.supsup", "supsup.model.state", "supsup.hopfield.learner"), (
-                    path.name
-                )
-
-
-def test_blocks_are_what_a_bank_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "_BLOCK", 3)
-    model = SupSup(nets.FullyConnected((20, 10, 4)), device="cpu")
-    for number in range(7):
-        chance = torch.Generator().manual_seed(number)
-        mask = {key: torch.rand(shape, generator=chance) < 0.3 for key, shape in state_of(model).net.shapes.items()}
-        state_of(model).add({f"task-{number}": 4}, state_of(model).bank.pack(mask)[:, None], {}, (20,))
-    model.save(tmp_path / "m")
-    with ModelFile(tmp_path / "m") as file:
-        blocks = list(convert.blocks(file, state_of(model).net))
-    assert [len(block.tasks) for block in blocks] == [3, 3, 1]
-    assert torch.equal(
-        torch.cat([block.packed for block in blocks], 1), torch.cat(list(state_of(model).bank.blocks()), 1)
-    )
-    assert state_of(load(tmp_path / "m", device="cpu")).tasks.unsaved() == []
-
-
-def test_a_task_is_packed_alone_as_among_others() -> None:
-    model = SupSup(nets.FullyConnected((20, 10, 4)), device="cpu")
-    ones = {key: torch.ones(shape) for key, shape in state_of(model).net.shapes.items()}
-    for mask in (ones, {key: value * 0 for key, value in ones.items()}):
-        state_of(model).bank.add(mask)
-    tasks = TaskTable([LearnedTask("all", 2, "now", {"x": torch.ones(3)}), LearnedTask("none", 3, "later")])
-    together = list(convert.packed_tasks(tasks, state_of(model).bank))
-    for index, (task, packed) in enumerate(zip(tasks, together, strict=True)):
-        alone = convert.packed_task(task, state_of(model).bank, index)
-        assert np.array_equal(alone.packed, packed.packed)
-        assert (alone.name, alone.classes, alone.created, alone.extras) == (
-            packed.name, packed.classes, packed.created, packed.extras,
-        )  # fmt: skip
-    assert convert.from_bytes(together[0].extras, "extras")["x"].tolist() == [1, 1, 1]
-    assert together[1].extras == b""
-
-
-def test_settings_of_a_later_version_are_named() -> None:
-    for error in (TypeError("no such field"), KeyError("rule")):
-        with pytest.raises(SupSupError, match="not known to this version"), convert.settings_of_a_file():
-            raise error
-
-
-def test_tensors_that_cannot_be_read_are_damage() -> None:
-    with pytest.raises(SupSupError, match="the model's state cannot be read"):
-        convert.from_bytes(b"\x00" * 40, "the model's state")
-
-
-def test_another_network_is_refused() -> None:
-    net = FrozenNet(nets.FullyConnected((20, 10, 4)), 0, torch.device("cpu"))
-    other = FrozenNet(nets.FullyConnected((20, 10, 4)), 1, torch.device("cpu"))
-    header = convert.header_of(net, {}, None, {}, "now")
-    convert.check_weights(net, header)
-    with pytest.raises(SupSupError, match="checksum"):
-        convert.check_weights(other, header)
-    assert convert.image_shape_of(header) is None
-    assert isinstance(convert.network_of(header), nets.FullyConnected)
-
-
-def test_settings_of_a_stranger_do_not_speak_to_the_terminal() -> None:
-    with pytest.raises(SupSupError, match="not known to this version") as refused, settings_of_a_file():
-        UnitRecipe(**{"\x1b[2J": 1})
-    assert "\x1b" not in str(refused.value)

@@ -10,12 +10,12 @@ import pytest
 
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.file.lock import WriterLock
+from supsup.file.sqlite import WriterLock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from supsup.file.lock import WriterLock
+from supsup.file.sqlite import WriterLock
 lock = WriterLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)
@@ -51,7 +51,7 @@ def test_what_lies_in_the_file_means_nothing(path: Path, content: bytes) -> None
 
 def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
     path.with_name("model.supsup-writer").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SupSupError, match=r"its lock model\.supsup-writer cannot be made"):
+    with pytest.raises(SupSupError, match=r"its lock model\.supsup-writer cannot be created"):
         WriterLock(path)
     assert not (tmp_path / "elsewhere").exists()
 

@@ -1,0 +1,179 @@
+"""The tasks of a file, many at a time: masks decoded into memory, or mapped from a folder beside the model file.
+
+That folder (`MODEL-masks`) holds decoded masks in blocks of [bytes, tasks], as a search reads them. Processes share
+them through the page cache. It is derived from the model file and may be removed at any time. A block names its tasks
+by a digest of all that the model file has of them; one that does not match the model file is written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from supsup.data.task_info import TaskInfo
+from supsup.file.codec import Bytes
+from supsup.file.modelfile import ModelFile
+from supsup.file.paths import MASK_FOLDER, beside, new_part
+from supsup.file.sqlite import explain_errors
+from supsup.file.task_record import LearnedTask, PackedTask, TaskRecord, impossible_statistics, unpack_task
+from supsup.masks.bank import tally
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime.errors import Damaged, SupSupError
+
+_TASKS = 256  # that are read together
+_PAGE = 4096  # bytes of a block file before its bits
+_BLOCK = 32 << 20  # bytes of bits in a block file, about
+_NARROWEST, _WIDEST = 8, 4096  # tasks in a block file
+
+
+@dataclass(frozen=True)
+class TaskBlock:
+    """Some tasks of a file, their masks as bytes [bytes, tasks] and their statistics [tasks, …] by name."""
+
+    tasks: list[LearnedTask]
+    packed: Tensor
+    statistics: dict[str, Tensor]
+
+
+def read_blocks(file: ModelFile, net: FrozenNet, first: int = 0) -> Iterator[TaskBlock]:
+    """The tasks of a file from an index on, checked, on the network's device; trust none before the last has come."""
+    waiting: list[PackedTask] = []
+    for task in file.tasks(first):
+        waiting.append(task)
+        if len(waiting) == _TASKS:
+            yield _unpack(waiting, file, net)
+            waiting = []
+    if waiting:
+        yield _unpack(waiting, file, net)
+
+
+def map_blocks(file: ModelFile, net: FrozenNet, folder: MaskFolder) -> Iterator[tuple[TaskBlock, MappedBlock]]:
+    """The tasks whose masks stay on disk: as many as fill whole blocks."""
+    records, none = file.records_without_masks(), np.empty(0, np.uint8)
+    for number, mapped in enumerate(folder.blocks(file, records)):
+        some = records[number * folder.width : (number + 1) * folder.width]
+        yield _unpack([PackedTask(r.name, r.classes, none, r.created, r.extras) for r in some], file, net), mapped
+
+
+def _unpack(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> TaskBlock:
+    tasks: list[LearnedTask] = []
+    statistics: list[dict[str, Tensor]] = []
+    without_tensors: dict[tuple[bytes, int], TaskInfo] = {}  # of which many are the same
+    with explain_errors(file.path):
+        for task in packed:
+            key = task.extras, task.classes
+            if key in without_tensors:
+                tasks.append(LearnedTask(task.name, task.classes, task.created, {}, without_tensors[key]))
+                continue
+            learned, own = unpack_task(task, file.header, net)
+            tasks.append(learned)
+            statistics.append(own)
+            if not own and not learned.extras and learned.profile is None:
+                without_tensors[key] = learned.info
+        stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
+        for name, values in stacked.items():
+            wrong = impossible_statistics(name, values)
+            if bool(wrong.any()):
+                first = tasks[int(wrong.flatten(1).any(1).nonzero()[0])]
+                raise Damaged(f"task {first.name!r} has statistics that no training gives ({name})")
+    columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
+    return TaskBlock(tasks, columns, stacked)
+
+
+class MappedBlock(NamedTuple):
+    """Masks as bytes [bytes, tasks], read from disk when needed, and how many of them have each bit."""
+
+    packed: Tensor
+    kept: Tensor
+
+
+class MaskFolder:
+    """The folder of decoded masks beside a model file; only whole blocks, the remaining tasks are in the model file."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        self._folder = beside(path, MASK_FOLDER)
+        self._length = length  # bytes of a mask
+        wanted = _BLOCK // max(1, length) // _NARROWEST * _NARROWEST
+        self.width = max(_NARROWEST, min(_WIDEST, wanted))
+
+    def blocks(self, file: ModelFile, records: Sequence[TaskRecord]) -> Iterator[MappedBlock]:
+        """The blocks of a file with these tasks, in order; missing ones are written."""
+        for number in range(len(records) // self.width):
+            some = records[number * self.width : (number + 1) * self.width]
+            about = _about(some, self._length)
+            block = self._mapped(number, about)
+            if block is None:
+                found = list(file.records_between(some[0].position, some[-1].position))
+                if [record.checksum for record in found] != [record.checksum for record in some]:
+                    raise SupSupError(f"{file.path}: another process has changed it; load it again")
+                block = self._write(number, about, np.stack([file.decoded(record).packed for record in found], 1))
+            yield block
+
+    def _write(self, number: int, about: dict[str, str | int], packed: Bytes) -> MappedBlock:
+        """Write one block of masks [bytes, tasks], complete or not at all."""
+        path, columns = self._path(number), torch.from_numpy(packed)
+        kept = torch.zeros(8 * self._length, dtype=torch.int32)
+        tally(kept, columns, sign=1)
+        sums = kept.numpy().astype("<u2").tobytes()
+        header = json.dumps(about | {"sums": hashlib.blake2b(sums, digest_size=16).hexdigest()}).encode()
+        try:
+            self._folder.mkdir(exist_ok=True)
+            part = new_part(path)
+            with part.open("xb") as out:
+                out.write(header.ljust(_PAGE))
+                out.write(np.ascontiguousarray(packed).data)
+                out.write(sums)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(part, path)
+        except OSError as error:
+            raise SupSupError(
+                f"{self._folder}: masks cannot be written there ({error.strerror or error}); free some space, make it "
+                'writable, or load the model with masks="memory"'
+            ) from error
+        block = self._mapped(number, about)
+        if block is None:
+            raise SupSupError(f'{path}: what was written cannot be read back; load the model with masks="memory"')
+        return block
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:06}.block"
+
+    def _mapped(self, number: int, about: dict[str, str | int]) -> MappedBlock | None:
+        """A block of these tasks; None if there is none."""
+        path, bits = self._path(number), self._length * self.width
+        try:
+            content = np.memmap(path, np.uint8, "r")
+            header = json.loads(content[:_PAGE].tobytes())
+            sums = content[_PAGE + bits :].tobytes()
+            found = hashlib.blake2b(sums, digest_size=16).hexdigest()
+            if header != about | {"sums": found} or len(sums) != 16 * self._length:
+                return None
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+        packed: NDArray[np.uint8] = content[_PAGE : _PAGE + bits].reshape(self._length, self.width)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tensor is read-only, and nobody writes to it
+            return MappedBlock(torch.from_numpy(packed), torch.from_numpy(np.frombuffer(sums, "<u2").astype(np.int32)))
+
+
+def _about(records: Sequence[TaskRecord], length: int) -> dict[str, str | int]:
+    """What identifies a block: all that the model file has of its tasks, the masks by their checksums."""
+    digest = hashlib.blake2b(digest_size=16)
+    for record in records:
+        name, created = encode_basestring_ascii(record.name), encode_basestring_ascii(record.created)
+        words = f"[{name}, {created}, {record.classes}, {record.kept}, {len(record.extras)}]"  # JSON, but faster
+        digest.update(words.encode() + record.checksum + record.extras)
+    return {"format": 1, "bytes": length, "tasks": len(records), "digest": digest.hexdigest()}

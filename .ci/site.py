@@ -78,11 +78,11 @@ def _moved(path: Path, name: str) -> tuple[str, set[Path]]:
 
 def commands() -> Iterator[str]:
     """Every command with its arguments and options, from the program."""
-    from supsup.cli.commands import COMMANDS, loaded
+    from supsup.cli.commands import COMMANDS, load_command
 
     yield "# Commands\n\n`supsup --version` prints the version, `supsup --install-completion` teaches your shell.\n"
     for name, place in COMMANDS.items():
-        command = loaded(place)
+        command = load_command(place)
         yield from _command(f"supsup {name}", command)
         for sub, one in getattr(command, "commands", {}).items():
             yield from _command(f"supsup {name} {sub}", one)

@@ -38,7 +38,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # what is forked must have one th
 
 import torch  # noqa: E402
 
-from supsup.cli import model as commands  # noqa: E402
+from supsup.cli import inspect as commands  # noqa: E402
 from supsup_paper.provenance import provenance  # noqa: E402
 from tests.attack import asking, interrupting, judge, killing, mutating  # noqa: E402
 
@@ -135,7 +135,7 @@ def mutations(figures: Figures, folder: Path, chosen: argparse.Namespace) -> Ite
     while figures.done < chosen.first + chosen.count:
         what, kind, expect = mutating.mutated(place / "model.supsup", figures.done)
         shown: AbstractContextManager[Any] = (
-            nullcontext() if figures.done % 8 == 0 else patch.object(commands, "show", unseen)
+            nullcontext() if figures.done % 8 == 0 else patch.object(commands, "print_table", unseen)
         )
         with shown:
             verdict = judge.judged(place / "model.supsup", expect, kind, right, in_place=figures.done % 4 == 0)

@@ -43,7 +43,8 @@ from PIL import Image
 import supsup
 from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.model.state import state_of
-from supsup.serve.service import Lesson, Question, Served
+from supsup.serve.requests import LearnRequest, PredictRequest
+from supsup.serve.service import ModelService
 from supsup_paper.provenance import provenance
 
 OUT = Path("results") / "bench" / "serve-2-cores.json"
@@ -122,7 +123,7 @@ def form(files: Sequence[tuple[str, bytes]]) -> tuple[bytes, str]:
     return b"".join(parts) + b"--edge--\r\n", "multipart/form-data; boundary=edge"
 
 
-def folder_of(lesson: Lesson) -> list[tuple[str, bytes]]:
+def folder_of(lesson: LearnRequest) -> list[tuple[str, bytes]]:
     """A task as files in class folders."""
     pairs = enumerate(zip(lesson.images, lesson.labels))
     return [(f"all/{label}/{number}.png", png(image[0])) for number, (image, label) in pairs]
@@ -141,14 +142,14 @@ def bomb() -> bytes:
     )
 
 
-def lessons() -> dict[str, Lesson]:
+def lessons() -> dict[str, LearnRequest]:
     """Eight tasks made of real digits: four to be kept, four that come and go."""
     digits = data.digits()
     images, labels = digits.train_images[:400].numpy(), [str(label) for label in digits.train_labels[:400].tolist()]
     chance = np.random.default_rng(0)
     kept: list[Pixels] = [images, 255 - images, np.rot90(images, 1, (2, 3)).copy(), images[:, :, ::-1].copy()]
     coming = [images.reshape(400, 784)[:, chance.permutation(784)].reshape(images.shape) for _ in COMING]
-    return {name: Lesson(name, pixels, labels) for name, pixels in zip((*KEPT, *COMING), kept + coming)}
+    return {name: LearnRequest(name, pixels, labels) for name, pixels in zip((*KEPT, *COMING), kept + coming)}
 
 
 @dataclass
@@ -191,21 +192,21 @@ class Load:
 
 def expected(path: Path, asked: Pixels) -> dict[tuple[object, ...], list[tuple[str, str, float]]]:
     """The library's own answers, by what is asked and which of the tasks that come and go are there."""
-    reference = Served(supsup.load(path, device="cpu"), path)
+    reference = ModelService(supsup.load(path, device="cpu"), path)
     found: dict[tuple[object, ...], list[tuple[str, str, float]]] = {}
 
-    def note(kind: object, state: tuple[str, ...], question: Question) -> None:
-        (answer,) = reference.answers([question])
+    def note(kind: object, state: tuple[str, ...], question: PredictRequest) -> None:
+        (answer,) = reference.predict([question])
         if isinstance(answer, Exception):
             raise answer
         found[kind, *state] = [(each["task"], each["name"], each["confidence"]) for each in answer["answers"]]
 
     for name in KEPT:
-        note(name, (), Question(asked, name))
-    note("among", (), Question(asked, None, KEPT[:3]))
+        note(name, (), PredictRequest(asked, name))
+    note("among", (), PredictRequest(asked, None, KEPT[:3]))
     for chosen in product((False, True), repeat=len(COMING)):
         state = tuple(name for name, there in zip(COMING, chosen) if there)
-        note("all", state, Question(asked, None, (*KEPT, *state)))
+        note("all", state, PredictRequest(asked, None, (*KEPT, *state)))
     return found
 
 
@@ -308,12 +309,12 @@ def mixed(folder: Path, seconds: float, clients: int) -> Load:
     SupSup(nets.FullyConnected((784, 100, 20)), recipe=recipe, inference=Inference(), device="cpu").save(path)
     reference = folder / "reference.supsup"
     with supsup.load(path, in_place=True, device="cpu") as model:
-        served = Served(model, path)
+        served = ModelService(model, path)
         for name in KEPT:
             served.learn(every[name], lambda share: None)
         model.save(reference)
     with supsup.load(reference, in_place=True, device="cpu") as model:
-        served = Served(model, reference)
+        served = ModelService(model, reference)
         for name in COMING:
             served.learn(every[name], lambda share: None)
     asked = np.concatenate([every[name].images[: IMAGES // 8] for name in (*KEPT, *COMING)])
@@ -384,7 +385,7 @@ def batching(
     if not path.exists():
         (learned_model if learned else random_model)(path, tasks)
     files = [png(image[0].numpy()) for image in data.digits().test_images[:64]]
-    with server(path, "--read-only", "--together", "1") as (alone, _), server(path, "--read-only") as (together, _):
+    with server(path, "--read-only", "--max-batch", "1") as (alone, _), server(path, "--read-only") as (together, _):
 
         def rate(port: int, many: int) -> float:
             return asyncio.run(throughput(port, files, many, seconds, query))
@@ -428,11 +429,11 @@ def costs(folder: Path, tasks: int, seconds: float = 2) -> dict[str, Any]:
     images = data.digits().test_images[:64].numpy()
     files = [png(image[0]) for image in images]
     torch.set_num_threads(1)
-    served = Served.open(path, read_only=True, device="cpu")
+    served = ModelService.open(path, read_only=True, device="cpu")
 
     def answer(count: int, task: str | None = None) -> float:
-        questions = [Question(images[number : number + 1], task) for number in range(count)]
-        return least(lambda: served.answers(questions), 4) / count
+        questions = [PredictRequest(images[number : number + 1], task) for number in range(count)]
+        return least(lambda: served.predict(questions), 4) / count
 
     with server(path, "--read-only") as (port, pid):
         query = f"?task={quote('task 0')}"

@@ -25,7 +25,7 @@ import torch
 
 import supsup
 from supsup import SupSup, SupSupError
-from supsup.cli import model as commands
+from supsup.cli import inspect as commands
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
 from tests.attack import crafted, planted
@@ -124,8 +124,8 @@ def judged(path: Path, expect: str, kind: str, right: Right, *, in_place: bool =
     commands_to_run: dict[str, Callable[[], Any]] = {
         "load": load,
         "verify": lambda: verify(path).clean,
-        "tasks": lambda: printed(commands.tasks, path),
-        "info": lambda: printed(commands.info, path),
+        "tasks": lambda: printed(commands.tasks_command, path),
+        "info": lambda: printed(commands.info_command, path),
         "repair": rescue,
     }
     begin, longest = time.process_time(), 0.0

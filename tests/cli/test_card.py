@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 import supsup
 from supsup import SupSup, SupSupError, nets
 from supsup.cli import app
-from supsup.cli.inspect import note_outcome
+from supsup.cli.inspect import record_outcome
 from supsup.data.task_info import TaskInfo
 from supsup.model.state import state_of
 
@@ -26,7 +26,7 @@ def birds(tmp_path: Path) -> Path:
     model.notes["data"] = 'pictures: "all" of them'
     info = TaskInfo(names=("razorbill", "jay"), recipe={"optimiser": "adam", "steps": 300})
     state_of(model).add({"birds": 2, "x | <b>*y*": 2}, torch.zeros(3, 2, dtype=torch.uint8), {}, (5,), {"birds": info})
-    note_outcome(model, "birds", 120, 0.875)
+    record_outcome(model, "birds", 120, 0.875)
     model.save(tmp_path / "birds.supsup")
     return tmp_path / "birds.supsup"
 

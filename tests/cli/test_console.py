@@ -40,7 +40,7 @@ def tasks(file: Path) -> list[str]:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supsup.cli.console.on_a_terminal", lambda: True)
+    monkeypatch.setattr("supsup.cli.console.is_interactive", lambda: True)
 
 
 def test_forgetting_looks_at_all_names_before_it_forgets_one(file: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_name_given_twice_is_forgotten_once(file: Path) -> None:
 
 def test_a_script_has_to_say_yes(file: Path) -> None:
     done = run("forget", file, "a")
-    assert "no terminal to ask on; if so, add --yes" in str(done.exception)
+    assert "Not interactive: add --yes to confirm" in str(done.exception)
     assert tasks(file) == ["a", "b", "c"]
 
 
@@ -96,16 +96,18 @@ def test_an_interrupted_forgetting_says_what_is_left(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    assert "interrupted: 1 of 3 tasks are forgotten; still there: b, c. The same command" in capsys.readouterr().err
+    assert (
+        "interrupted: 1 of 3 tasks are forgotten; still there: b, c. Run the command again" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "where", "said"),
     [
-        (["tasks"], "supsup.cli.model.tasks_of", "nothing was changed"),
+        (["tasks"], "supsup.cli.inspect.read_tasks", "nothing was changed"),
         (["verify"], "supsup.file.repair.verify", "nothing was changed"),
-        (["repair"], "supsup.file.repair.repair", "was not written; start again"),
-        (["compact"], "supsup.file.modelfile.ModelFile.compact", "every task is as it was"),
+        (["repair"], "supsup.file.repair.repair", "was not written; run the command again"),
+        (["compact"], "supsup.file.modelfile.ModelFile.compact", "every task is unchanged"),
     ],
 )
 def test_every_interruption_says_what_was_kept(
@@ -135,7 +137,7 @@ def test_damage_points_to_repair(
     def damaged(*_: object) -> None:
         raise Damaged("something is wrong")
 
-    monkeypatch.setattr("supsup.cli.model.ModelFile", damaged)
+    monkeypatch.setattr("supsup.cli.inspect.ModelFile", damaged)
     monkeypatch.setattr("sys.argv", ["supsup", "tasks", str(file)])
     with pytest.raises(SystemExit):
         main()
@@ -148,7 +150,7 @@ def test_an_error_of_the_system_is_one_line(
     def no_room(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("supsup.cli.model.ModelFile", no_room)
+    monkeypatch.setattr("supsup.cli.inspect.ModelFile", no_room)
     monkeypatch.setattr("sys.argv", ["supsup", "tasks", str(file)])
     with pytest.raises(SystemExit) as end:
         main()

@@ -88,12 +88,12 @@ def test_folders_are_learned_and_asked_about(model: Path, folders: Path, capsys:
     assert answer[0].endswith("0.png")
     assert run("evaluate", model, folders, "--each", "--all", "--method", "exhaustive") == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in ("cold", "warm", "task found", "all"))
+    assert all(name in said for name in ("cold", "warm", "task correct", "all"))
     assert run("evaluate", model, folders, "--each", "--all", "--json") == 0
     counts = json.loads(capsys.readouterr().out)["tasks"]
-    assert {name: replaced["asked"] for name, replaced in counts.items()} == {"cold": 36, "warm": 24}
-    for replaced in counts.values():
-        assert replaced["asked"] >= replaced["task given"] >= replaced["task unknown"]
+    assert {name: counted["images"] for name, counted in counts.items()} == {"cold": 36, "warm": 24}
+    for counted in counts.values():
+        assert counted["images"] >= counted["task given"] >= counted["task unknown"]
 
 
 def test_what_is_of_no_task_is_refused_where_asked(
@@ -136,7 +136,7 @@ def test_the_same_command_goes_on(folders: Path, tmp_path: Path, capsys: pytest.
     before = supsup.load(path, device="cpu").mask("cold")
     shutil.copytree(folders / "warm", root / "warm")
     assert run("learn", path, root, "--each", "--device", "cpu") == 0
-    assert "cold is in" in capsys.readouterr().out
+    assert "cold is already in" in capsys.readouterr().out
     after = supsup.load(path, device="cpu")
     assert after.tasks == ["cold", "warm"]
     assert all((after.mask("cold")[name] == bits).all() for name, bits in before.items())
@@ -211,7 +211,7 @@ def test_photographs_are_learned_on_a_pretrained_network(
     assert said.count("a new model on mobilenet_v2(outputs=100, pretrained=True, size=32)") == 1
     assert "learned into m.supsup on mobilenet_v2" in said
     assert run("learn", "m.supsup", "warm", "--task", "x", "--net", "small_resnet") == 2
-    assert "is on mobilenet_v2" in capsys.readouterr().err
+    assert "uses mobilenet_v2" in capsys.readouterr().err
     needing = [
         ("predict", "m.supsup", "warm/red", "--task", "warm", "--device", "cpu"),
         ("evaluate", "m.supsup", "cold", "--device", "cpu"),
@@ -236,13 +236,13 @@ def test_without_its_weights_the_small_network_is_taken_and_said(
     weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (found,) = tasks_at(photographs(tmp_path / "warm", ["red", "grey"]), Reading())
-    assert networks.name_for(found) == "mobilenet_v2"
-    assert networks.reading_for("mobilenet_v2", Reading()).usual == 32
+    assert networks.default_network_name(found) == "mobilenet_v2"
+    assert networks.reading_for_network("mobilenet_v2", Reading()).usual == 32
     assert capsys.readouterr().out == ""
     weights.unlink()
-    assert networks.name_for(found) is None
+    assert networks.default_network_name(found) is None
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("small_resnet is taken in place of the pretrained mobilenet_v2: the weights ")
+    assert line.startswith("using small_resnet instead of the pretrained mobilenet_v2: the weights ")
     assert "SUPSUP_OFFLINE is set" in line
     assert "SUPSUP_DATA=DIR" in line
 

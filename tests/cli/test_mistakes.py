@@ -154,14 +154,14 @@ def learning(at: Path) -> Mistakes:
         (["learn", new, at / "names.npz"], "x and y"),
         (["learn", new, at / "objects.npz"], "plain arrays"),
         (["learn", new, at / "lengths.npz"], "one label each"),
-        (["learn", new, at / "deep.npz"], "no network is known"),
+        (["learn", new, at / "deep.npz"], "no default network"),
         (["learn", new, at / "song.mp3"], "no table"),
         (["learn", new, good, "--net", "resnet51"], "unknown network"),
         (["learn", new, good, "--net", "mobilenet_v2"], "weights mobilenet_v2"),
         (["learn", new, good, "--net", "nowhere:net"], "cannot be imported"),
         (["learn", new, good, "--net", "wrong:net"], "cannot be imported"),
         (["learn", new, good, "--net", "raises:net"], "KeyError"),
-        (["learn", new, good, "--net", "raises:text"], "not an nn.Module"),
+        (["learn", new, good, "--net", "raises:text"], "must return an nn.Module"),
         (["learn", new, good, "--net", "raises:nothing"], "no function or class"),
         (["learn", new, good, "--device", "tpu"], "tpu"),
         (["learn", new, good, "--outputs", 1], "--outputs"),
@@ -179,7 +179,7 @@ def learning(at: Path) -> Mistakes:
         (["learn", at / "other.supsup", good], "not a supsup model"),
         (["learn", at / "hop.supsup", good], "HopSupSup"),
         (["learn", model, table, "--label", "kind", "--task", "w"], "shape"),
-        (["learn", model, good, "--task", "x", "--net", "small_resnet"], "leave out --net"),
+        (["learn", model, good, "--task", "x", "--net", "small_resnet"], "omit --net"),
         (["learn", at / "own.supsup", good, "--task", "x"], "module of your own"),
     ]
 
@@ -196,7 +196,7 @@ def asking(at: Path) -> Mistakes:
         (["predict", at / "own.supsup", good], "module of your own"),
         (["predict", at / "own.supsup", good, "--net", "raises:net"], "KeyError"),
         (["predict", at / "own.supsup", good, "--net", "small_resnet"], "does not fit"),
-        (["predict", at / "new-born.supsup", good], "learned nothing"),
+        (["predict", at / "new-born.supsup", good], "no tasks yet"),
         (["predict", model, at / "nowhere.png"], "nothing at"),
         (["predict", model, at / "empty"], "no images"),
         (["predict", model, at / "broken" / "red" / "0.png"], "0.png"),
@@ -216,7 +216,7 @@ def asking(at: Path) -> Mistakes:
         (["evaluate", model, good, "--task", "hot"], "unknown task 'hot'"),
         (["evaluate", model, at / "nowhere"], "nothing at"),
         (["evaluate", model, at / "tasks", "--each"], "unknown task 'one'"),
-        (["evaluate", model, at / "table.csv", "--label", "kind", "--task", "good"], "none is in the data"),
+        (["evaluate", model, at / "table.csv", "--label", "kind", "--task", "good"], "the data has none of them"),
         (["evaluate", at / "README.md", good], "not a supsup model"),
         (["evaluate", at / "cut.supsup", good], "supsup repair"),
         (["serve"], "Missing argument"),
@@ -226,10 +226,10 @@ def asking(at: Path) -> Mistakes:
         (["serve", at / "own.supsup", "--port", 0], "module of your own"),
         (["serve", model, "--port", 70_000], "port"),
         (["serve", model, "--port", "http"], "--port"),
-        (["serve", model, "--host", "999.1.1.1", "--read-only"], "no address of this machine"),
+        (["serve", model, "--host", "999.1.1.1", "--read-only"], "not an address of this machine"),
         (["serve", model, "--host", "0.0.0.0"], "token"),
         (["serve", model, "--token", "short"], "at least 8 characters"),
-        (["serve", model, "--together", 0], "together"),
+        (["serve", model, "--max-batch", 0], "max_batch"),
         (["serve", model, "--masks", "cloud"], "--masks"),
         (["serve", model, "--port", 0, "--method", "guessing"], "--method"),
     ]
@@ -261,13 +261,13 @@ def keeping(at: Path) -> Mistakes:
         (["forget", model, "nobody", "--yes"], "no task 'nobody'"),
         (["forget", model, "good"], "add --yes"),
         (["forget", at / "README.md", "good", "--yes"], "not a supsup model"),
-        (["forget", at / "hop.supsup", "good", "--yes"], "on its own"),
-        (["export", model, "good"], "say which task and where"),
+        (["forget", at / "hop.supsup", "good", "--yes"], "share one memory"),
+        (["export", model, "good"], "give a task and a file"),
         (["export", model, "nobody", at / "x.onnx"], "unknown task 'nobody'"),
         (["export", model, "good", at / "x.pt"], "safetensors or"),
         (["export", model, "good", at / "nowhere" / "x.safetensors"], "nowhere"),
         (["export", model, "--all", at / "README.md"], "README.md"),
-        (["export", model, "a", "b", "--all"], "no task is named"),
+        (["export", model, "a", "b", "--all"], "takes no task name"),
         (["export", at / "own.supsup", "good", at / "x.safetensors"], "module of your own"),
         (["export", at / "README.md", "good", at / "x.safetensors"], "not a supsup model"),
         (["export", at / "hop.supsup", "good", at / "x.safetensors"], "HopSupSup"),
@@ -313,7 +313,7 @@ def typed_there(at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SUPSUP_DATA", raising=False)
     monkeypatch.setattr("supsup.nets.published._in_package", lambda _: None)
-    monkeypatch.setattr("supsup.cli.console.on_a_terminal", lambda: False)
+    monkeypatch.setattr("supsup.cli.console.is_interactive", lambda: False)
 
 
 @pytest.mark.usefixtures("typed_there")
@@ -348,7 +348,7 @@ def test_a_port_that_is_taken(at: Path, capsys: pytest.CaptureFixture[str]) -> N
         taken.listen()
         port = taken.getsockname()[1]
         assert run("serve", at / "model.supsup", "--port", port) == 2
-    assert f"port {port} of 127.0.0.1 is taken" in capsys.readouterr().err
+    assert f"port {port} of 127.0.0.1 is in use" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("typed_there")

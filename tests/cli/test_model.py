@@ -78,7 +78,7 @@ def test_a_hopfield_memory_is_told_too(hop: tuple[HopSupSup, object, object], tm
     for part in ("HopSupSup", "HopMLP(widths=[784, 512, 512, 10])", "rule storkey", "procedure best-of", "format 2"):
         assert part in said
     assert "2 tasks, all intact" in run("verify", path).stdout
-    with pytest.raises(SupSupError, match="on its own"):
+    with pytest.raises(SupSupError, match="share one memory"):
         CliRunner().invoke(app, ["forget", str(path), "classes-0-1"], catch_exceptions=False)
 
 
@@ -149,7 +149,7 @@ def test_tasks_and_info_show_what_belongs_to_a_task(tmp_path: Path) -> None:
     listed = run("tasks", str(tmp_path / "m.supsup"))
     assert "cat, dog, eel" in listed.output.replace("\n", " ")
     assert "3 means" in listed.output.replace("\n", " ")
-    assert "1 with names of classes, 1 from raw inputs" in run("info", str(tmp_path / "m.supsup")).output
+    assert "1 with class names, 1 from raw inputs" in run("info", str(tmp_path / "m.supsup")).output
 
 
 def test_the_same_as_json(file: Path) -> None:

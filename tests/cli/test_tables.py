@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from supsup import SupSup, nets
 from supsup.cli import app
-from supsup.cli.tables import show
+from supsup.cli.console import print_table
 from supsup.data.task_info import TaskInfo
 from supsup.model.state import state_of
 from supsup_paper.catalogue.entries import ENTRIES
@@ -49,7 +49,7 @@ def test_every_word_of_a_table_is_printed_whole(rows: list[list[str]], header: b
         for row in rows:
             table.add_row(*map(escape, row))
         with CliRunner().isolation() as (out, *_):
-            show(table)
+            print_table(table)
             printed = out.getvalue().decode()
     check(printed, [" ".join(cell.split()) for row in rows for cell in row])
 
@@ -85,5 +85,5 @@ def test_the_paper_s_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "80")
     found = summarise(ENTRIES, ROOT / "results")
     for entry in found.entries:
-        show(comparison_table(entry, "full"))
+        print_table(comparison_table(entry, "full"))
         check(capsys.readouterr().out, [entry.entry.title, *(row.row.label for row in entry.rows)])

@@ -15,7 +15,8 @@ from supsup.cli import app
 from supsup.evaluation.evaluator import Evaluation
 from supsup.evaluation.grading import Grade
 from supsup.file.modelfile import ModelFile
-from supsup.serve.service import Question, Served
+from supsup.serve.requests import PredictRequest
+from supsup.serve.service import ModelService
 from supsup_paper.commands import hopfield_demo, supsup_demo
 from supsup_paper.commands.supsup_demo import DemoResult, DemoSettings, in_words
 
@@ -47,12 +48,12 @@ def test_demo_prints_a_table_and_writes_a_plot_and_figures(tmp_path: Path) -> No
 
 def is_worth_opening(path: Path) -> None:
     """The page over a demo's model lists its tasks with examples, and answers a digit as it would be drawn."""
-    served = Served.open(path, read_only=True, device="cpu")
+    served = ModelService.open(path, read_only=True, device="cpu")
     tasks = served.tasks("", 0, 10)["tasks"]
     assert tasks[0]["name"] == "digits as drawn"
     assert [len(served.details(task["name"])["examples"]) for task in tasks] == [6, 6, 6]
     digits = data.digits().test_images[:200]
-    (answer,) = served.answers([Question(digits.numpy())])
+    (answer,) = served.predict([PredictRequest(digits.numpy())])
     assert not isinstance(answer, Exception)
     found = [each["task"] for each in answer["answers"]]
     assert found.count("digits as drawn") > 190

@@ -25,10 +25,11 @@ import uvicorn
 from PIL import Image
 
 from supsup import Recipe, SupSup, nets
-from supsup.serve.app import Server
-from supsup.serve.server import address, bound
-from supsup.serve.service import Lesson, Question, Served
-from supsup.serve.settings import Settings
+from supsup.serve.app import ModelServer
+from supsup.serve.requests import LearnRequest, PredictRequest
+from supsup.serve.server import listen, url_of
+from supsup.serve.service import ModelService
+from supsup.serve.settings import ServerSettings
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Files = list[tuple[str, tuple[str, bytes]]]
@@ -55,11 +56,11 @@ class Shapes:
         return 255 - image[None] if negative else image[None]
 
     @classmethod
-    def lesson(cls, task: str, negative: bool = False, count: int = 8) -> Lesson:
+    def lesson(cls, task: str, negative: bool = False, count: int = 8) -> LearnRequest:
         """All kinds, `count` of each."""
         labels = [kind for kind in cls.KINDS for _ in range(count)]
         images = [cls.drawn(kind, number % count, negative) for number, kind in enumerate(labels)]
-        return Lesson(task, np.stack(images), labels)
+        return LearnRequest(task, np.stack(images), labels)
 
     @staticmethod
     def png(pixels: Pixels) -> bytes:
@@ -69,13 +70,13 @@ class Shapes:
         return content.getvalue()
 
     @classmethod
-    def upload(cls, lesson: Lesson) -> Files:
+    def upload(cls, lesson: LearnRequest) -> Files:
         """The same as a browser uploads a folder of class folders."""
         pairs = enumerate(zip(lesson.images, lesson.labels))
         return [("images", (f"folder/{label}/{number}.png", cls.png(image))) for number, (image, label) in pairs]
 
     @classmethod
-    def folder(cls, lesson: Lesson, into: Path) -> Path:
+    def folder(cls, lesson: LearnRequest, into: Path) -> Path:
         """The same on disk."""
         for _, (name, content) in cls.upload(lesson):
             target = into / name
@@ -94,7 +95,7 @@ def _learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("served") / "shapes.supsup"
     recipe = Recipe(steps=80, learning_rate=1e-3, batch_size=32)
     SupSup(nets.FullyConnected((144, 64, 12)), seed=2, recipe=recipe, device="cpu").save(path)
-    served = Served.open(path, device="cpu")
+    served = ModelService.open(path, device="cpu")
     served.learn(Shapes.lesson("shapes"), lambda share: None)
     served.learn(Shapes.lesson("negatives", negative=True), lambda share: None)
     served.close()
@@ -110,14 +111,14 @@ def path(_learned: Path, tmp_path: Path) -> Path:
 class Running:
     """A server that runs, and a client for it."""
 
-    def __init__(self, server: Server, url: str) -> None:
+    def __init__(self, server: ModelServer, url: str) -> None:
         self.server, self.url = server, url
         self.client = httpx.Client(base_url=url, timeout=60)
 
     @staticmethod
-    def question(images: Pixels) -> Question:
+    def question(images: Pixels) -> PredictRequest:
         """What a request with these images asks."""
-        return Question(images)
+        return PredictRequest(images)
 
     def ended(self, job: dict[str, Any]) -> dict[str, Any]:
         """A job once it has ended."""
@@ -135,16 +136,16 @@ class Serving(Protocol):
 
 @contextmanager
 def _serving(path: Path, **settings: Any) -> Iterator[Running]:
-    chosen = Settings(**({"port": 0} | settings))
-    server = Server(Served.open(path, read_only=chosen.read_only, device="cpu"), chosen)
-    listening = bound(chosen)
+    chosen = ServerSettings(**({"port": 0} | settings))
+    server = ModelServer(ModelService.open(path, read_only=chosen.read_only, device="cpu"), chosen)
+    listening = listen(chosen)
     running = uvicorn.Server(uvicorn.Config(server.app(), log_level="warning", ws="none"))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
         while not running.started:
             time.sleep(0.01)
-        found = Running(server, address(listening))
+        found = Running(server, url_of(listening))
         with found.client:
             yield found
     finally:

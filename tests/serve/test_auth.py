@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supsup.runtime.errors import SupSupError
-from supsup.serve.settings import Settings
+from supsup.serve.settings import ServerSettings
 
 TOKEN = "a-long-secret"
 
@@ -16,14 +16,14 @@ TOKEN = "a-long-secret"
 def test_without_a_token_only_this_machine_is_served() -> None:
     for host in ("0.0.0.0", "::", "192.168.1.7", "example.org"):
         with pytest.raises(SupSupError, match="--token"):
-            Settings(host=host)
-        assert not Settings(host=host, token=TOKEN).local
-        assert not Settings(host=host, read_only=True).local
+            ServerSettings(host=host)
+        assert not ServerSettings(host=host, token=TOKEN).local
+        assert not ServerSettings(host=host, read_only=True).local
     for host in ("127.0.0.1", "localhost", "::1"):
-        assert Settings(host=host).local
+        assert ServerSettings(host=host).local
     for token in ("short", "ünicode-token"):
         with pytest.raises(SupSupError, match="at least 8 characters"):
-            Settings(token=token)
+            ServerSettings(token=token)
 
 
 def test_the_token_guards_what_changes_the_model(path: Path, serving: Any, shapes: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from supsup.serve.batching import Batcher
-from supsup.serve.errors import Refused
+from supsup.serve.errors import RequestError
 
 
 class Slow:
@@ -29,8 +29,8 @@ def test_what_arrives_while_a_batch_is_computed_is_the_next_batch() -> None:
     slow = Slow()
 
     async def work() -> list[object]:
-        batcher = Batcher(slow.answer, lambda number: 1, together=8, waiting=100)
-        asked = [asyncio.create_task(batcher.ask(number)) for number in range(21)]
+        batcher = Batcher(slow.answer, lambda number: 1, max_batch=8, max_queued=100)
+        asked = [asyncio.create_task(batcher.submit(number)) for number in range(21)]
         await asyncio.sleep(0.05)
         slow.go.set()
         given = await asyncio.gather(*asked, return_exceptions=True)
@@ -50,8 +50,8 @@ def test_who_has_gone_keeps_nobody_from_an_answer() -> None:
     slow = Slow()
 
     async def work() -> int:
-        batcher = Batcher(slow.answer, lambda number: 1, together=8, waiting=100)
-        gone, stays = asyncio.create_task(batcher.ask(2)), asyncio.create_task(batcher.ask(4))
+        batcher = Batcher(slow.answer, lambda number: 1, max_batch=8, max_queued=100)
+        gone, stays = asyncio.create_task(batcher.submit(2)), asyncio.create_task(batcher.submit(4))
         await asyncio.sleep(0.02)
         gone.cancel()
         slow.go.set()
@@ -64,18 +64,18 @@ def test_a_full_queue_turns_others_away() -> None:
     slow = Slow()
 
     async def work() -> None:
-        batcher = Batcher(slow.answer, lambda number: number, together=4, waiting=10)
-        first = asyncio.create_task(batcher.ask(20))  # larger than the queue, but there is none
+        batcher = Batcher(slow.answer, lambda number: number, max_batch=4, max_queued=10)
+        first = asyncio.create_task(batcher.submit(20))  # larger than the queue, but there is none
         await asyncio.sleep(0.02)
-        second = asyncio.create_task(batcher.ask(8))
+        second = asyncio.create_task(batcher.submit(8))
         await asyncio.sleep(0.02)
-        with pytest.raises(Refused, match="more than 10 images wait") as refused:
-            await batcher.ask(4)
+        with pytest.raises(RequestError, match="more than 10 images are queued") as refused:
+            await batcher.submit(4)
         assert refused.value.status == 503
         slow.go.set()
         assert await first == 40
         assert await second == 16
-        assert await batcher.ask(4) == 8
+        assert await batcher.submit(4) == 8
 
     asyncio.run(work())
 
@@ -90,9 +90,9 @@ def test_an_error_of_the_whole_batch_reaches_everybody_and_the_next_batch_is_ans
         return list(numbers)
 
     async def work() -> None:
-        batcher: Batcher[int, int] = Batcher(answer, lambda number: 1, together=8, waiting=100)
-        given = await asyncio.gather(batcher.ask(1), batcher.ask(2), return_exceptions=True)
+        batcher: Batcher[int, int] = Batcher(answer, lambda number: 1, max_batch=8, max_queued=100)
+        given = await asyncio.gather(batcher.submit(1), batcher.submit(2), return_exceptions=True)
         assert [str(each) for each in given] == ["no memory", "no memory"]
-        assert await batcher.ask(3) == 3
+        assert await batcher.submit(3) == 3
 
     asyncio.run(work())

@@ -7,67 +7,67 @@ import threading
 import pytest
 
 from supsup.runtime.errors import SupSupError
-from supsup.serve.errors import Refused
-from supsup.serve.jobs import Job, Jobs, Progress
+from supsup.serve.errors import RequestError
+from supsup.serve.jobs import JobQueue, Progress, ServerJob
 from supsup.serve.metrics import Metrics
 
 
-def failing(error: Exception) -> Job:
+def failing(error: Exception) -> ServerJob:
     def work(progress: Progress) -> None:
         raise error
 
-    return Job("learn", "it", work)
+    return ServerJob("learn", "it", work)
 
 
 def test_jobs_are_done_in_order_and_say_how_they_ended() -> None:
     jobs, done, metrics = None, [], Metrics()
-    jobs = Jobs(metrics, most=10)
-    added = [jobs.add(Job("learn", name, lambda progress, name=name: done.append(name))) for name in "abc"]  # type: ignore[misc]
+    jobs = JobQueue(metrics, max_queued=10)
+    added = [jobs.add(ServerJob("learn", name, lambda progress, name=name: done.append(name))) for name in "abc"]  # type: ignore[misc]
     wrong = [SupSupError("two classes are needed"), MemoryError(), KeyError("inside")]
     failed = [jobs.add(failing(error)) for error in wrong]
-    after = jobs.add(Job("forget", "a", lambda progress: done.append("forgotten")))
-    after.ended.result(10)
+    after = jobs.add(ServerJob("forget", "a", lambda progress: done.append("forgotten")))
+    after.finished.result(10)
     assert done == ["a", "b", "c", "forgotten"]
     assert [job.info()["state"] for job in (*added, *failed, after)] == ["done"] * 3 + ["failed"] * 3 + ["done"]
     assert failed[0].error == "two classes are needed"
-    assert "too little memory" in str(failed[1].error)
+    assert "not enough memory" in str(failed[1].error)
     assert jobs.get(added[0].id).progress == 1.0
     assert jobs.get(added[0].id).work is None
-    with pytest.raises(Refused, match="no such job"):
+    with pytest.raises(RequestError, match="no such job"):
         jobs.get("nobody")
-    assert 'supsup_jobs_total{kind="learn",state="failed"} 3' in metrics.text({})
+    assert b'supsup_jobs_total{kind="learn",state="failed"} 3' in metrics.text()
     assert jobs.stop(10)
 
 
 def test_a_server_that_goes_down_stops_what_can_be_stopped_and_drops_what_waits() -> None:
-    jobs, running = Jobs(Metrics(), most=2), threading.Event()
+    jobs, running = JobQueue(Metrics(), max_queued=2), threading.Event()
 
     def endless(progress: Progress) -> None:
         running.set()
         while True:
             progress(0.5)
 
-    first = jobs.add(Job("learn", "first", endless))
+    first = jobs.add(ServerJob("learn", "first", endless))
     running.wait(10)
-    second = jobs.add(Job("learn", "second", endless))
-    jobs.add(Job("learn", "third", endless))
-    assert [job.task for job in jobs.under_way()] == ["first", "second", "third"]
-    with pytest.raises(Refused, match="wait already") as full:
-        jobs.add(Job("learn", "fourth", endless))
+    second = jobs.add(ServerJob("learn", "second", endless))
+    jobs.add(ServerJob("learn", "third", endless))
+    assert [job.task for job in jobs.active()] == ["first", "second", "third"]
+    with pytest.raises(RequestError, match="already queued") as full:
+        jobs.add(ServerJob("learn", "fourth", endless))
     assert full.value.status == 429
     assert jobs.stop(10)
     assert (first.state, first.progress, second.state) == ("stopped", 0.5, "stopped")
-    with pytest.raises(Refused, match="going down"):
-        jobs.add(Job("learn", "fifth", endless))
+    with pytest.raises(RequestError, match="shutting down"):
+        jobs.add(ServerJob("learn", "fifth", endless))
 
 
 def test_images_that_wait_are_held_to_a_limit() -> None:
-    jobs, go = Jobs(Metrics(), most=100), threading.Event()
-    first = jobs.add(Job("learn", "first", lambda progress: (go.wait(10), None)[1]))
+    jobs, go = JobQueue(Metrics(), max_queued=100), threading.Event()
+    first = jobs.add(ServerJob("learn", "first", lambda progress: (go.wait(10), None)[1]))
     while first.state == "waiting":
         pass
-    jobs.add(Job("learn", "second", lambda progress: None, bytes=2 << 30))
-    with pytest.raises(Refused, match="wait already"):
-        jobs.add(Job("learn", "third", lambda progress: None, bytes=1))
+    jobs.add(ServerJob("learn", "second", lambda progress: None, bytes=2 << 30))
+    with pytest.raises(RequestError, match="already queued"):
+        jobs.add(ServerJob("learn", "third", lambda progress: None, bytes=1))
     go.set()
     assert jobs.stop(10)

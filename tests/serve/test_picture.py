@@ -12,7 +12,8 @@ from PIL import Image
 
 import supsup
 from supsup import Recipe, SupSup, data, nets
-from supsup.serve.service import Lesson, Served
+from supsup.serve.requests import LearnRequest
+from supsup.serve.service import ModelService
 
 PICTURE = Path(__file__).parents[2] / "docs" / "page.png"
 TASKS, SIZE, HEIGHT = 20, (1000, 760), 572
@@ -31,12 +32,14 @@ def digits(tmp_path: Path) -> Path:
     path, source = tmp_path / "digits.supsup", data.digits()
     recipe = Recipe(steps=60, learning_rate=1e-3, batch_size=64)
     SupSup(nets.lenet_300_100(outputs=100), recipe=recipe, device="cpu").save(path)
-    served, chance = Served.open(path, device="cpu"), np.random.default_rng(0)
+    served, chance = ModelService.open(path, device="cpu"), np.random.default_rng(0)
     images, labels = source.train_images[:1500].numpy(), [str(label) for label in source.train_labels[:1500].tolist()]
     for number in range(TASKS):
         order = chance.permutation(784) if number else np.arange(784)
         name = f"scramble {number}" if number else "digits"
-        served.learn(Lesson(name, images.reshape(-1, 784)[:, order].reshape(images.shape), labels), lambda share: None)
+        served.learn(
+            LearnRequest(name, images.reshape(-1, 784)[:, order].reshape(images.shape), labels), lambda share: None
+        )
     served.close()
     return path
 

@@ -22,9 +22,9 @@ from supsup.cli import main
 from supsup.file.repair import verify
 from supsup.model.state import state_of
 from supsup.runtime.errors import SupSupError
-from supsup.serve.server import bound
-from supsup.serve.service import Served
-from supsup.serve.settings import Settings
+from supsup.serve.server import listen
+from supsup.serve.service import ModelService
+from supsup.serve.settings import ServerSettings
 
 ENVIRONMENT = os.environ | {"COLUMNS": "400", "OMP_NUM_THREADS": "1"}
 
@@ -112,13 +112,13 @@ def test_kill_9_while_it_learns_loses_nothing_that_was_reported(path: Path, shap
 
 def test_a_second_server_on_one_file_is_refused(path: Path, running: Any) -> None:
     with pytest.raises(SupSupError, match="being written"):
-        Served.open(path, device="cpu")
+        ModelService.open(path, device="cpu")
 
 
 def test_what_is_typed_wrong_is_said_in_one_line(path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUPSUP_TOKEN", raising=False)
     for words, said in (
-        (["serve", str(path), "--host", "0.0.0.0"], "give one by --token"),
+        (["serve", str(path), "--host", "0.0.0.0"], "set --token"),
         (["serve", str(path), "--token", "short"], "at least 8 characters"),
         (["serve", "nowhere.supsup", "--port", "0"], "there is no file"),
         (["serve", str(path), "--port", "99999"], "at most 65,535"),
@@ -134,7 +134,7 @@ def test_what_is_typed_wrong_is_said_in_one_line(path: Path, capsys: Any, monkey
 
 def test_answers_do_not_wait_for_packets_to_be_acknowledged() -> None:
     """asyncio sets TCP_NODELAY only where a socket names its protocol; a lone request took 50 ms for 6 without."""
-    with bound(Settings(port=0)) as listening:
+    with listen(ServerSettings(port=0)) as listening:
         listening.listen()
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
             assert accepted.proto == socket.IPPROTO_TCP
@@ -143,22 +143,22 @@ def test_answers_do_not_wait_for_packets_to_be_acknowledged() -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SupSupError, match=f"port {port} of 127.0.0.1 is taken by another program; use another"):
-            bound(Settings(port=port))
-    with pytest.raises(SupSupError, match="no address of this machine"):
-        bound(Settings(host="192.0.2.1", token="a-long-secret", port=0))
+        with pytest.raises(SupSupError, match=f"port {port} of 127.0.0.1 is in use by another program; choose another"):
+            listen(ServerSettings(port=port))
+    with pytest.raises(SupSupError, match="is not an address of this machine"):
+        listen(ServerSettings(host="192.0.2.1", token="a-long-secret", port=0))
 
 
 IMPORTS = """
 import sys
 import supsup, supsup.cli
 loaded = {name.partition(".")[0] for name in sys.modules}
-assert not loaded & {"starlette", "uvicorn", "multipart", "python_multipart", "PIL"}, loaded
+assert not loaded & {"starlette", "uvicorn", "multipart", "python_multipart", "PIL", "prometheus_client"}, loaded
 sys.modules["starlette"] = None
-from supsup.cli.serve import serve
+from supsup.cli.serve import serve_command
 from pathlib import Path
 try:
-    serve(Path("model.supsup"))
+    serve_command(Path("model.supsup"))
 except supsup.SupSupError as error:
     assert "pip install 'supsup[serve]'" in str(error), error
 else:

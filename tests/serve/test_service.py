@@ -17,27 +17,28 @@ import supsup
 from supsup import Recipe, SupSup, data, nets
 from supsup.model.state import state_of
 from supsup.runtime.errors import SupSupError
+from supsup.serve.requests import PredictRequest
 from supsup.serve.scoring import scores
-from supsup.serve.service import Question, Served
+from supsup.serve.service import ModelService
 
 KINDS = [(None, None), ("shapes", None), ("negatives", None), (None, ("shapes",)), (None, ("negatives", "shapes"))]
 
 
 @pytest.fixture(scope="module")
-def served(_learned: Path) -> Served:
-    return Served.open(_learned, read_only=True, device="cpu")
+def served(_learned: Path) -> ModelService:
+    return ModelService.open(_learned, read_only=True, device="cpu")
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 3), st.booleans(), st.integers(0, 99)), max_size=12))
-def test_together_as_alone(served: Served, shapes: Any, asked: list[Any]) -> None:
+def test_together_as_alone(served: ModelService, shapes: Any, asked: list[Any]) -> None:
     questions = []
     for (task, among), count, negative, number in asked:
         images = [shapes.drawn(shapes.KINDS[(number + each) % 3], number + each, negative) for each in range(count)]
-        questions.append(Question(np.stack(images), task, among, scores=number % 3 == 0))
-    together = served.answers(questions)
+        questions.append(PredictRequest(np.stack(images), task, among, scores=number % 3 == 0))
+    together = served.predict(questions)
     for question, answer in zip(questions, together, strict=True):
-        (alone,) = served.answers([question])
+        (alone,) = served.predict([question])
         assert not isinstance(alone, Exception)
         assert not isinstance(answer, Exception)
         assert answer["among"] == alone["among"]
@@ -48,20 +49,26 @@ def test_together_as_alone(served: Served, shapes: Any, asked: list[Any]) -> Non
             assert ("scores" in one) == (question.scores and question.task is None)
 
 
-def test_a_question_that_cannot_be_answered_spoils_no_other(served: Served, shapes: Any) -> None:
+def test_a_question_that_cannot_be_answered_spoils_no_other(served: ModelService, shapes: Any) -> None:
     good = np.stack([shapes.drawn("box", 5)])
     bad = np.full((1, 1, 12, 12), np.nan, np.float32)
     floats = np.zeros((1, 1, 12, 12), np.float32)
-    questions = [Question(good), Question(bad), Question(floats), Question(good, "nobody"), Question(good)]
-    answers = served.answers(questions)
+    questions = [
+        PredictRequest(good),
+        PredictRequest(bad),
+        PredictRequest(floats),
+        PredictRequest(good, "nobody"),
+        PredictRequest(good),
+    ]
+    answers = served.predict(questions)
     assert [isinstance(answer, SupSupError) for answer in answers] == [False, True, False, True, False]
     assert answers[0] == answers[4]
 
 
-def test_the_mask_that_answers_is_the_one_that_scores_highest(served: Served, shapes: Any) -> None:
+def test_the_mask_that_answers_is_the_one_that_scores_highest(served: ModelService, shapes: Any) -> None:
     for negative in (False, True):
         for kind in shapes.KINDS:
-            (answer,) = served.answers([Question(np.stack([shapes.drawn(kind, 40, negative)]), scores=True)])
+            (answer,) = served.predict([PredictRequest(np.stack([shapes.drawn(kind, 40, negative)]), scores=True)])
             assert not isinstance(answer, Exception)
             found = answer["answers"][0]
             assert found["scores"]["best"][0][0] == found["task"]
@@ -88,9 +95,9 @@ def test_a_network_of_one_s_own_is_served(tmp_path: Path) -> None:
     model.learn((torch.rand(8, 1, 4, 4), torch.arange(8) % 2), task="first")
     model.save(path)
     with pytest.raises(SupSupError, match="net"):
-        Served.open(path, device="cpu")
-    served = Served.open(path, make(), device="cpu")
-    (answer,) = served.answers([Question(np.zeros((1, 1, 4, 4), np.uint8))])
+        ModelService.open(path, device="cpu")
+    served = ModelService.open(path, make(), device="cpu")
+    (answer,) = served.predict([PredictRequest(np.zeros((1, 1, 4, 4), np.uint8))])
     assert not isinstance(answer, Exception)
     assert answer["answers"][0]["task"] == "first"
     served.close()
@@ -98,12 +105,12 @@ def test_a_network_of_one_s_own_is_served(tmp_path: Path) -> None:
 
 def test_another_way_of_finding_tasks_is_the_server_s_own(path: Path, shapes: Any) -> None:
     """The file keeps the model's way, and what is learned meanwhile leaves what that way needs."""
-    usual = Served.open(path, device="cpu")
+    usual = ModelService.open(path, device="cpu")
     kept, image = usual.model.inference, np.stack([shapes.drawn("box", 31)])
-    (by_features,) = usual.answers([Question(image)])
+    (by_features,) = usual.predict([PredictRequest(image)])
     usual.close()
-    served = Served.open(path, device="cpu", method="exhaustive")
-    (tried,) = served.answers([Question(image)])
+    served = ModelService.open(path, device="cpu", method="exhaustive")
+    (tried,) = served.predict([PredictRequest(image)])
     assert not isinstance(tried, Exception)
     assert not isinstance(by_features, Exception)
     assert abs(tried["answers"][0]["task_confidence"] - by_features["answers"][0]["task_confidence"]) > 1e-3
@@ -141,11 +148,11 @@ def test_pictures_are_normalised_as_the_stream_was(tmp_path: Path, shapes: Any, 
     """A guess (grey: MNIST, colour: CIFAR) would answer from other inputs than those learned."""
     source = Stream.source(shapes, colours)
     model = Stream.model(source, tmp_path / "stream.supsup")
-    served = Served.open(tmp_path / "stream.supsup", device="cpu")
+    served = ModelService.open(tmp_path / "stream.supsup", device="cpu")
     pictures = source.train_images[::3]
     inputs = pictures.float() * source.gain.view(-1, 1, 1) + source.offset.view(-1, 1, 1)
     for task, among in ((None, None), ("permutation-1", None), (None, ("permutation-0",))):
-        (answer,) = served.answers([Question(pictures.numpy(), task, among)])
+        (answer,) = served.predict([PredictRequest(pictures.numpy(), task, among)])
         expected = model.predict(inputs, task=task, among=among)
         assert not isinstance(answer, Exception)
         assert [each["task"] for each in answer["answers"]] == expected.tasks
@@ -170,13 +177,13 @@ def test_pictures_are_refused_where_their_normalisation_is_unknown(tmp_path: Pat
     without_normalisation(model)
     path.unlink()
     model.save(path)
-    served = Served.open(path, device="cpu")
+    served = ModelService.open(path, device="cpu")
     pictures, arrays = source.train_images[:2], data.permuted(source, 2)[0].test.batch(torch.arange(2))[0]
-    refused, answered = served.answers([Question(pictures.numpy()), Question(arrays.numpy())])
+    refused, answered = served.predict([PredictRequest(pictures.numpy()), PredictRequest(arrays.numpy())])
     assert isinstance(refused, SupSupError)
-    assert "does not say how pictures of task 'permutation-0' were normalised" in str(refused)
+    assert "does not say how images of task 'permutation-0' were normalised" in str(refused)
     assert not isinstance(answered, Exception)
-    with pytest.raises(SupSupError, match="does not say how pictures of task 'permutation-0' were normalised"):
+    with pytest.raises(SupSupError, match="does not say how images of task 'permutation-0' were normalised"):
         served.learn(shapes.lesson("more"), lambda share: None)
     served.close()
 
@@ -187,9 +194,9 @@ def test_pictures_are_refused_where_tasks_normalise_them_differently(tmp_path: P
     source = Stream.source(shapes)
     model = Stream.model(source, path)
     model.learn(replace(data.permuted(replace(source, offset=source.offset + 1), 1)[0], name="shifted"))
-    served = Served(model, path)
+    served = ModelService(model, path)
     pictures = source.train_images[:2].numpy()
-    refused, named = served.answers([Question(pictures), Question(pictures, "shifted")])
+    refused, named = served.predict([PredictRequest(pictures), PredictRequest(pictures, "shifted")])
     assert isinstance(refused, SupSupError)
-    assert "tasks 'permutation-0' and 'shifted' normalise pictures differently" in str(refused)
+    assert "tasks 'permutation-0' and 'shifted' normalise images differently" in str(refused)
     assert not isinstance(named, Exception)

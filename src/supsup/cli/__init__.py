@@ -1,4 +1,4 @@
-"""The command line: arguments in, one call out. One module for each command or group of commands."""
+"""The command line: one module for each command or group of commands."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import typer
 from typer import Option
 
 import supsup
-from supsup.cli.commands import Commands
-from supsup.cli.console import INTERRUPTED, complain
+from supsup.cli.commands import LazyGroup
+from supsup.cli.console import INTERRUPTED, print_error
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.process import tune_process
 
-_MISTYPED: Any = typer.BadParameter.__mro__[1]  # what typer calls a usage error, wherever it keeps its parser
-_OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_UsageError: Any = typer.BadParameter.__mro__[1]  # typer may bundle its own copy of click
+_PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, Option("--version", help="Print the version and stop.")] = False) -> None:
+def version(show: Annotated[bool, Option("--version", help="Print the version and exit.")] = False) -> None:
     """Continual learning with thousands of tasks on one frozen network (Supermasks in Superposition)."""
     if show:
         typer.echo(f"supsup {supsup.__version__}")
@@ -30,28 +30,28 @@ def version(show: Annotated[bool, Option("--version", help="Print the version an
 
 
 def main() -> None:
-    """Run the command line; what a user can put right is said in one line, with exit code 2."""
+    """Run the command line. Errors that a user can fix are printed in one line; the exit code is then 2."""
     tune_process()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # neither missing nor replaced
-            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every character
+            stream.reconfigure(errors="backslashreplace")  # for terminals that cannot print every character
     try:
         sys.exit(app(standalone_mode=False))
-    except _MISTYPED as error:
-        sys.exit(_mistyped(error))
+    except _UsageError as error:
+        _print_usage_error(error)
+        sys.exit(2)
     except typer.Abort:
         sys.exit(INTERRUPTED)
-    except (SupSupError, *_OF_PATHS) as error:
-        complain(error)
+    except (SupSupError, *_PATH_ERRORS) as error:
+        print_error(error)
         sys.exit(2)
     except OSError as error:
-        complain(error)
+        print_error(error)
         sys.exit(1)
 
 
-def _mistyped(error: Any) -> int:
-    """One line on arguments that a command does not take; where there are none the help has been shown."""
+def _print_usage_error(error: Any) -> None:
+    """One line about wrong arguments; nothing if there were none, because the help has been printed."""
     if type(error).__name__ != "NoArgsIsHelpError":
         command = "supsup" if error.ctx is None else error.ctx.command_path
-        complain(SupSupError(f"{error.format_message().rstrip('.')}; `{command} --help` says what can be given"))
-    return 2
+        print_error(SupSupError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))

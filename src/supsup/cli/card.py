@@ -1,6 +1,6 @@
-"""`supsup card`: a model card, Markdown with the metadata that collections of models read, from what the file holds.
+"""`supsup card`: a model card in Markdown, with the metadata that model hubs read, from the contents of the file.
 
-Names in a file may come from anybody: in Markdown they stand as text, in the metadata as quoted strings.
+Names in a file may come from anyone: Markdown gets them escaped, the metadata as quoted strings.
 """
 
 from __future__ import annotations
@@ -15,55 +15,63 @@ from typing import Annotated
 from typer import Argument, Option
 
 import supsup
-from supsup.cli.console import Yes, agreed, escape_for_terminal, interruptible, say
-from supsup.cli.inspect import ModelContents, TaskContents, contents_of, recipe_in_words, tasks_of
+from supsup.cli.console import Yes, confirm, escape_for_terminal, interruptible, say
+from supsup.cli.inspect import ModelContents, TaskContents, read_contents, read_tasks, summarise_recipe
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import writable_path
 from supsup.runtime.errors import printable
 
-_LISTED = 200  # tasks in the table
-_NAMED = 10  # classes of a task that are listed
-_INPUTS = {"image-classification": "picture.png", "tabular-classification": "table.csv"}
-_PICTURES = 3  # dimensions of what is taken for an image
+_LISTED_TASKS, _LISTED_CLASSES = 200, 10
+_EXAMPLE_INPUTS = {"image-classification": "picture.png", "tabular-classification": "table.csv"}
+_IMAGE_DIMENSIONS = 3
 
 
-def card(
-    file: Annotated[Path, Argument(help="A model file.")],
+def card_command(
+    file: Annotated[Path, Argument(help="The model file.")],
     out: Annotated[
         Path | None, Argument(help="The Markdown file to write, or - to print it.", show_default="FILE.md")
     ] = None,
     licence: Annotated[
-        str | None, Option("--licence", "--license", help="Your licence for the model, such as mit or cc-by-4.0.")
+        str | None, Option("--licence", "--license", help="Licence of the model, such as mit or cc-by-4.0.")
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Write a model card: tasks, classes, accuracies, data, recipe and size, as the file has them.
+    """Write a model card in Markdown: tasks, classes, accuracies, data, recipe and size.
 
-    Asks before it replaces a file; where stdin is no terminal it needs --yes for that.
+    Asks before replacing a file; when not interactive, that needs --yes.
     """
     target = out or file.with_suffix(".md")
-    with interruptible(f"{target} is as it was; start again"):
+    with interruptible(f"{target} is unchanged; run the command again"):
         with ModelFile(file) as model:
-            contents, found = contents_of(model), list(tasks_of(model))
-        text = written(file.stem, contents, found, licence)
+            contents, tasks = read_contents(model), list(read_tasks(model))
+        text = write_card(file.stem, contents, tasks, licence)
         if target == Path("-"):
             print(text, end="")
             return
         path = writable_path(target)
         if path.is_file():
-            agreed(f"Replace {target}?", yes)
+            confirm(f"Replace {target}?", yes)
         path.write_text(text, encoding="utf-8")
-    say(f"{escape_for_terminal(target)}: {len(found):,} tasks")
+    say(f"{escape_for_terminal(target)}: {len(tasks):,} tasks")
 
 
-def written(name: str, model: ModelContents, tasks: Sequence[TaskContents], licence: str | None = None) -> str:
-    """The card of a model."""
-    return "\n".join([*_metadata(name, model, tasks, licence), "", *_body(name, model, tasks)]) + "\n"
+def write_card(name: str, model: ModelContents, tasks: Sequence[TaskContents], licence: str | None = None) -> str:
+    """The text of a model card."""
+    images = model.image_shape is None or len(model.image_shape) == _IMAGE_DIMENSIONS
+    kind = "image-classification" if images else "tabular-classification"
+    graded = [task.accuracy for task in tasks if task.accuracy is not None]
+    sections = [
+        *_metadata(name, kind, model, graded, licence),
+        *_introduction(name, kind, model, len(tasks)),
+        *_task_table(tasks),
+        *_accuracy(graded),
+        *_details(model, tasks),
+    ]
+    return "\n".join(sections) + "\n"
 
 
-def _metadata(name: str, model: ModelContents, tasks: Sequence[TaskContents], licence: str | None) -> Iterator[str]:
-    """YAML in which every text of the user's is a JSON string, which YAML reads as it is."""
-    kind = _kind(model)
+def _metadata(name: str, kind: str, model: ModelContents, graded: list[float], licence: str | None) -> Iterator[str]:
+    """YAML in which every user text is a JSON string, which is valid YAML."""
     yield "---"
     yield "library_name: supsup"
     if licence:
@@ -73,86 +81,79 @@ def _metadata(name: str, model: ModelContents, tasks: Sequence[TaskContents], li
     if "data" in model.notes:
         yield f"datasets: [{json.dumps(str(model.notes['data']))}]"
     yield "metrics: [accuracy]"
-    graded = [task.accuracy for task in tasks if task.accuracy is not None]
     if graded:
         yield "model-index:"
         yield f"- name: {json.dumps(name)}"
         yield "  results:"
         yield f"  - task: {{type: {kind}}}"
-        yield f"    dataset: {{name: {json.dumps(f'held-back examples of {len(graded)} tasks')}, type: own}}"
+        yield f"    dataset: {{name: {json.dumps(f'held-out examples of {len(graded)} tasks')}, type: own}}"
         yield f"    metrics: [{{type: accuracy, value: {sum(graded) / len(graded):.4f}, name: task given}}]"
-    yield "---"
+    yield "---\n"
 
 
-def _kind(model: ModelContents) -> str:
-    pictures = model.image_shape is None or len(model.image_shape) == _PICTURES
-    return "image-classification" if pictures else "tabular-classification"
-
-
-def _body(name: str, model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[str]:
-    yield f"# {_text(name)}"
-    yield ""
+def _introduction(name: str, kind: str, model: ModelContents, tasks: int) -> Iterator[str]:
+    yield f"# {_text(name)}\n"
     yield (
-        f"{len(tasks):,} tasks on one network of {model.weights:,} frozen weights: each task is a mask that says which "
-        "weights it uses, so none can change another. The task need not be said: it is found for each input."
+        f"{tasks:,} tasks on one network of {model.weights:,} frozen weights. Each task is a mask that selects the "
+        "weights it uses, so no task can change another. The task is inferred for each input.\n"
     )
-    yield ""
     yield "```sh"
     yield "pip install supsup"
-    yield f"supsup predict {shlex.quote(printable(f'{name}.supsup'))} {_INPUTS[_kind(model)]}"
-    yield "```"
-    yield ""
-    yield "## Tasks"
-    yield ""
-    yield "| task | classes | examples | right, % | learned | bytes |"
+    yield f"supsup predict {shlex.quote(printable(f'{name}.supsup'))} {_EXAMPLE_INPUTS[kind]}"
+    yield "```\n"
+
+
+def _task_table(tasks: Sequence[TaskContents]) -> Iterator[str]:
+    yield "## Tasks\n"
+    yield "| task | classes | examples | accuracy, % | learned | bytes |"
     yield "|---|---|---|---|---|---|"
-    for task in tasks[:_LISTED]:
-        right = "–" if task.accuracy is None else f"{100 * task.accuracy:.1f}"
-        cells = (_text(task.task), _classes(task), _number(task.examples), right, _text(task.learned[:10]))
+    for task in tasks[:_LISTED_TASKS]:
+        accuracy = "–" if task.accuracy is None else f"{100 * task.accuracy:.1f}"
+        cells = (_text(task.task), _classes(task), _number(task.examples), accuracy, _text(task.learned[:10]))
         yield f"| {' | '.join(cells)} | {_number(task.bytes)} |"
-    if len(tasks) > _LISTED:
-        yield ""
-        yield f"{len(tasks) - _LISTED:,} more; `supsup tasks` lists them all."
+    if len(tasks) > _LISTED_TASKS:
+        yield f"\n{len(tasks) - _LISTED_TASKS:,} more; `supsup tasks` lists all of them."
     yield ""
-    yield from _figures(model, tasks)
 
 
-def _figures(model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[str]:
-    graded = [task.accuracy for task in tasks if task.accuracy is not None]
+def _accuracy(graded: list[float]) -> Iterator[str]:
     if graded:
         yield (
-            "*Right* is the share of examples held back from training that is answered rightly, the task given: "
+            f"Accuracy is measured on examples held out of training, with the task given: "
             f"{100 * sum(graded) / len(graded):.1f} % on average over {len(graded):,} tasks. "
-            "`supsup evaluate` says how often it is right, and how often the task is found, when it is not given."
+            "`supsup evaluate` also measures it with the task inferred.\n"
         )
     else:
-        yield "Accuracies are not in the file; `supsup evaluate` measures them on data with labels."
-    yield ""
-    yield "## Data, training and size"
-    yield ""
+        yield "The file contains no accuracies; `supsup evaluate` measures them on labelled data.\n"
+
+
+def _details(model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[str]:
+    yield "## Data, training and size\n"
     shape = " × ".join(map(str, model.image_shape)) if model.image_shape else "none yet"
-    noted = [f"{_text(key)}: {_text(value)}" for key, value in model.notes.items()]
-    recipes = {recipe_in_words(task.recipe) for task in tasks if task.recipe is not None}
-    own = f"chosen for each task by examples held back, such as {min(recipes)}" if recipes else ""
-    recipe = own or ", ".join(f"{key} {value}" for key, value in model.recipe.items())
-    yield f"- Inputs: {shape}" + (f"; {', '.join(noted)}" if noted else "")
-    yield f"- Network: {_text(model.network or 'a module of its own, which has to be given')}, seed {model.seed}"
-    yield f"- Weights: {model.weights:,}, checksum `{_text(model.weights_checksum)}`"
-    yield f"- Recipe: {_text(recipe)}"
+    notes = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in model.notes.items())
+    recipes = {summarise_recipe(task.info.recipe) for task in tasks if task.info.recipe is not None}
+    recipe = ", ".join(f"{key} {value}" for key, value in model.recipe.items())
+    if recipes:
+        recipe = f"chosen for each task on held-out examples, for example {min(recipes)}"
     size = f"{model.file_bytes:,} bytes"
     if model.masks is not None and tasks:
-        size += f", of which masks {model.masks:,}: {model.masks / len(tasks):,.0f} a task"
+        size += f", of which masks {model.masks:,}: {model.masks / len(tasks):,.0f} per task"
     if model.memory is not None:
-        size += f", of which memory {model.memory:,}, whatever the number of tasks"
+        size += f", of which memory {model.memory:,}, independent of the number of tasks"
+    yield f"- Inputs: {shape}" + (f"; {notes}" if notes else "")
+    yield f"- Network: {_text(model.network or 'your own module, which must be given')}, seed {model.seed}"
+    yield f"- Weights: {model.weights:,}, checksum `{_text(model.weights_checksum)}`"
+    yield f"- Recipe: {_text(recipe)}"
     yield f"- File: {size}"
-    yield f"- Made {_text(model.created)} by supsup {_text(model.library)}; this card by supsup {supsup.__version__}"
+    yield f"- Created {_text(model.created)} by supsup {_text(model.library)}; card by supsup {supsup.__version__}"
 
 
 def _classes(task: TaskContents) -> str:
-    if task.class_names is None:
+    names = task.info.names
+    if names is None:
         return f"{task.classes:,}"
-    some = ", ".join(_text(name) for name in task.class_names[:_NAMED])
-    return f"{task.classes:,}: {some}{', …' if len(task.class_names) > _NAMED else ''}"
+    some = ", ".join(_text(name) for name in names[:_LISTED_CLASSES])
+    return f"{task.classes:,}: {some}{', …' if len(names) > _LISTED_CLASSES else ''}"
 
 
 def _number(value: int | None) -> str:
@@ -160,5 +161,5 @@ def _number(value: int | None) -> str:
 
 
 def _text(value: object) -> str:
-    """Text from a file that Markdown takes for nothing but text."""
+    """Escape text from a file for Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>#|~!$&])", r"\\\1", printable(value))

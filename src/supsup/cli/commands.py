@@ -1,4 +1,7 @@
-"""Commands by name, each imported when it is asked for: a word of help must not wait for torch."""
+"""The commands by name. Each is imported only when it is called: `supsup --help` does not wait for torch.
+
+`demo`, `reproduce`, `report` and `bench` are in the package `supsup_paper`, which ships with this one but may be absent.
+"""
 
 from __future__ import annotations
 
@@ -9,112 +12,126 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from supsup.runtime.errors import SupSupError
 
-class Place(NamedTuple):
-    """Where a command is: a function, or a `typer.Typer` with commands of its own; and its line in the list of all."""
+
+class CommandEntry(NamedTuple):
+    """Where a command is defined (a function, or a `typer.Typer` with subcommands), and its line in the overview."""
 
     module: str
     name: str
     help: str
 
 
+_PAPER = "supsup_paper"
 COMMANDS = {
-    "learn": Place(
+    "learn": CommandEntry(
         "supsup.cli.learn",
-        "learn",
-        "Learn tasks from your own data into a model file; what is in it already stays as it is.",
+        "learn_command",
+        "Learn tasks from your data into a model file; tasks already in it stay as they are.",
     ),
-    "predict": Place(
+    "predict": CommandEntry(
         "supsup.cli.predict",
-        "predict",
-        "Say of each image or row what it is: its class by the name you gave it, its task, and how sure both are.",
+        "predict_command",
+        "Classify each image or row: its class, its task, and the confidence in both.",
     ),
-    "evaluate": Place(
+    "evaluate": CommandEntry(
         "supsup.cli.predict",
-        "evaluate",
-        "Say how often a model is right on data with labels: with the task given, and with the task to be found.",
+        "evaluate_command",
+        "Measure accuracy on labelled data, with the task given and with the task inferred.",
     ),
-    "demo": Place(
-        "supsup_paper.commands.demo",
+    "demo": CommandEntry(
+        f"{_PAPER}.commands.demo",
         "demo",
         "Learn a stream of tasks on one frozen network, then answer with the task given and with the task unknown.",
     ),
-    "reproduce": Place(
-        "supsup_paper.commands.reproduce",
+    "reproduce": CommandEntry(
+        f"{_PAPER}.commands.reproduce",
         "reproduce",
         "Run tables and figures of the paper, and print ours beside the published ones.",
     ),
-    "report": Place(
-        "supsup_paper.commands.report",
+    "report": CommandEntry(
+        f"{_PAPER}.commands.report",
         "report",
         "Set the results beside the paper's numbers: one HTML page that needs no network, and Markdown tables.",
     ),
-    "tasks": Place("supsup.cli.model", "tasks", "List the tasks of a model file."),
-    "info": Place(
-        "supsup.cli.model",
-        "info",
-        "Say what a model file holds, and how its size compares with the entropy bound and the paper's own count.",
+    "tasks": CommandEntry("supsup.cli.inspect", "tasks_command", "List the tasks of a model file."),
+    "info": CommandEntry(
+        "supsup.cli.inspect",
+        "info_command",
+        "Show what a model file contains, and compare its size with the entropy bound and the paper's count.",
     ),
-    "verify": Place(
-        "supsup.cli.model", "verify", "Check every task of a model file; the exit code is 1 if anything is damaged."
+    "verify": CommandEntry(
+        "supsup.cli.maintenance",
+        "verify_command",
+        "Check every task of a model file; the exit code is 1 if anything is damaged.",
     ),
-    "repair": Place(
-        "supsup.cli.model",
-        "repair",
-        "Write every intact task of a damaged file to a new one; the exit code is 1 if a task is or may be lost.",
+    "repair": CommandEntry(
+        "supsup.cli.maintenance",
+        "repair_command",
+        "Copy every intact task of a damaged file to a new file; the exit code is 1 if a task is or may be lost.",
     ),
-    "forget": Place(
-        "supsup.cli.model",
-        "forget",
-        "Remove tasks for good: their bytes are overwritten; every other answer stays as it is.",
+    "forget": CommandEntry(
+        "supsup.cli.maintenance",
+        "forget_command",
+        "Delete tasks permanently: their bytes are overwritten. Answers of other tasks do not change.",
     ),
-    "compact": Place(
-        "supsup.cli.model",
-        "compact",
-        "Make a model file as small as it can be: no space of forgotten tasks, no mask larger than it must be.",
+    "compact": CommandEntry(
+        "supsup.cli.maintenance",
+        "compact_command",
+        "Make a model file as small as possible: free the space of forgotten tasks and recompress masks.",
     ),
-    "export": Place(
-        "supsup.cli.export", "export", "Write subnetworks as ordinary networks, each checked by running it."
+    "export": CommandEntry(
+        "supsup.cli.export", "export_command", "Export tasks as ordinary networks, and check each by running it."
     ),
-    "card": Place(
+    "card": CommandEntry(
         "supsup.cli.card",
-        "card",
-        "Write a model card: tasks, classes, accuracies, data, recipe and size, as the file has them.",
+        "card_command",
+        "Write a model card in Markdown: tasks, classes, accuracies, data, recipe and size.",
     ),
-    "serve": Place(
+    "serve": CommandEntry(
         "supsup.cli.serve",
-        "serve",
-        "Serve a model over HTTP: answers, tasks to learn and forget, and a page to try it on at http://127.0.0.1:8000.",
+        "serve_command",
+        "Serve a model over HTTP: predict, learn and forget, with a web page at http://127.0.0.1:8000.",
     ),
-    "bench": Place("supsup_paper.commands.bench", "app", "Measure speed and memory on this machine."),
+    "bench": CommandEntry(f"{_PAPER}.commands.bench", "app", "Measure speed and memory on this machine."),
 }
 
 
-class Commands(TyperGroup):
-    """All commands, in the order of the table; only the one that is called is imported."""
+class LazyGroup(TyperGroup):
+    """All commands in the order of the table; only the one that is called is imported."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: Later(name, place) for name, place in COMMANDS.items()}
+        self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
 
 
-class Later(TyperCommand):
-    """Stands for a command in the list of all."""
+class LazyCommand(TyperCommand):
+    """Stands for a command in the overview."""
 
-    def __init__(self, name: str, place: Place) -> None:
-        super().__init__(name, help=place.help, rich_markup_mode=None)
-        self._place = place
+    def __init__(self, name: str, entry: CommandEntry) -> None:
+        super().__init__(name, help=entry.help, rich_markup_mode=None)
+        self._entry = entry
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The arguments go to the command itself."""
-        return loaded(self._place).make_context(info_name, args, parent=parent, **extra)
+        """Pass the arguments on to the command itself."""
+        return load_command(self._entry).make_context(info_name, args, parent=parent, **extra)
 
 
-def loaded(place: Place) -> Any:
-    """The command itself."""
-    found = getattr(import_module(place.module), place.name)
+def load_command(entry: CommandEntry) -> Any:
+    """Import a command."""
+    try:
+        module = import_module(entry.module)
+    except ModuleNotFoundError as error:
+        if error.name != _PAPER:
+            raise
+        raise SupSupError(
+            f"this command needs the package {_PAPER}, which is not installed; reinstall supsup, or put the folder that "
+            f"contains {_PAPER} on PYTHONPATH"
+        ) from error
+    found = getattr(module, entry.name)
     if isinstance(found, typer.Typer):
         return get_command(found)
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command()(found)
-    return get_command(alone)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single.command()(found)
+    return get_command(single)

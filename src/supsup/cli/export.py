@@ -1,4 +1,4 @@
-"""`supsup export`: subnetworks as ordinary networks, one or all of them."""
+"""`supsup export`: one task or all tasks as ordinary networks."""
 
 from __future__ import annotations
 
@@ -9,49 +9,47 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 import supsup
-from supsup.cli.console import Yes, agreed, escape_for_terminal, interruptible, say
-from supsup.cli.networks import OwnNet, own_network
+from supsup.cli.console import Yes, confirm, escape_for_terminal, interruptible, say
+from supsup.cli.networks import UserNet, user_network
 from supsup.runtime.errors import SupSupError
 
-_READABLE = " ,;()[]+&='"  # characters that a file's name may have beside letters, digits and _.-~
+_READABLE = " ,;()[]+&='"  # characters of file names beside letters, digits and _.-~
 
 
-def export(
-    file: Annotated[Path, Argument(help="A model file.")],
-    task: Annotated[str, Argument(metavar="[TASK]", help="The task to export; left out with --all.")],
+def export_command(
+    file: Annotated[Path, Argument(help="The model file.")],
+    task: Annotated[str, Argument(metavar="[TASK]", help="The task to export; omit it with --all.")],
     out: Annotated[
-        Path | None, Argument(metavar="OUT", help="out.safetensors or out.onnx; with --all a folder.")
+        Path | None, Argument(metavar="OUT", help="out.safetensors or out.onnx; a folder with --all.")
     ] = None,
-    everything: Annotated[bool, Option("--all", help="Export every task, each to a file of its name in OUT.")] = False,
-    form: Annotated[Literal["safetensors", "onnx"], Option("--format", help="What --all writes.")] = "safetensors",
-    net: OwnNet = None,
+    everything: Annotated[bool, Option("--all", help="Export every task to a file with its name in OUT.")] = False,
+    form: Annotated[Literal["safetensors", "onnx"], Option("--format", help="Format for --all.")] = "safetensors",
+    net: UserNet = None,
     yes: Yes = False,
 ) -> None:
-    """Write subnetworks as ordinary networks, each checked by running it.
+    """Export tasks as ordinary networks, and check each by running it.
 
-    Asks before it replaces a file; where stdin is no terminal it needs --yes for that.
+    Asks before replacing a file; when not interactive, that needs --yes.
     """
     if everything and out is not None:
-        raise SupSupError("with --all no task is named: supsup export FILE --all FOLDER")
+        raise SupSupError("--all takes no task name: supsup export FILE --all FOLDER")
     if not everything and out is None:
-        raise SupSupError(
-            "say which task and where to: supsup export FILE TASK OUT, or supsup export FILE --all FOLDER"
-        )
+        raise SupSupError("give a task and a file: supsup export FILE TASK OUT, or supsup export FILE --all FOLDER")
     target = Path(task) if out is None else out
-    with interruptible(f"what was written before is in {target}; start again"):
-        model = supsup.SupSup.load(file, own_network(net, file), device="cpu")
-        if not everything:
-            model.classes(task)  # an error for an unknown one before anybody is asked
-        places = {name: target / f"{quote(name, _READABLE)}.{form}" for name in model.tasks} if everything else {}
-        places = places or {task: target}
-        there = [place for place in places.values() if place.is_file()]
-        if there:
-            agreed(f"Replace {there[0]}?" if len(there) == 1 else f"Replace {len(there):,} files in {target}?", yes)
+    with interruptible(f"files already written are in {target}; run the command again"):
+        model = supsup.SupSup.load(file, user_network(net, file), device="cpu")
+        if everything:
+            places = {name: target / f"{quote(name, _READABLE)}.{form}" for name in model.tasks}
+        else:
+            model.classes(task)  # an unknown task is an error, before any question
+            places = {task: target}
+        existing = [place for place in places.values() if place.is_file()]
+        if existing:
+            which = str(existing[0]) if len(existing) == 1 else f"{len(existing):,} files in {target}"
+            confirm(f"Replace {which}?", yes)
         if everything:
             target.mkdir(parents=True, exist_ok=True)
         for name, place in places.items():
             supsup.export(model, name, place)
-    if everything:
-        say(f"{escape_for_terminal(target)}: {len(places):,} tasks, same outputs as the model")
-    else:
-        say(f"{escape_for_terminal(target)}: task {escape_for_terminal(task)}, same outputs as the model")
+    what = f"{len(places):,} tasks" if everything else f"task {escape_for_terminal(task)}"
+    say(f"{escape_for_terminal(target)}: {what}, same outputs as the model")

@@ -1,4 +1,7 @@
-"""What a model file holds, as plain values: for tables, for JSON and for a model card."""
+"""`supsup tasks` and `supsup info`: the contents of a model file, as tables and as JSON; model cards use them too.
+
+Names in a file may come from anyone: they are printed through `escape_for_terminal` only.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,42 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from rich.table import Table
 from torch import Tensor
+from typer import Argument, Option
 
+from supsup import SupSup
+from supsup.cli.console import LONG_LINE, escape_for_terminal, interruptible, print_table
 from supsup.data import Task
-from supsup.data.labels import Label
 from supsup.data.task_info import TaskInfo
 from supsup.file import codec
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
 from supsup.file.task_record import EXAMPLES, PROFILE, info_of, tensors_of
 from supsup.hopfield.file import KIND, read
-from supsup.model.supsup import SupSup
 
-_ACCURACY, _EXAMPLES = "held-back accuracy", "training examples"  # among a task's extras
+File = Annotated[Path, Argument(help="The model file.")]
+Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
+_ACCURACY, _EXAMPLES = "held-back accuracy", "training examples"  # names of extras of a task
+_LISTED_CLASSES = 5
 
 
 @dataclass(frozen=True)
 class TaskContents:
-    """One task; None is what the file does not say.
+    """One task; None where the file does not say.
 
-    density   the share of the weights that the mask keeps
-    bytes     of the mask and of all that belongs to the task
-    accuracy  on what was held back when it was learned, the task given
+    density   fraction of the weights that the mask keeps
+    bytes     of the mask and all other data of the task
+    accuracy  on images held out when the task was learned, with the task given
     """
 
     task: str
     classes: int
-    class_names: list[Label] | None
-    inputs: str | None
-    recipe: Mapping[str, str | int | float | None] | None
+    info: TaskInfo
     learned: str
     density: float | None = None
     bytes: int | None = None
@@ -46,14 +53,22 @@ class TaskContents:
     examples: int | None = None
     accuracy: float | None = None
 
+    def describe(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        figures = ("learned", "density", "bytes", "bits_per_weight", "examples", "accuracy")
+        values = {name: getattr(self, name) for name in figures}
+        return {"task": self.task, "classes": self.classes} | self.info.describe() | values
+
 
 @dataclass(frozen=True)
 class ModelContents:
     """A whole file.
 
-    masks   bytes of all masks, the entropy bound and the paper's own count of them
-    memory  bytes of the memory that holds all masks of a HopSupSup model
-    traces  tasks that left statistics to be found by; of so many `asked` images held back, so many tasks were `found`
+    named, raw       tasks with class names, and tasks that take raw inputs
+    masks            bytes of all masks, with the entropy bound and the paper's count for comparison
+    memory           bytes of the memory that holds all masks of a HopSupSup model
+    profiles         tasks with a profile, by which the task is inferred
+    checked, correct held-out images when tasks were learned, and how many had their task inferred correctly
     """
 
     kind: str
@@ -79,110 +94,207 @@ class ModelContents:
     extras: int | None = None
     memory: int | None = None
     profiles: int = 0
-    asked: int = 0
-    found: int = 0
+    checked: int = 0
+    correct: int = 0
     chosen_recipes: dict[str, int] = field(default_factory=dict)
 
 
-def note_outcome(model: SupSup, task: str, examples: int, accuracy: float, images: Tensor | None = None) -> None:
-    """Keep with a task what a model card says of it, and images for a page; in the file with the next save."""
-    noted = {_EXAMPLES: torch.tensor(examples), _ACCURACY: torch.tensor(accuracy, dtype=torch.float64)}
+def tasks_command(file: File, json: Json = False) -> None:
+    """List the tasks of a model file."""
+    with interruptible("nothing was changed"), ModelFile(file) as model:
+        tasks = list(read_tasks(model))
+    if json:
+        print(to_json([task.describe() for task in tasks]))
+        return
+    masks = any(task.bytes is not None for task in tasks)
+    graded = any(task.accuracy is not None for task in tasks)
+    figures = ["density %", "bytes", "bits/weight"] if masks else []
+    table = Table("task", title=escape_for_terminal(file.name))
+    for heading in ("classes", *figures, *(["accuracy %"] if graded else []), "learned"):
+        table.add_column(heading, justify="right")
+    table.add_column("labels and inputs")
+    for task in tasks:
+        cells = [f"{task.classes:,}"]
+        if masks:
+            cells += [f"{100 * (task.density or 0):.2f}", f"{task.bytes:,}", f"{task.bits_per_weight:.4f}"]
+        if graded:
+            cells.append("–" if task.accuracy is None else f"{100 * task.accuracy:.1f}")
+        cells.append(escape_for_terminal(task.learned[:10]))
+        table.add_row(escape_for_terminal(task.task, LONG_LINE), *cells, _labels(task.info))
+    print_table(table)
+
+
+def info_command(file: File, json: Json = False) -> None:
+    """Show what a model file contains, and compare its size with the entropy bound and the paper's count."""
+    with interruptible("nothing was changed"), ModelFile(file) as model:
+        contents = read_contents(model)
+    if json:
+        print(to_json(asdict(contents)))
+        return
+    table = Table(title=escape_for_terminal(file.name), show_header=False)
+    for name, value in _lines(contents).items():
+        if value:
+            table.add_row(name, escape_for_terminal(value, LONG_LINE))
+    print_table(table)
+
+
+def record_outcome(model: SupSup, task: str, examples: int, accuracy: float, images: Tensor | None = None) -> None:
+    """Keep figures for the model card with a task, and images for the web page; the next save writes them."""
+    extras = {_EXAMPLES: torch.tensor(examples), _ACCURACY: torch.tensor(accuracy, dtype=torch.float64)}
     if images is not None:
-        noted[EXAMPLES] = images
-    model.extras[task] = model.extras.get(task, {}) | noted
+        extras[EXAMPLES] = images
+    model.extras[task] = model.extras.get(task, {}) | extras
 
 
-def some_images(task: Task, most: int = 6) -> Tensor | None:
-    """An image of each of the first classes, as the task has it, uint8; None where there are no pictures."""
-    part, picture = task.train, 3
-    if part.images.dtype != torch.uint8 or len(part.shape) != picture or not len(part):
+def example_images(task: Task, most: int = 6) -> Tensor | None:
+    """An image of each of the first classes, uint8 and not normalised; None if the inputs are not images."""
+    part, dimensions = task.train, 3
+    if part.images.dtype != torch.uint8 or len(part.shape) != dimensions or not len(part):
         return None
     firsts = [int((part.labels == label).int().argmax()) for label in range(min(task.classes, most))]
-    as_they_are = replace(part, gain=torch.tensor(1.0), offset=torch.tensor(0.0))
-    images = as_they_are.batch(torch.tensor(firsts))[0].to(torch.uint8)
+    not_normalised = replace(part, gain=torch.tensor(1.0), offset=torch.tensor(0.0))
+    images = not_normalised.batch(torch.tensor(firsts))[0].to(torch.uint8)
     return images[:, :1] if bool((images == images[:, :1]).all()) else images
 
 
-def tasks_of(model: ModelFile) -> Iterator[TaskContents]:
+def read_tasks(model: ModelFile) -> Iterator[TaskContents]:
     """Every task, in order."""
     if model.header.kind == KIND:
         for task in read(model).tasks:
-            yield TaskContents(task.name, task.classes, *_own(task.info), task.learned_at)
+            yield TaskContents(task.name, task.classes, task.info, task.learned_at)
         return
     weights = sum(model.header.sizes)
     for row in model.records():
-        kept = {name: float(value) for name, value in tensors_of(row).items() if value.numel() == 1}
-        examples = kept.get(_EXAMPLES)
+        scalars = {name: float(value) for name, value in tensors_of(row).items() if value.numel() == 1}
         yield TaskContents(
             row.name,
             row.classes,
-            *_own(info_of(row, model.header)),
+            info_of(row, model.header),
             row.created,
             row.kept / weights,
             len(row.mask) + len(row.extras),
             8 * len(row.mask) / weights,
-            None if examples is None else int(examples),
-            kept.get(_ACCURACY),
+            int(scalars[_EXAMPLES]) if _EXAMPLES in scalars else None,
+            scalars.get(_ACCURACY),
         )
 
 
-def _own(info: TaskInfo) -> tuple[list[Label] | None, str | None, Mapping[str, str | int | float | None] | None]:
-    """The names of the classes, what becomes of inputs in a few words, and the recipe."""
-    names = None if info.names is None else list(info.names)
-    replaced = []
-    if info.inputs is not None:
-        count = info.inputs.gain.numel()
-        replaced.append("tokens" if info.inputs.tokens else f"raw, {count} mean{'' if count == 1 else 's'}")
-        replaced += ["channels last"] if info.inputs.channels_last else []
-    replaced += ["in four rotations"] if info.rotated else []
-    return names, ", ".join(replaced) or None, info.recipe
-
-
-def contents_of(model: ModelFile) -> ModelContents:
-    """The file as a whole; every mask is read."""
+def read_contents(model: ModelFile) -> ModelContents:
+    """The file as a whole; reads every mask."""
     header = model.header
-    about = _about(header) | {"file_bytes": model.path.stat().st_size}
+    common = _common(header) | {"file_bytes": model.path.stat().st_size}
     if header.kind == KIND:
         contents = read(model)
         recovery = {"rule": contents.rule, **asdict(contents.recovery)}
-        return ModelContents(**about, tasks=len(contents.tasks), inference=recovery, memory=len(model.state()))
-    masks, extras, named, raw, bound, paper = 0, 0, 0, 0, 0.0, 0.0
-    profiles = asked = found = 0
-    chosen: Counter[str] = Counter()
+        return ModelContents(**common, tasks=len(contents.tasks), inference=recovery, memory=len(model.state()))
+    totals: Counter[str] = Counter()
+    bound = paper = 0.0
+    recipes: Counter[str] = Counter()
     for row in model.records():
         packed = row.decoded(header, model.reference).packed
-        masks, extras = masks + len(row.mask), extras + len(row.extras)
         bound += codec.entropy_bytes(packed, header.sizes)
         paper += codec.paper_bytes(codec.kept_weights(packed, header.sizes), list(header.shapes.values()))
         info = info_of(row, header)
-        named, raw = named + (info.names is not None), raw + (info.inputs is not None)
+        totals.update(masks=len(row.mask), extras=len(row.extras))
+        totals.update(named=info.names is not None, raw=info.inputs is not None)
         checked = tensors_of(row).get(f"{PROFILE}checked")
         if checked is not None and checked.shape == (2,):
-            profiles, asked, found = profiles + 1, asked + int(checked[0]), found + int(checked[1])
+            totals.update(profiles=1, checked=int(checked[0]), correct=int(checked[1]))
         if info.recipe is not None:
-            chosen[recipe_in_words(info.recipe)] += 1
+            recipes[summarise_recipe(info.recipe)] += 1
+    summed = ("masks", "extras", "named", "raw", "profiles", "checked", "correct")
     return ModelContents(
-        **about,
+        **common | {name: totals[name] for name in summed},
         tasks=len(model.names),
         inference=header.inference,
-        named=named,
-        raw=raw,
-        masks=masks,
         entropy_bound=bound,
         papers_count=paper,
-        extras=extras,
-        profiles=profiles,
-        asked=asked,
-        found=found,
-        chosen_recipes=dict(chosen.most_common()),
+        chosen_recipes=dict(recipes.most_common()),
     )
 
 
-def _about(header: Header) -> dict[str, Any]:
+def network_call(header: Header) -> str | None:
+    """The call that builds the network; None for a network of the user."""
+    built = header.architecture
+    if not built:
+        return None
+    return f"{built.get('name')}({', '.join(f'{key}={value!r}' for key, value in built.get('arguments', {}).items())})"
+
+
+def summarise_recipe(recipe: Mapping[str, object]) -> str:
+    """The most important settings of a recipe that was chosen for a task."""
+    important = ("optimiser", "learning_rate", "steps", "batch_size")
+    return " ".join(f"{key} {value}" for key, value in recipe.items() if key in important)
+
+
+def to_json(contents: object) -> str:
+    """Plain values as ASCII JSON."""
+    return json.dumps(_finite(contents), indent=1)
+
+
+def _finite(value: object) -> object:
+    """JSON has no infinities, and labels may be of any type."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def _labels(info: TaskInfo) -> str:
+    """A task's class names and its inputs, in a few words."""
+    names = info.names or ()
+    labels = ", ".join(map(str, names[:_LISTED_CLASSES])) + (", …" if len(names) > _LISTED_CLASSES else "")
+    return escape_for_terminal("; ".join(filter(None, (labels, info.describe()["inputs"]))), LONG_LINE)
+
+
+def _lines(model: ModelContents) -> dict[str, str]:
+    """The lines of `supsup info`; empty ones are left out."""
+    weights = f"{model.weights:,} in {model.tensors} tensors, seed {model.seed}"
+    lines = {
+        "kind": model.kind,
+        "network": model.network or "your own module",
+        "weights checksum": model.weights_checksum,
+        "images": " × ".join(map(str, model.image_shape)) if model.image_shape else "none learned yet",
+        "recipe": ", ".join(f"{key} {value}" for key, value in model.recipe.items()),
+    }
+    if model.memory is not None:
+        lines["frozen weights"] = weights
+        lines["memory"] = f"{model.memory:,} bytes, independent of the number of tasks"
+    else:
+        lines["masked weights"] = weights
+        sizes = f"entropy bound {model.entropy_bound:,.0f}, the paper's count {model.papers_count:,.0f}"
+        lines["masks"] = f"{model.masks:,} bytes ({sizes})"
+        lines["extras"] = f"{model.extras:,} bytes"
+    lines["tasks"] = f"{model.tasks:,}"
+    lines["tasks"] += f", {model.named:,} with class names" if model.named else ""
+    lines["tasks"] += f", {model.raw:,} from raw inputs" if model.raw else ""
+    lines["inference"] = _inference(model)
+    if model.checked:
+        share = f"{100 * model.correct / model.checked:.0f} %"
+        lines["task inference"] = f"correct for {share} of {model.checked:,} held-out images when tasks were learned"
+    lines["chosen recipes"] = "; ".join(f"{text} ({count:,} ×)" for text, count in model.chosen_recipes.items())
+    lines["notes"] = ", ".join(f"{key}: {value}" for key, value in model.notes.items())
+    lines["created"] = f"{model.created} by supsup {model.library}, format {model.format}"
+    lines["file"] = f"{model.file_bytes:,} bytes"
+    return lines
+
+
+def _inference(model: ModelContents) -> str:
+    """How tasks are inferred."""
+    if model.inference.get("method") not in ("auto", "features"):
+        return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
+    some = "all" if model.profiles == model.tasks else f"{model.profiles:,} of {model.tasks:,}"
+    return f"{model.inference['method']}, with the profiles of {some} tasks"
+
+
+def _common(header: Header) -> dict[str, Any]:
     """What every kind of model has."""
     return {
         "kind": header.kind,
-        "network": network_in(header),
+        "network": network_call(header),
         "seed": header.seed,
         "weights": sum(header.sizes),
         "tensors": len(header.shapes),
@@ -194,33 +306,3 @@ def _about(header: Header) -> dict[str, Any]:
         "library": header.library,
         "format": header.format,
     }
-
-
-def network_in(header: Header) -> str | None:
-    """The call that built the network; None for one of the user's own."""
-    built = header.architecture
-    if not built:
-        return None
-    return f"{built.get('name')}({', '.join(f'{key}={value!r}' for key, value in built.get('arguments', {}).items())})"
-
-
-def recipe_in_words(recipe: Mapping[str, object]) -> str:
-    """What matters most of a recipe that was chosen for a task."""
-    escape_for_terminal = ("optimiser", "learning_rate", "steps", "batch_size")
-    return " ".join(f"{key} {value}" for key, value in recipe.items() if key in escape_for_terminal)
-
-
-def as_json(contents: object) -> str:
-    """Plain values as JSON that any terminal and any program can take."""
-    return json.dumps(_finite(contents), indent=1)
-
-
-def _finite(value: object) -> object:
-    """JSON has no infinities, and labels may be any numbers."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

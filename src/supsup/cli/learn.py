@@ -1,4 +1,4 @@
-"""`supsup learn`: tasks from folders and tables into a model file, one after the other."""
+"""`supsup learn`: learn tasks from folders and tables into a model file, one after another."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from typing import Annotated
 from rich.table import Table
 from typer import Argument, Option
 
-from supsup import nets
-from supsup.cli.console import escape_for_terminal, interruptible, say
-from supsup.cli.inspect import network_in, note_outcome, some_images
+from supsup import SupSup, evaluate, nets
+from supsup.cli.console import escape_for_terminal, interruptible, print_table, say
+from supsup.cli.inspect import example_images, network_call, record_outcome
 from supsup.cli.networks import (
     KNOWN,
-    NOTED,
     OUTPUTS,
+    OUTPUTS_NOTE,
     PRETRAINED,
-    check_same,
-    name_for,
-    network_for,
-    network_named,
-    own_network,
-    reading_for,
+    build_network,
+    check_same_network,
+    default_network,
+    default_network_name,
+    reading_for_network,
+    user_network,
 )
-from supsup.cli.tables import show
 from supsup.data import Task
 from supsup.data.discovery import Found, Reading, tasks_at
-from supsup.evaluation.evaluator import evaluate
 from supsup.file.modelfile import ModelFile
-from supsup.model.supsup import SupSup
 
 Data = Annotated[
-    Path, Argument(help="A folder with a folder of images for each class, or a .csv, .tsv, .parquet, .npz.")
+    Path, Argument(help="A folder with one folder of images per class, or a .csv, .tsv, .parquet or .npz file.")
 ]
-Each = Annotated[bool, Option("--each", help="Every folder in the folder is a task of its own.")]
-Label = Annotated[str | None, Option(help="The column of the labels; label, class or target by default.")]
-TaskColumn = Annotated[str | None, Option(help="A column of a table: the rows of each value are a task of their own.")]
-TestShare = Annotated[float, Option(help="The share of each class that is held back to test on.", min=0.01, max=0.9)]
-Seed = Annotated[int, Option(help="Decides the network's weights and what is held back.")]
+Each = Annotated[bool, Option("--each", help="Treat every subfolder as a task.")]
+Label = Annotated[str | None, Option(help="Column with the labels.", show_default="label, class or target")]
+TaskColumn = Annotated[str | None, Option(help="Column of a table with the task of each row.")]
+TestShare = Annotated[float, Option(help="Fraction of each class held out for testing.", min=0.01, max=0.9)]
+Seed = Annotated[int, Option(help="Seed of the network's weights and of the choice of held-out examples.")]
 Net = Annotated[
     str | None,
     Option(
-        help=f"{', '.join((*KNOWN, *PRETRAINED))}, or module:function for your own. By default one that suits the data."
+        help=f"{', '.join((*KNOWN, *PRETRAINED))}, or module:function for your own.",
+        show_default="depends on the data",
     ),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
 Cluster = Annotated[
     str | None,
-    Option(metavar="local:N|ADDRESS", help="Train many tasks at once: in N processes, or on the Ray cluster there."),
+    Option(
+        metavar="local:N|ADDRESS", help="Train many tasks at once, in N processes or on the Ray cluster at ADDRESS."
+    ),
 ]
 
 
 @dataclass(frozen=True)
-class Learned:
-    """A line of the closing table."""
+class LearnedRow:
+    """A row of the table that is printed at the end."""
 
     name: str
     classes: int
@@ -64,21 +64,27 @@ class Learned:
     seconds: float
 
 
-def learn(
-    model: Annotated[Path, Argument(help="The model file; it is made if it is not there.")],
+def learn_command(
+    model: Annotated[Path, Argument(help="The model file; created if missing.")],
     data: Data,
-    task: Annotated[str | None, Option(help="The task's name; that of the folder or file by default.")] = None,
+    task: Annotated[str | None, Option(help="Name of the task.", show_default="name of the folder or file")] = None,
     each: Each = False,
     label: Label = None,
     task_column: TaskColumn = None,
     net: Net = None,
-    outputs: Annotated[int | None, Option(help="Outputs of a new network: the most classes of a task.", min=2)] = None,
+    outputs: Annotated[
+        int | None, Option(help="Outputs of a new network: the most classes a task may have.", min=2)
+    ] = None,
     size: Annotated[
         int | None,
-        Option(help="Images are brought to SIZE × SIZE; by default 64 for photographs, else 32, if not small.", min=4),
+        Option(
+            help="Images are resized to SIZE × SIZE; smaller ones are kept.",
+            show_default="64 for photographs, else 32",
+            min=4,
+        ),
     ] = None,
     crop: Annotated[bool, Option(help="Train on random crops of the images.")] = True,
-    flip: Annotated[bool, Option(help="Train on mirror images too; not for letters and signs.")] = False,
+    flip: Annotated[bool, Option(help="Train on mirror images as well; not for letters and signs.")] = False,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
     examples: Annotated[
@@ -88,129 +94,125 @@ def learn(
     device: Device = "auto",
     cluster: Cluster = None,
 ) -> None:
-    """Learn tasks from your own data into a model file; what is in it already stays as it is.
+    """Learn tasks from your data into a model file; tasks already in it stay as they are.
 
-    A folder of class folders is one task, a folder of such folders with --each many; so are tables with --task-column.
-    Photographs are learned on a pretrained network where its weights are at hand or can be fetched (SUPSUP_OFFLINE=1:
-    they are not), other pictures and tables on a small one; all tasks of a file share the network of the first.
+    A folder with one folder of images per class is a task. With --each, every subfolder is a task; with --task-column,
+    a table has several. Photographs are learned on a pretrained network if its weights are available or can be
+    downloaded (not with SUPSUP_OFFLINE=1), other images and tables on a small one. All tasks of a file share the
+    network of the first.
 
-    The recipe is chosen for each task, by images that are held back from training; a further share, --test-share, is
-    never trained on and gives the accuracy in the table at the end.
+    The recipe is chosen for each task on held-out images. A further share, --test-share, is never trained on and gives
+    the accuracy in the table at the end.
 
-    Ctrl-C keeps what is finished; the same command goes on. Tasks that are in the file already are left as they are.
+    Ctrl-C keeps finished tasks; run the same command again to resume.
     """
     reading = Reading(each, label, task_column, size, test_share, seed, crop, flip)
     found = tasks_at(data, reading, task)
-    done: list[Learned] = []
+    done: list[LearnedRow] = []
     known: list[str] = []
     if model.exists():
         with ModelFile(model) as file:
             known = file.names
     waiting = [one for one in found if one.name not in known]
     for name in (one.name for one in found if one.name in known):
-        say(f"{escape_for_terminal(name)} is in {escape_for_terminal(model)} already")
+        say(f"{escape_for_terminal(name)} is already in {escape_for_terminal(model)}")
     if not waiting:
         return
 
     def outcome() -> str:
-        return f"{len(done)} of {len(waiting)} tasks are in {model}; the same command goes on with the others"
+        return f"{len(done)} of {len(waiting)} tasks are in {model}; run the same command again to resume"
 
     with interruptible(outcome):
         first = None
         if not model.exists():
-            chosen = net or name_for(waiting[0])
-            reading = reading_for(chosen, reading)
+            chosen = net or default_network_name(waiting[0])
+            reading = reading_for_network(chosen, reading)
             first = waiting[0].read(reading)
-            _new(model, first, chosen, outputs, size, seed)
+            _create(model, first, chosen, outputs, size, seed)
         elif net is not None:
-            check_same(net, model)
-        module = own_network(net, model) if net is not None and ":" in net else None
+            check_same_network(net, model)
+        module = user_network(net, model) if net is not None and ":" in net else None
         with SupSup.load(model, module, in_place=True, device=device) as learner:
             if cluster is not None:
-                done += _on_cluster(learner, waiting, first, reading, cluster, examples)
+                done += _learn_on_cluster(learner, waiting, first, reading, cluster, examples)
                 _note_source(learner, data)
             for number, one in enumerate(waiting if cluster is None else [], 1):
-                done.append(_learned(learner, one, first if number == 1 else None, reading, examples))
+                done.append(_learn_one(learner, one, first if number == 1 else None, reading, examples))
                 _note_source(learner, data)
                 say(f"{number} of {len(waiting)}  {escape_for_terminal(one.name)}: {100 * done[-1].accuracy:.1f} %")
-    _table(model, done)
+    _print_learned(model, done)
 
 
-def _learned(learner: SupSup, found: Found, read: Task | None, reading: Reading, examples: bool) -> Learned:
+def _learn_one(learner: SupSup, found: Found, read: Task | None, reading: Reading, examples: bool) -> LearnedRow:
     begin = time.perf_counter()
     task = _read(found, read, reading, learner)
     learner.learn(task)
-    return _graded(learner, task, time.perf_counter() - begin, examples)
+    return _grade(learner, task, time.perf_counter() - begin, examples)
 
 
-def _on_cluster(
+def _learn_on_cluster(
     learner: SupSup, waiting: list[Found], first: Task | None, reading: Reading, cluster: str, examples: bool
-) -> list[Learned]:
-    """All of them at once; a task's seconds are its share of the whole."""
+) -> list[LearnedRow]:
+    """Learn all tasks at once; the seconds of each are the mean."""
     begin = time.perf_counter()
     tasks: list[Task] = []
     for one in waiting:
         tasks.append(_read(one, None if tasks else first, reading, learner))
-        reading = _sized(reading, tasks[0].train.shape)
+        reading = _with_size(reading, tasks[0].train.shape)
     learner.learn_many(tasks, cluster=cluster)
     seconds = (time.perf_counter() - begin) / len(tasks)
-    return [_graded(learner, task, seconds, examples) for task in tasks]
+    return [_grade(learner, task, seconds, examples) for task in tasks]
 
 
 def _read(found: Found, read: Task | None, reading: Reading, learner: SupSup) -> Task:
-    """A task, its images in the size that the model has learned or wants; `read` where that was done before."""
-    module = learner.module
-    if isinstance(module, nets.ImageNetwork):
-        reading = replace(reading, usual=module.size)
+    """A task with images of the size that the model has learned or expects; `read`: it was read before."""
+    if isinstance(learner.module, nets.ImageNetwork):
+        reading = replace(reading, usual=learner.module.size)
     if learner.image_shape is not None:
-        reading = _sized(reading, learner.image_shape)
+        reading = _with_size(reading, learner.image_shape)
     return replace(read or found.read(reading), name=found.name)
 
 
-def _sized(reading: Reading, shape: tuple[int, ...]) -> Reading:
+def _with_size(reading: Reading, shape: tuple[int, ...]) -> Reading:
     return replace(reading, size=shape[-1]) if len(shape) == 3 else reading
 
 
-def _graded(learner: SupSup, task: Task, seconds: float, examples: bool) -> Learned:
-    graded = evaluate(learner, [task], "GG", show_progress=False)
-    images = some_images(task) if examples else None
-    note_outcome(learner, task.name, len(task.train), graded.average_accuracy, images)
+def _grade(learner: SupSup, task: Task, seconds: float, examples: bool) -> LearnedRow:
+    accuracy = evaluate(learner, [task], "GG", show_progress=False).average_accuracy
+    record_outcome(learner, task.name, len(task.train), accuracy, example_images(task) if examples else None)
     learner.save()
-    return Learned(task.name, task.classes, len(task.train), graded.average_accuracy, seconds)
+    return LearnedRow(task.name, task.classes, len(task.train), accuracy, seconds)
 
 
 def _note_source(learner: SupSup, data: Path) -> None:
-    """Where tasks came from, among the notes of the model."""
+    """Add the name of the data to the model's notes."""
     known = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
     learner.notes["data"] = ", ".join(dict.fromkeys([*known, data.resolve().name]))
 
 
-def _new(path: Path, task: Task, net: str | None, outputs: int | None, size: int | None, seed: int) -> None:
-    """A model without tasks, on a network that suits the first of them."""
+def _create(path: Path, task: Task, net: str | None, outputs: int | None, size: int | None, seed: int) -> None:
+    """Create a model without tasks, on a network that suits the first task."""
     most = outputs or max(OUTPUTS, 2 * task.classes)
-    module = network_for(task, most) if net is None else network_named(net, most, size)
+    module = default_network(task, most) if net is None else build_network(net, most, size)
     model = SupSup(module, seed, device="cpu")
     if net is not None and ":" in net:
-        model.notes[NOTED] = most
+        model.notes[OUTPUTS_NOTE] = most
     model.save(path)
     weights = sum(parameter.numel() for parameter in module.parameters())
     with ModelFile(path) as file:
-        say(
-            f"{escape_for_terminal(path)}: a new model on {escape_for_terminal(network_in(file.header) or net)}, {weights:,} weights"
-        )
+        network = escape_for_terminal(network_call(file.header) or net)
+    say(f"{escape_for_terminal(path)}: a new model on {network}, {weights:,} weights")
 
 
-def _table(path: Path, done: list[Learned]) -> None:
+def _print_learned(path: Path, done: list[LearnedRow]) -> None:
     with ModelFile(path) as file:
         sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
-        network = network_in(file.header) or "a network of your own"
-    table = Table(title=f"learned into {escape_for_terminal(path)} on {escape_for_terminal(network)}")
-    table.add_column("task")
-    for name in ("classes", "examples", "right", "bytes", "seconds"):
+        network = network_call(file.header) or "your own network"
+    table = Table("task", title=f"learned into {escape_for_terminal(path)} on {escape_for_terminal(network)}")
+    for name in ("classes", "examples", "accuracy", "bytes", "seconds"):
         table.add_column(name, justify="right")
     for one in done:
-        right, size = f"{100 * one.accuracy:.1f} %", f"{sizes.get(one.name, 0):,}"
-        table.add_row(
-            escape_for_terminal(one.name), f"{one.classes:,}", f"{one.examples:,}", right, size, f"{one.seconds:.1f}"
-        )
-    show(table)
+        accuracy, size = f"{100 * one.accuracy:.1f} %", f"{sizes.get(one.name, 0):,}"
+        figures = (f"{one.classes:,}", f"{one.examples:,}", accuracy, size, f"{one.seconds:.1f}")
+        table.add_row(escape_for_terminal(one.name), *figures)
+    print_table(table)

@@ -1,4 +1,4 @@
-"""`supsup predict` and `supsup evaluate`: what a model says of images and rows, and how often it is right."""
+"""`supsup predict` and `supsup evaluate`: classify images and rows, and measure accuracy."""
 
 from __future__ import annotations
 
@@ -11,55 +11,50 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from supsup.cli.console import escape_for_terminal
+from supsup import Prediction, SupSup, SupSupError
+from supsup.cli.console import escape_for_terminal, print_table, say
 from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestShare
-from supsup.cli.networks import OwnNet, own_network
-from supsup.cli.tables import show
+from supsup.cli.networks import UserNet, user_network
 from supsup.data import Task, tables
 from supsup.data.discovery import Reading, as_numbers, image_files, pictures, tasks_at
 from supsup.inference.methods import Method
-from supsup.model.prediction import Prediction
-from supsup.model.supsup import SupSup
-from supsup.runtime.errors import SupSupError
 
-_TOGETHER = 256  # inputs that are answered in one go
-_MISTAKES = 10  # that are listed
-_COUNTED = ("asked", "task given", "task unknown", "task found")
+_BATCH = 256  # inputs
+_LISTED_MISTAKES = 10
+_COUNTS = ("images", "task given", "task unknown", "task correct")
+_MISTAKE = ("task", "class", "predicted", "count")
 
-Model = Annotated[Path, Argument(help="A model file.")]
-How = Annotated[
+ModelPath = Annotated[Path, Argument(help="The model file.")]
+MethodOption = Annotated[
     Method | None,
-    Option("--method", help="How the task is found; by default in the model's own way."),
+    Option("--method", help="How to infer the task.", show_default="the model's setting"),
 ]
 
 
-def predict(
-    model: Model,
-    data: Annotated[
-        list[str], Argument(help="Images, folders of images, a table or arrays; - reads paths from stdin.")
-    ],
-    task: Annotated[str | None, Option(help="The task, if it is known; found for each input by default.")] = None,
-    label: Annotated[str | None, Option(help="A column of the table to leave out.")] = None,
-    as_json: Annotated[bool, Option("--json", help="A JSON object on each line.")] = False,
-    as_csv: Annotated[bool, Option("--csv", help="Comma-separated, with a line of names.")] = False,
+def predict_command(
+    model: ModelPath,
+    data: Annotated[list[str], Argument(help="Images, folders of images, tables or arrays; - reads paths from stdin.")],
+    task: Annotated[str | None, Option(help="The task, if known.", show_default="inferred for each input")] = None,
+    label: Annotated[str | None, Option(help="Column of the table to ignore.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
+    as_csv: Annotated[bool, Option("--csv", help="Print comma-separated values with a header row.")] = False,
     unknown: Annotated[
         bool,
-        Option("--unknown", help="An input may be of none of the tasks; about one in twenty that is gets refused too."),
+        Option("--unknown", help="Reject inputs of unknown tasks; about 5 % of known inputs are rejected as well."),
     ] = False,
-    method: How = None,
-    net: OwnNet = None,
+    method: MethodOption = None,
+    net: UserNet = None,
     device: Device = "auto",
 ) -> None:
-    """Say of each image or row what it is: its class by the name you gave it, its task, and how sure both are."""
+    """Classify each image or row: its class, its task, and the confidence in both."""
     if as_json and as_csv:
-        raise SupSupError("give --json or --csv, not both")
-    learner = _loaded(model, net, method, device)
+        raise SupSupError("use --json or --csv, not both")
+    learner = _load(model, net, method, device)
     if task is not None:
-        learner.classes(task)  # an error for an unknown task
+        learner.classes(task)  # an unknown task is an error
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if as_csv:
         writer.writerow(("input", "label", "task", "confidence", "task_confidence"))
@@ -70,142 +65,145 @@ def predict(
             elif as_csv:
                 writer.writerow((name, *answer.values()))
             elif answer["task"] is None:
-                Console(soft_wrap=True).print(f"{escape_for_terminal(name)}: none of these tasks", highlight=False)
+                say(f"{escape_for_terminal(name)}: none of these tasks")
             else:
-                sure = f"{100 * answer['confidence']:.1f} %"
-                Console(soft_wrap=True).print(
-                    f"{escape_for_terminal(name)}: [bold]{escape_for_terminal(answer['label'])}[/] ({sure}), task {escape_for_terminal(answer['task'])}",
-                    highlight=False,
-                )
+                confidence = f"{100 * answer['confidence']:.1f} %"
+                best, inferred = escape_for_terminal(answer["label"]), escape_for_terminal(answer["task"])
+                say(f"{escape_for_terminal(name)}: [bold]{best}[/] ({confidence}), task {inferred}")
 
 
-def _answers(said: Prediction) -> Iterator[dict[str, Any]]:
-    for label, task, one, other in zip(
-        said.names, said.tasks, said.confidence.tolist(), said.task_confidence.tolist(), strict=True
+def _answers(prediction: Prediction) -> Iterator[dict[str, Any]]:
+    for label, task, confidence, task_confidence in zip(
+        prediction.names,
+        prediction.tasks,
+        prediction.confidence.tolist(),
+        prediction.task_confidence.tolist(),
+        strict=True,
     ):
-        yield {"label": label, "task": task, "confidence": round(one, 4), "task_confidence": round(other, 4)}
+        yield {
+            "label": label,
+            "task": task,
+            "confidence": round(confidence, 4),
+            "task_confidence": round(task_confidence, 4),
+        }
 
 
 def _inputs(data: list[str], learner: SupSup, label: str | None) -> Iterator[tuple[list[str], Any]]:
-    """Names of inputs and the inputs, some at a time."""
+    """Batches of inputs with their names."""
     shape = learner.image_shape
     if shape is None:
-        raise SupSupError("the model has learned nothing yet; supsup learn MODEL DATA does")
-    given = [line.strip() for line in sys.stdin if line.strip()] if data == ["-"] else data
-    for place in map(Path, given):
-        if place.suffix in tables.SUFFIXES:
-            rows = _rows(place, label)
-            for start in range(0, len(rows), _TOGETHER):
-                some = rows[start : start + _TOGETHER]
-                yield [f"{place.name}:{start + number + 1}" for number in range(len(some))], some
+        raise SupSupError("the model has no tasks yet; learn one with supsup learn MODEL DATA")
+    paths = [line.strip() for line in sys.stdin if line.strip()] if data == ["-"] else data
+    for path in map(Path, paths):
+        if path.suffix in tables.SUFFIXES:
+            rows = _rows(path, label)
+            for start in range(0, len(rows), _BATCH):
+                some = rows[start : start + _BATCH]
+                yield [f"{path.name}:{start + number + 1}" for number in range(len(some))], some
             continue
-        files = image_files(place)
-        for start in range(0, len(files), _TOGETHER):
-            yield files[start : start + _TOGETHER], pictures(files[start : start + _TOGETHER], shape)
+        files = image_files(path)
+        for start in range(0, len(files), _BATCH):
+            yield files[start : start + _BATCH], pictures(files[start : start + _BATCH], shape)
 
 
 def _rows(path: Path, label: str | None) -> torch.Tensor:
     if path.suffix == ".npz":
-        found = tables.arrays(path)
-        inputs = next((found[name] for name in ("x", "X", "images", "data", "test_x") if name in found), None)
+        arrays = tables.arrays(path)
+        inputs = next((arrays[name] for name in ("x", "X", "images", "data", "test_x") if name in arrays), None)
         if inputs is None:
-            raise SupSupError(f"{path} has the arrays {', '.join(found) or 'none'}; the inputs must be called x")
+            raise SupSupError(f"{path} has the arrays {', '.join(arrays) or 'none'}; the inputs must be called x")
         return as_numbers(inputs)
-    found = tables.columns(path)
+    columns = tables.columns(path)
     if label is not None:
-        tables.column(found, label, path)  # an error where there is none
-    return torch.from_numpy(tables.features(found, (label,), path)).float()
+        tables.column(columns, label, path)  # a missing column is an error
+    return torch.from_numpy(tables.features(columns, (label,), path)).float()
 
 
-def evaluate(
-    model: Model,
+def evaluate_command(
+    model: ModelPath,
     data: Data,
-    task: Annotated[str | None, Option(help="The name that the task was learned under.")] = None,
+    task: Annotated[str | None, Option(help="The name under which the task was learned.")] = None,
     each: Each = False,
     label: Label = None,
     task_column: TaskColumn = None,
     everything: Annotated[
-        bool, Option("--all", help="Ask about all of the data, also what was trained on; not only what was held back.")
+        bool, Option("--all", help="Use all of the data, including training examples, not only held-out ones.")
     ] = False,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
-    method: How = None,
-    as_json: Annotated[bool, Option("--json", help="One JSON object, with counts and every mistake.")] = False,
-    net: OwnNet = None,
+    method: MethodOption = None,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object with counts and all mistakes.")] = False,
+    net: UserNet = None,
     device: Device = "auto",
 ) -> None:
-    """Say how often a model is right on data with labels: with the task given, and with the task to be found.
+    """Measure accuracy on labelled data, with the task given and with the task inferred.
 
-    By default it is asked about the share that `supsup learn` holds back of the same data (--test-share and --seed as
-    there). The commonest mistakes are listed.
+    By default it uses the examples that `supsup learn` holds out of the same data, with the same --test-share and
+    --seed. Also lists the most common mistakes.
     """
-    learner = _loaded(model, net, method, device)
+    learner = _load(model, net, method, device)
     shape = learner.image_shape
     size = shape[-1] if shape is not None and len(shape) == 3 else None
     reading = Reading(each, label, task_column, size, test_share, seed, crop=False)
     mistakes: Counter[tuple[str, str, str]] = Counter()
     counts: dict[str, torch.Tensor] = {}
     for found in tasks_at(data, reading, task):
-        learner.classes(found.name)  # an error for an unknown task
-        counts[found.name] = _graded(learner, found.read(reading), everything, mistakes)
+        learner.classes(found.name)  # an unknown task is an error
+        counts[found.name] = _count_correct(learner, found.read(reading), everything, mistakes)
     if as_json:
-        replaced = {name: dict(zip(_COUNTED, map(int, right.tolist()))) for name, right in counts.items()}
-        missed = [dict(zip(("task", "is", "taken for", "times"), (*which, n))) for which, n in mistakes.most_common()]
-        print(json.dumps({"tasks": replaced, "mistakes": missed}, ensure_ascii=False, indent=1))
+        by_task = {name: dict(zip(_COUNTS, map(int, row.tolist()))) for name, row in counts.items()}
+        listed = [dict(zip(_MISTAKE, (*which, count))) for which, count in mistakes.most_common()]
+        print(json.dumps({"tasks": by_task, "mistakes": listed}, ensure_ascii=False, indent=1))
         return
-    table = Table(title=escape_for_terminal(model))
-    table.add_column("task")
-    for name in _COUNTED:
+    table = Table("task", title=escape_for_terminal(model))
+    for name in _COUNTS:
         table.add_column(name, justify="right")
-    for name, right in counts.items():
-        table.add_row(escape_for_terminal(name), *_shares(right))
+    for name, row in counts.items():
+        table.add_row(escape_for_terminal(name), *_percentages(row))
     if len(counts) > 1:
         table.add_section()
-        table.add_row("all", *_shares(torch.stack(list(counts.values())).sum(0)))
-    show(table)
+        table.add_row("all", *_percentages(torch.stack(list(counts.values())).sum(0)))
+    print_table(table)
     if mistakes:
-        worst = Table(title="commonest mistakes, task given")
-        for name in ("task", "is", "was taken for"):
-            worst.add_column(name)
-        worst.add_column("times", justify="right")
-        for (name, true, said), count in mistakes.most_common(_MISTAKES):
-            worst.add_row(escape_for_terminal(name), escape_for_terminal(true), escape_for_terminal(said), f"{count:,}")
-        show(worst)
+        worst = Table(*_MISTAKE[:3], title="most common mistakes, task given")
+        worst.add_column(_MISTAKE[3], justify="right")
+        for which, count in mistakes.most_common(_LISTED_MISTAKES):
+            worst.add_row(*map(escape_for_terminal, which), f"{count:,}")
+        print_table(worst)
 
 
-def _shares(counts: torch.Tensor) -> list[str]:
-    asked, *right = counts.tolist()
-    return [f"{asked:,.0f}", *(f"{100 * count / asked:.1f} %" for count in right)]
+def _percentages(counts: torch.Tensor) -> list[str]:
+    images, *correct = counts.tolist()
+    return [f"{images:,.0f}", *(f"{100 * count / images:.1f} %" for count in correct)]
 
 
-def _graded(learner: SupSup, task: Task, everything: bool, mistakes: Counter[tuple[str, str, str]]) -> torch.Tensor:
-    """How many were asked; right with the task given; right with the task unknown; task found."""
-    counts = torch.zeros(4)
-    known = learner.task_info(task.name).names
-    if known is not None and task.names is not None and not set(task.names) & set(known):
-        raise SupSupError(
-            f"{task.name} was learned with the classes {escape_for_terminal(list(known))}; none is in the data"
-        )
+def _count_correct(
+    learner: SupSup, task: Task, everything: bool, mistakes: Counter[tuple[str, str, str]]
+) -> torch.Tensor:
+    """The numbers of `_COUNTS`: images, correct with the task given, correct without it, task inferred correctly."""
+    counts = torch.zeros(len(_COUNTS))
+    classes = learner.task_info(task.name).names
+    if classes is not None and task.names is not None and not set(task.names) & set(classes):
+        raise SupSupError(f"{task.name} was learned with the classes {list(classes)}; the data has none of them")
     for part in (task.train, task.test) if everything else (task.test,):
-        for start in range(0, len(part), _TOGETHER):
-            positions = torch.arange(start, min(start + _TOGETHER, len(part)))
+        for start in range(0, len(part), _BATCH):
+            positions = torch.arange(start, min(start + _BATCH, len(part)))
             raw = part.raw(positions)
             labels = part.labels[positions].tolist()
             truth = [label if task.names is None else task.names[label] for label in labels]
-            given, unknown = learner.predict(raw, task.name), learner.predict(raw)
-            found = [name == task.name for name in unknown.tasks]
-            hits = [name == true for name, true in zip(given.names, truth)]
-            both = [hit and name == true for hit, name, true in zip(found, unknown.names, truth)]
-            counts += torch.tensor([float(len(truth)), float(sum(hits)), float(sum(both)), float(sum(found))])
-            wrong = [(str(true), str(said)) for true, said, hit in zip(truth, given.names, hits) if not hit]
-            mistakes.update((task.name, true, said) for true, said in wrong)
+            given, inferred = learner.predict(raw, task.name), learner.predict(raw)
+            right_task = [name == task.name for name in inferred.tasks]
+            right_given = [name == true for name, true in zip(given.names, truth)]
+            right_both = [hit and name == true for hit, name, true in zip(right_task, inferred.names, truth)]
+            counts += torch.tensor([float(len(truth)), *map(float, map(sum, (right_given, right_both, right_task)))])
+            mistakes.update(
+                (task.name, str(true), str(name)) for true, name, hit in zip(truth, given.names, right_given) if not hit
+            )
     return counts
 
 
-def _loaded(model: Path, net: str | None, method: Method | None, device: str) -> SupSup:
-    learner = SupSup.load(model, own_network(net, model), device=device)
-    if not isinstance(learner, SupSup):
-        raise SupSupError(f"{model} holds a {type(learner).__name__} model; this command takes a SupSup one")
+def _load(model: Path, net: str | None, method: Method | None, device: str) -> SupSup:
+    learner = SupSup.load(model, user_network(net, model), device=device)
     if method is not None:
         learner.inference = learner.inference.replaced(method=method)
     return learner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from supsup.data.inputs import Inputs
 from supsup.data.labels import Label, Names
@@ -29,6 +30,23 @@ class TaskInfo:
     def called(self, label: int) -> Label:
         """The user's name for a class."""
         return label if self.names is None or label >= len(self.names) else self.names[label]
+
+    def describe(self) -> dict[str, Any]:
+        """The metadata as plain values: what `supsup tasks --json` and GET /tasks/NAME show; None: not known.
+
+        A new field that users should see needs a line here and nowhere else in the command line and the server.
+        """
+        words = []
+        if self.inputs is not None:
+            count = self.inputs.gain.numel()
+            words.append("tokens" if self.inputs.tokens else f"raw, {count} mean{'' if count == 1 else 's'}")
+            words += ["channels last"] if self.inputs.channels_last else []
+        words += ["in four rotations"] if self.rotated else []
+        return {
+            "class_names": None if self.names is None else list(self.names),
+            "inputs": ", ".join(words) or None,
+            "recipe": None if self.recipe is None else dict(self.recipe),
+        }
 
 
 NO_INFO = TaskInfo()

@@ -110,7 +110,7 @@ class SupSup:
 
     def __reduce__(self) -> tuple[Any, ...]:
         added = {name: value for name, value in vars(self).items() if name not in _PARTS}
-        with self._reading():
+        with self.reading():
             return type(self).from_state, (self._state,), added
 
     def __copy__(self) -> Self:
@@ -161,6 +161,15 @@ class SupSup:
         """Names of the tasks learned, in order."""
         return self._state.tasks.names
 
+    @property
+    def version(self) -> object:
+        """Another object after every task learned or forgotten: a key for caches."""
+        return self._state.tasks.version
+
+    def __contains__(self, task: object) -> bool:
+        """Whether a task of this name was learned."""
+        return task in self._state.tasks
+
     def classes(self, task: str) -> int:
         """How many classes a task has."""
         return self._state.tasks[task].classes
@@ -183,12 +192,12 @@ class SupSup:
 
     def mask(self, task: str) -> dict[str, Tensor]:
         """A task's mask: a boolean tensor for each masked weight."""
-        with self._reading():
+        with self.reading():
             return self._state.bank.mask(self._state.tasks.index(task))
 
     def subnetwork(self, task: str) -> dict[str, Tensor]:
         """The network of one task: its masked weights, and the statistics of its normalisation layers."""
-        with self._reading():
+        with self.reading():
             found = self._state.bank.subnetwork(self._state.tasks.index(task))
             return {name: value.clone() for name, value in self._state.net.masked(found).items()}
 
@@ -263,7 +272,7 @@ class SupSup:
         how = self.inference if inference is None else given(inference, Inference, "inference")
         check_outputs(outputs, "outputs")
         refused = check_refused(unknown)
-        with self._predictor.waiting(), self._reading():
+        with self._predictor.waiting(), self.reading():
             return self._predictor.predict(x, task, among, how, outputs, refused)
 
     @overload
@@ -288,13 +297,13 @@ class SupSup:
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
         decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
-        with self._predictor.waiting(), self._reading():
+        with self._predictor.waiting(), self.reading():
             inferred = self._predictor.infer(x, among, settings, decisions)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
-        with self._predictor.waiting(), self._reading():
+        with self._predictor.waiting(), self.reading():
             return self._predictor.infer(x, among, self.inference, lambda batches: batches, leading=2)
 
     def observe(self, x: Array, y: Array) -> str | None:
@@ -325,7 +334,7 @@ class SupSup:
 
     def to(self, device: str | torch.device) -> SupSup:
         """A copy of this model on a device, with all its masks; what `observe` has half-trained stays behind."""
-        with self._reading():
+        with self.reading():
             return self.from_state(self._state.to(resolve(device)))
 
     def save(self, path: AnyPath | None = None) -> None:
@@ -335,7 +344,7 @@ class SupSup:
         themselves. A mask that `observe` is training is written as it stands.
         """
         if not self._state.lives_at(path):
-            with self._reading():
+            with self.reading():
                 self._state.save(path)
             return
         with self._state.changing:
@@ -359,8 +368,8 @@ class SupSup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _reading(self) -> Lock:
-        """For `with`: the model as it is now, which nobody changes while it is held."""
+    def reading(self) -> Lock:
+        """For `with`: all calls inside see one state of the model; changes by other threads wait."""
         lock = self._state.lock
         if self._observer.changed and not lock.held:
             self._observer.write_back()

@@ -1,1 +1,1 @@
-"""The HTTP face of a model and its page: `supsup serve`. Needs the extra `serve`; nothing else imports this room."""
+"""A model over HTTP, with a web page: `supsup serve`. Needs the extra `serve`."""

@@ -1,8 +1,8 @@
-"""The door: who may ask, who may change the model, how much a request may bring, and what browsers may do with it.
+"""Access control: who may predict, who may change the model, how large a request may be, and headers for browsers.
 
-A page on another site can make a visitor's browser send requests here. So the Host must be one of ours where only this
-machine is served (a foreign name may be made to point here), and what changes anything must come from our own page or
-from no page at all.
+A page on another site can make a visitor's browser send requests here. So a server that is reachable only from this
+machine checks the Host header, because a foreign name may be made to resolve to 127.0.0.1. And requests that change
+the model must come from our own page or from no page at all.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supsup.serve.errors import Refused, refusal
+from supsup.serve.errors import RequestError, error_response
 from supsup.serve.metrics import Metrics
-from supsup.serve.settings import LOOPBACK, Settings
+from supsup.serve.settings import LOOPBACK, ServerSettings
 
-_READING = ("GET", "HEAD", "OPTIONS")
-_DRAINED = 16 << 20  # bytes of a refused body
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_DRAINED = 16 << 20  # bytes of a rejected body that are still read
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -32,11 +32,11 @@ _HEADERS = {
 }
 
 
-class Guard:
-    """Around an application: refuses what may not pass, adds headers for browsers, and counts."""
+class AccessControl:
+    """Middleware: rejects what is not allowed, adds security headers, and counts requests."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
-        self._app, self._settings, self._metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics, self._local = app, settings, metrics, settings.local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,59 +45,59 @@ class Guard:
         begin, status = time.perf_counter(), 500
         headers = Headers(scope=scope)
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                given = MutableHeaders(scope=message)
+                response = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    given.setdefault(name, value)
+                    response.setdefault(name, value)
             await send(message)
 
         try:
             try:
                 self._check(scope["method"], scope["path"], headers)
-                limited = _limited(receive, headers, self._most_bytes(scope["path"]))
-            except Refused as error:
+                limited = _limit_body(receive, headers, self._max_bytes(scope["path"]))
+            except RequestError as error:
                 if error.status == 413:
                     await _drain(receive)
-                await refusal(error.status, error.reason)(scope, receive, sending)
+                await error_response(error.status, error.reason)(scope, receive, send_with_headers)
                 return
-            await self._app(scope, limited, sending)
+            await self._app(scope, limited, send_with_headers)
         finally:
             self._metrics.request(_route(scope), status, time.perf_counter() - begin)
 
     def _check(self, method: str, path: str, headers: Headers) -> None:
         host = headers.get("host", "")
-        if self._settings.local and _name(host) not in LOOPBACK:
-            raise Refused(421, "this server answers to localhost alone; use http://127.0.0.1 and its port")
-        if method in _READING:
+        if self._local and _host_name(host) not in LOOPBACK:
+            raise RequestError(421, "this server is reachable only as localhost; use http://127.0.0.1 with its port")
+        if method in _SAFE_METHODS:
             return
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         if (origin is not None and origin.rpartition("://")[2] != host) or site not in ("same-origin", "none"):
-            raise Refused(403, "requests from pages of other sites are refused")
+            raise RequestError(403, "requests from pages of other sites are rejected")
         if path == "/predict":
             return
         if self._settings.read_only:
-            raise Refused(403, "this server was started with --read-only: the model is not changed")
+            raise RequestError(403, "this server was started with --read-only; the model cannot be changed")
         self._check_token(headers.get("authorization", ""))
 
-    def _check_token(self, shown: str) -> None:
+    def _check_token(self, authorization: str) -> None:
         if self._settings.token is None:
             return
-        kind, _, token = shown.partition(" ")
-        known = hmac.compare_digest(token.strip().encode(), self._settings.token.encode())
-        if kind.lower() != "bearer" or not known:
-            raise Refused(401, "changing the model needs the server's token: Authorization: Bearer TOKEN")
+        kind, _, token = authorization.partition(" ")
+        matches = hmac.compare_digest(token.strip().encode(), self._settings.token.encode())
+        if kind.lower() != "bearer" or not matches:
+            raise RequestError(401, "changing the model needs the server's token: Authorization: Bearer TOKEN")
 
-    def _most_bytes(self, path: str) -> int:
+    def _max_bytes(self, path: str) -> int:
         limits = self._settings.limits
-        return limits.learned_bytes if path.startswith("/tasks/") else limits.asked_bytes
+        return limits.learn_bytes if path.startswith("/tasks/") else limits.predict_bytes
 
 
-def _limited(receive: Receive, headers: Headers, most: int) -> Receive:
-    """`receive` that refuses a body of more than so many bytes, before it is read where its length is said."""
-    too_large = Refused(413, f"the request has more than {most:,} bytes; send fewer or smaller images at a time")
+def _limit_body(receive: Receive, headers: Headers, most: int) -> Receive:
+    """`receive` that rejects a body of more than `most` bytes, before reading it if Content-Length says so."""
+    too_large = RequestError(413, f"the request has more than {most:,} bytes; send fewer or smaller images")
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or int(length[:20]) > most:
         raise too_large
@@ -115,7 +115,7 @@ def _limited(receive: Receive, headers: Headers, most: int) -> Receive:
 
 
 async def _drain(receive: Receive) -> None:
-    """Read some of a body that was refused: who is cut off while sending may never see the answer."""
+    """Read some of a rejected body: a client that is cut off while sending may never see the response."""
     received, more = 0, True
     while more and received < _DRAINED:
         message = await receive()
@@ -123,12 +123,12 @@ async def _drain(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name or address in a Host header, without the port."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.lower()
 
 
 def _route(scope: Scope) -> str:
-    """A name for counting, of a route of ours: what was asked for may be anything."""
+    """The endpoint's name, as a label for metrics; never the path, which could be anything."""
     return str(getattr(scope.get("endpoint"), "__name__", "none"))

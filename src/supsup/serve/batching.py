@@ -1,4 +1,4 @@
-"""Questions that arrive together are answered together: while one batch is computed, the next one gathers."""
+"""Requests that arrive together are answered in one batch: while one is computed, the next one gathers."""
 
 from __future__ import annotations
 
@@ -8,45 +8,49 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from supsup.serve.errors import Refused
+from supsup.serve.errors import RequestError
 
-_SHARE, _GATHERING = 0.1, 0.02  # of a batch's time, and seconds at most, to gather the next after several questions
-Asked = TypeVar("Asked")
-Given = TypeVar("Given")
-Answer = Callable[[Sequence[Asked]], Sequence[Given | Exception]]
+_SHARE, _LONGEST = 0.1, 0.02  # after a batch of several: wait this share of its time, at most so many seconds
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 
-class Batcher(Generic[Asked, Given]):
-    """Asks a function for many answers at once, in a thread of its own; belongs to one event loop.
+class Batcher(Generic[In, Out]):
+    """Runs a function on batches of requests, in its own thread. It belongs to one event loop.
 
-    answer    for each question what it gives, or an error that is raised to who asked
-    size      of a question, in images
-    together  the most images of one batch; a larger question is a batch of its own
-    waiting   the most images in the queue; who comes then is turned away
+    answer      takes requests, returns a result or an exception for each
+    size        of a request, in images
+    max_batch   images in a batch; a larger request is a batch by itself
+    max_queued  images in the queue; further requests get status 503
     """
 
     def __init__(
-        self, answer: Answer[Asked, Given], size: Callable[[Asked], int], *, together: int, waiting: int
+        self,
+        answer: Callable[[Sequence[In]], Sequence[Out | Exception]],
+        size: Callable[[In], int],
+        *,
+        max_batch: int,
+        max_queued: int,
     ) -> None:
-        self._answer, self._size, self._together, self._most = answer, size, together, waiting
-        self._queue: deque[tuple[Asked, asyncio.Future[Given]]] = deque()
-        self._images = 0  # in the queue
+        self._answer, self._size, self._max_batch, self._max_queued = answer, size, max_batch, max_queued
+        self._queue: deque[tuple[In, asyncio.Future[Out]]] = deque()
+        self._queued = 0  # images
         self._running: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="supsup-answers")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="supsup-predict")
 
-    async def ask(self, question: Asked) -> Given:
-        """The answer to one question, with those of others that wait."""
-        if self._images + self._size(question) > self._most and self._queue:
-            raise Refused(503, f"more than {self._most:,} images wait for an answer; try again in a moment")
-        future: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
-        self._queue.append((question, future))
-        self._images += self._size(question)
+    async def submit(self, request: In) -> Out:
+        """The result for one request, computed together with others that wait."""
+        if self._queued + self._size(request) > self._max_queued and self._queue:
+            raise RequestError(503, f"more than {self._max_queued:,} images are queued; try again in a moment")
+        future: asyncio.Future[Out] = asyncio.get_running_loop().create_future()
+        self._queue.append((request, future))
+        self._queued += self._size(request)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return await future
 
     async def close(self) -> None:
-        """Answer what waits, then end."""
+        """Answer the queued requests, then stop."""
         while self._running is not None:
             await asyncio.wait([self._running])
         self._thread.shutdown()
@@ -56,31 +60,32 @@ class Batcher(Generic[Asked, Given]):
         try:
             while self._queue:
                 batch, begin = self._next(), loop.time()
+                results: Sequence[Out | Exception]
                 try:
-                    given = await loop.run_in_executor(self._thread, self._answer, [asked for asked, _ in batch])
+                    results = await loop.run_in_executor(self._thread, self._answer, [request for request, _ in batch])
                 except Exception as error:
-                    given = [error] * len(batch)
+                    results = [error] * len(batch)
                 seconds = loop.time() - begin
-                for (_, future), answer in zip(batch, given, strict=True):
-                    if future.done():  # who asked has gone
+                for (_, future), result in zip(batch, results, strict=True):
+                    if future.done():  # the client has disconnected
                         continue
-                    if isinstance(answer, Exception):
-                        future.set_exception(answer)
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
                     else:
-                        future.set_result(answer)
-                if len(batch) > 1:  # they may come again: the next batch is not to be the first of them alone
-                    await asyncio.sleep(min(_GATHERING, _SHARE * seconds))
+                        future.set_result(result)
+                if len(batch) > 1:  # clients may send again: do not start the next batch with the first of them alone
+                    await asyncio.sleep(min(_LONGEST, _SHARE * seconds))
         finally:
             self._running = None
 
-    def _next(self) -> list[tuple[Asked, asyncio.Future[Given]]]:
-        batch: list[tuple[Asked, asyncio.Future[Given]]] = []
+    def _next(self) -> list[tuple[In, asyncio.Future[Out]]]:
+        batch: list[tuple[In, asyncio.Future[Out]]] = []
         images = 0
         while self._queue:
             size = self._size(self._queue[0][0])
-            if batch and images + size > self._together:
+            if batch and images + size > self._max_batch:
                 break
             batch.append(self._queue.popleft())
             images += size
-        self._images -= images
+        self._queued -= images
         return batch

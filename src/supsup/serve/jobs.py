@@ -1,4 +1,4 @@
-"""Changes of the model, one after the other in a thread of their own, each a job that can be asked how far it is."""
+"""Changes to the model: jobs that run one after another in their own thread and report progress."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from supsup.runtime.errors import SupSupError
-from supsup.serve.errors import Refused
+from supsup.serve.errors import RequestError
 from supsup.serve.metrics import Metrics
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 Progress = Callable[[float], None]
-_REMEMBERED = 1000  # jobs that have ended
-_HELD = 2 << 30  # bytes of images in the queue
+_REMEMBERED = 1000  # finished jobs
+_MAX_HELD = 2 << 30  # bytes of images in the queue
 
 
-class Stopped(Exception):
-    """The server is going down; raised inside a job that says how far it is."""
+class ServerStopping(Exception):
+    """Raised inside a job that reports progress while the server shuts down."""
 
 
 @dataclass(eq=False)
-class Job:
-    """One change: what it is, how far, and how it ended.
+class ServerJob:
+    """One change to the model.
 
-    progress  the share that is done
-    seconds   it has been running, or ran
+    work      does the change; None once it has finished, because it holds all images of a task
+    bytes     of memory that `work` holds
+    progress  the fraction that is done
+    seconds   how long it has been running, or ran
     """
 
     kind: Literal["learn", "forget"]
     task: str
-    work: Callable[[Progress], None] | None  # None once it has ended: it holds all images of a task
-    bytes: int = 0  # of memory that it holds until then
+    work: Callable[[Progress], None] | None
+    bytes: int = 0
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: State = "waiting"
     progress: float = 0.0
     error: str | None = None
-    ended: Future[None] = field(default_factory=Future)
+    finished: Future[None] = field(default_factory=Future)
     _began: float | None = None
     _seconds: float | None = None
 
@@ -52,7 +54,7 @@ class Job:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def info(self) -> dict[str, object]:
-        """What a visitor may know."""
+        """The job as JSON values."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -64,59 +66,57 @@ class Job:
         }
 
 
-class Jobs:
-    """A queue of changes and the thread that makes them, in order."""
+class JobQueue:
+    """Jobs in order, and the thread that runs them."""
 
-    def __init__(self, metrics: Metrics, most: int) -> None:
-        self._metrics, self._most = metrics, most
+    def __init__(self, metrics: Metrics, max_queued: int) -> None:
+        self._metrics, self._max_queued = metrics, max_queued
         self._changed = threading.Condition()
-        self._queue: deque[Job] = deque()
-        self._jobs: dict[str, Job] = {}  # in order
-        self._current: Job | None = None
+        self._queue: deque[ServerJob] = deque()
+        self._jobs: dict[str, ServerJob] = {}  # in order, with finished ones
+        self._current: ServerJob | None = None
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="supsup-changes", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="supsup-jobs", daemon=True)
         self._thread.start()
 
-    def add(self, job: Job) -> Job:
-        """One more change, at the end of the queue."""
+    def add(self, job: ServerJob) -> ServerJob:
+        """Append a job to the queue."""
         with self._changed:
             if self._stopping:
-                raise Refused(503, "the server is going down")
+                raise RequestError(503, "the server is shutting down")
             held = sum(each.bytes for each in self._queue)
-            if len(self._queue) >= self._most or (held and held + job.bytes > _HELD):
-                raise Refused(429, f"{len(self._queue)} changes wait already; try again later")
+            if len(self._queue) >= self._max_queued or (held and held + job.bytes > _MAX_HELD):
+                raise RequestError(429, f"{len(self._queue)} jobs are already queued; try again later")
             self._queue.append(job)
             self._jobs[job.id] = job
-            for old in [each.id for each in self._jobs.values() if each.ended.done()][:-_REMEMBERED]:
+            for old in [each.id for each in self._jobs.values() if each.finished.done()][:-_REMEMBERED]:
                 del self._jobs[old]
             self._changed.notify()
         return job
 
-    def get(self, job: str) -> Job:
+    def get(self, job: str) -> ServerJob:
         """A job by its id."""
         with self._changed:
             if job not in self._jobs:
-                raise Refused(
-                    404, "there is no such job; the server forgets old ones, and all when it is started again"
-                )
+                raise RequestError(404, "no such job; the server drops old jobs, and all of them when it restarts")
             return self._jobs[job]
 
-    def under_way(self) -> list[Job]:
-        """The jobs that have not ended."""
+    def active(self) -> list[ServerJob]:
+        """The jobs that are queued or running."""
         with self._changed:
             return [*([self._current] if self._current else []), *self._queue]
 
     def stop(self, grace: float) -> bool:
-        """Take nothing more, drop what waits, stop what runs where it can be; whether it ended within `grace` seconds.
+        """Accept nothing more, drop queued jobs and stop the running one if it reports progress.
 
-        What has been reported as done is in the file, and stays there.
+        Returns whether it ended within `grace` seconds. Jobs reported as done are in the file and stay there.
         """
         with self._changed:
             self._stopping = True
             waiting, self._queue = list(self._queue), deque()
             self._changed.notify()
         for job in waiting:
-            self._end(job, "stopped", "the server went down before it began")
+            self._finish(job, "stopped", "the server shut down before it started")
         self._thread.join(grace)
         return not self._thread.is_alive()
 
@@ -128,34 +128,34 @@ class Jobs:
                 if self._stopping:
                     return
                 job = self._current = self._queue.popleft()
-            self._do(job)
+            self._run_job(job)
 
-    def _do(self, job: Job) -> None:
+    def _run_job(self, job: ServerJob) -> None:
         assert job.work is not None
         job.state, job._began = "running", time.monotonic()
 
-        def progress(share: float) -> None:
-            job.progress = min(1.0, max(job.progress, share))
+        def progress(fraction: float) -> None:
+            job.progress = min(1.0, max(job.progress, fraction))
             if self._stopping:
-                raise Stopped
+                raise ServerStopping
 
         try:
             job.work(progress)
-        except Stopped:
-            self._end(job, "stopped", "the server went down before it was finished")
+        except ServerStopping:
+            self._finish(job, "stopped", "the server shut down before it finished")
         except SupSupError as error:
-            self._end(job, "failed", str(error))
+            self._finish(job, "failed", str(error))
         except MemoryError:
-            self._end(job, "failed", "the machine has too little memory for this task; send fewer or smaller images")
-        except Exception as error:  # the thread must live on for the next one
-            self._end(job, "failed", f"{type(error).__name__}: {error}")
+            self._finish(job, "failed", "not enough memory for this task; send fewer or smaller images")
+        except Exception as error:  # the thread must survive for the next job
+            self._finish(job, "failed", f"{type(error).__name__}: {error}")
         else:
             job.progress = 1.0
-            self._end(job, "done", None)
+            self._finish(job, "done", None)
         with self._changed:
             self._current = None
 
-    def _end(self, job: Job, state: State, error: str | None) -> None:
+    def _finish(self, job: ServerJob, state: State, error: str | None) -> None:
         job._seconds, job.work, job.error, job.state = job.seconds, None, error, state
         self._metrics.job(job.kind, state)
-        job.ended.set_result(None)
+        job.finished.set_result(None)

@@ -1,4 +1,4 @@
-"""A server from its socket to its end: the port is taken first, the model is let go of last."""
+"""Running the server: bind the port before loading anything else, close the model last."""
 
 from __future__ import annotations
 
@@ -7,54 +7,59 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import uvicorn
 
 from supsup.runtime.errors import SupSupError
-from supsup.serve.app import Server
-from supsup.serve.service import Served
-from supsup.serve.settings import Settings
+from supsup.serve.app import ModelServer
+from supsup.serve.service import ModelService
+from supsup.serve.settings import ServerSettings
 
-_CONNECTIONS = 1000  # at the same time; others are turned away
-_SHUTDOWN = 5  # seconds for answers under way when the server goes down
+_CONNECTIONS = 1000  # at the same time; further ones are refused
+_SHUTDOWN = 5  # seconds for requests in progress when the server stops
 
 
-def bound(settings: Settings) -> socket.socket:
-    """A socket on the host and port that were asked for, or an error that says what to do.
+def listen(settings: ServerSettings) -> socket.socket:
+    """Bind a socket to the host and port, or raise an error that says what to do.
 
-    It names its protocol: only then asyncio lets small packets go at once, which otherwise wait 40 ms for each other.
+    The socket names its protocol: only then does asyncio set TCP_NODELAY. Without it small packets wait 40 ms.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((settings.host, settings.port))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((settings.host, settings.port))
     except (OSError, UnicodeError) as error:
-        found.close()
-        where, number = f"{settings.host}:{settings.port}", getattr(error, "errno", None)
+        listening.close()
+        number = getattr(error, "errno", None)
         if number == errno.EADDRINUSE:
             raise SupSupError(
-                f"port {settings.port} of {settings.host} is taken by another program; use another: "
-                f"--port {settings.port % 65535 + 1}, or --port 0 for any that is free"
+                f"port {settings.port} of {settings.host} is in use by another program; choose another with "
+                f"--port {settings.port % 65535 + 1}, or --port 0 for any free port"
             ) from error
         if number == errno.EACCES:
-            raise SupSupError(f"only an administrator may use port {settings.port}; use one from 1024 on") from error
-        raise SupSupError(f"{where} is no address of this machine ({error}); use 127.0.0.1 or 0.0.0.0") from error
-    return found
+            raise SupSupError(f"port {settings.port} needs administrator rights; use 1024 or higher") from error
+        raise SupSupError(
+            f"{settings.host}:{settings.port} is not an address of this machine ({error}); use 127.0.0.1 or 0.0.0.0"
+        ) from error
+    return listening
 
 
-def address(listening: socket.socket) -> str:
-    """What to type into a browser."""
+def url_of(listening: socket.socket) -> str:
+    """The URL to open in a browser."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(served: Served, settings: Settings, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM; then answers under way are given, jobs stop, and the model is let go of."""
-    app = Server(served, settings).app()
+def run_server(
+    service: ModelService, settings: ServerSettings, listening: socket.socket, ready: Callable[[], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM, then finish requests in progress, stop jobs and close the model.
+
+    ready  called once the server accepts requests
+    """
     config = uvicorn.Config(
-        app,
+        ModelServer(service, settings).app(),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -63,13 +68,12 @@ def run(served: Served, settings: Settings, listening: socket.socket, ready: Cal
         timeout_graceful_shutdown=_SHUTDOWN,
         ws="none",
     )
-    server = _Announced(config, ready)
-    with _ended_by_signals():
-        server.run(sockets=[listening])
+    with _signals_ignored_after_shutdown():
+        _AnnouncingServer(config, ready).run(sockets=[listening])
 
 
-class _Announced(uvicorn.Server):
-    """Says when it is ready for requests."""
+class _AnnouncingServer(uvicorn.Server):
+    """Calls `ready` once it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -81,13 +85,9 @@ class _Announced(uvicorn.Server):
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """The server hands signals on once it is down; they have done their work by then."""
-
-    def ignored(number: int, frame: FrameType | None) -> None:
-        pass
-
-    before = {number: signal.signal(number, ignored) for number in (signal.SIGINT, signal.SIGTERM)}
+def _signals_ignored_after_shutdown() -> Iterator[None]:
+    """uvicorn raises the signals it has handled again once it is down; they have had their effect by then."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -1,68 +1,42 @@
-"""The model that is served: answers to many questions from one state of it, and the changes that a server makes."""
+"""The model behind the server: batches of predictions, each from one state of the model, and changes to it."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from supsup import data
+from supsup import SupSup, SupSupError, data
 from supsup.data import Inputs, Task
+from supsup.data.task_info import TaskInfo
 from supsup.file.modelfile import stored_bytes
-from supsup.file.task_record import EXAMPLES, LearnedTask
+from supsup.file.task_record import EXAMPLES
 from supsup.inference.methods import Method
-from supsup.model.state import state_of
-from supsup.model.supsup import SupSup
-from supsup.runtime.errors import SupSupError, printable
-from supsup.serve.examples import chosen, data_url
+from supsup.runtime.errors import printable
+from supsup.serve.examples import choose_examples, data_url
+from supsup.serve.requests import Array, LearnRequest, PredictRequest
 from supsup.serve.scoring import scores
-from supsup.serve.uploads import Array
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Question:
-    """Inputs [n, …], uint8 for images; the task if it is known, else the tasks that come into question (None: all)."""
+class ModelService:
+    """A model and its file, with the operations of the server; safe to use from any thread.
 
-    images: Array
-    task: str | None = None
-    among: tuple[str, ...] | None = None
-    scores: bool = False
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """A task to learn: inputs [n, …] and a class for each."""
-
-    task: str
-    images: Array
-    labels: list[str] | list[int]
-
-
-class Served:
-    """A model in its file, and what a server asks of it; any thread may.
-
-    method  how tasks are found here; the model and its file keep their own way
+    method  how the server infers tasks; the setting in the model and its file stays
     """
 
     def __init__(self, model: SupSup, path: Path, method: Method | None = None) -> None:
         self.model, self.path = model, path
-        self._how = None if method is None else model.inference.replaced(method=method)
-        self._normalisation: tuple[object, Inputs | None] = (
-            None,
-            None,
-        )  # a version of the tasks, and theirs of pictures
+        self._inference = None if method is None else model.inference.replaced(method=method)
+        self._cached: tuple[object, _InputRule] = (None, _InputRule(raw=False))  # for all tasks, by model.version
 
     @classmethod
     def open(
@@ -75,63 +49,63 @@ class Served:
         device: str = "auto",
         method: Method | None = None,
     ) -> Self:
-        """The model in a file, to be changed there unless `read_only`; `net` where it is the user's own."""
-        served = cls(SupSup.load(path, net, in_place=not read_only, masks=masks, device=device), path, method)
-        served._warm_up()
-        return served
+        """Load a model file, and change it in place unless `read_only`; `net` if the network is the user's."""
+        service = cls(SupSup.load(path, net, in_place=not read_only, masks=masks, device=device), path, method)
+        service._warm_up()
+        return service
 
     def _warm_up(self) -> None:
-        """Answer once, so that the first visitor does not wait for kernels to be loaded or compiled."""
+        """Predict once, so that the first request does not wait for kernels to load or compile."""
         shape = self.model.image_shape
-        if shape is not None and len(state_of(self.model).tasks):
-            for together in (1, 3):  # one image and several go different ways
-                self.answers([Question(np.zeros((1, *shape), np.float32), scores=True)] * together)
+        if shape is not None and self.model.tasks:
+            for count in (1, 3):  # a single image and several take different paths
+                self.predict([PredictRequest(np.zeros((1, *shape), np.float32), scores=True)] * count)
 
     def info(self) -> Json:
-        """What a visitor should know."""
+        """The model as GET /health shows it."""
         shape = self.model.image_shape
         return {
             "model": self.path.name,
-            "tasks": len(state_of(self.model).tasks),
+            "tasks": len(self.model.tasks),
             "image_shape": None if shape is None else list(shape),
             "device": str(self.model.device),
         }
 
-    def answers(self, questions: Sequence[Question]) -> list[Json | Exception]:
-        """An answer to each question, all from one state of the model; what is alike is asked in one go."""
-        alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for number, question in enumerate(questions):
-            kind = (question.task, question.among, question.images.dtype.kind, question.images.shape[1:])
-            alike[kind].append(number)
-        found: list[Json | Exception] = [AssertionError("every question is answered")] * len(questions)
-        with state_of(self.model).lock.reading():
-            for numbers in alike.values():
-                for number, answer in zip(numbers, self._answers([questions[number] for number in numbers])):
-                    found[number] = answer
-        return found
+    def predict(self, requests: Sequence[PredictRequest]) -> list[Json | Exception]:
+        """A result or an error for each request, all from one state of the model; similar requests share a batch."""
+        groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for number, request in enumerate(requests):
+            kind = (request.task, request.among, request.images.dtype.kind, request.images.shape[1:])
+            groups[kind].append(number)
+        results: list[Json | Exception] = [AssertionError("every request is answered")] * len(requests)
+        with self.model.reading():
+            for numbers in groups.values():
+                for number, result in zip(numbers, self._predict_group([requests[number] for number in numbers])):
+                    results[number] = result
+        return results
 
-    def _answers(self, questions: Sequence[Question]) -> list[Json | Exception]:
-        """Answers to questions that are alike; if one of them cannot be answered the others are."""
+    def _predict_group(self, requests: Sequence[PredictRequest]) -> list[Json | Exception]:
+        """Results for similar requests; if one of them fails, the others are still answered."""
         try:
-            return self._together(questions)
+            return self._predict_together(requests)
         except SupSupError as error:
-            if len(questions) == 1:
+            if len(requests) == 1:
                 return [error]
-            return [self._answers([question])[0] for question in questions]
+            return [self._predict_group([request])[0] for request in requests]
 
-    def _together(self, questions: Sequence[Question]) -> list[Json | Exception]:
-        first, tasks = questions[0], state_of(self.model).tasks
+    def _predict_together(self, requests: Sequence[PredictRequest]) -> list[Json | Exception]:
+        first = requests[0]
         named = [first.task] if first.task is not None else first.among
-        inputs = self._inputs(np.concatenate([question.images for question in questions]), named)
-        prediction = self.model.predict(inputs, task=first.task, among=first.among, inference=self._how)
-        candidates = list(first.among) if first.among is not None else tasks.names
-        every = [
+        inputs = self._inputs(np.concatenate([request.images for request in requests]), named)
+        prediction = self.model.predict(inputs, task=first.task, among=first.among, inference=self._inference)
+        candidates = list(first.among) if first.among is not None else self.model.tasks
+        answers = [
             {
                 "task": task,
                 "label": label,
-                "name": _plain(name),
-                "confidence": _number(confidence),
-                "task_confidence": _number(task_confidence),
+                "name": _json_label(name),
+                "confidence": _json_number(confidence),
+                "task_confidence": _json_number(task_confidence),
             }
             for task, label, name, confidence, task_confidence in zip(
                 prediction.tasks,
@@ -142,117 +116,135 @@ class Served:
                 strict=True,
             )
         ]
-        answers: list[Json | Exception] = []
+        results: list[Json | Exception] = []
         start = 0
-        for question in questions:
-            mine = every[start : start + len(question)]
-            if question.scores and first.task is None:
-                scored = scores(self.model, inputs[start : start + len(question)], candidates, self._how)
-                mine = [answer | {"scores": asdict(each)} for answer, each in zip(mine, scored, strict=True)]
-            answers.append({"answers": mine, "among": 1 if first.task is not None else len(candidates)})
-            start += len(question)
-        return answers
+        for request in requests:
+            rows = slice(start, start + len(request))
+            part = answers[rows]
+            if request.scores and first.task is None:
+                scored = scores(self.model, inputs[rows], candidates, self._inference)
+                part = [answer | {"scores": asdict(each)} for answer, each in zip(part, scored, strict=True)]
+            results.append({"answers": part, "among": 1 if first.task is not None else len(candidates)})
+            start += len(request)
+        return results
 
-    def learn(self, lesson: Lesson, progress: Callable[[float], None]) -> None:
-        """Learn a task and keep a few examples; then it is in the file. What `progress` raises stops it."""
-        task = self._task(lesson)
-        self.model.learn(task, callback=lambda step: progress(step.step / step.steps), show_progress=False)
-        if lesson.images.dtype == np.uint8 and lesson.images.ndim == 4:
-            examples = chosen(lesson.images, lesson.labels)
-            self.model.extras[lesson.task] = self.model.extras.get(lesson.task, {}) | {EXAMPLES: examples}
+    def learn(self, request: LearnRequest, progress: Callable[[float], None]) -> None:
+        """Learn a task and keep a few example images; both are saved. An exception from `progress` stops it."""
+        self.model.learn(
+            self._task(request), callback=lambda step: progress(step.step / step.steps), show_progress=False
+        )
+        if request.images.dtype == np.uint8 and request.images.ndim == 4:
+            examples = choose_examples(request.images, request.labels)
+            self.model.extras[request.task] = self.model.extras.get(request.task, {}) | {EXAMPLES: examples}
             self.model.save()
 
     def forget(self, task: str) -> None:
-        """Remove a task for good, from the file too."""
+        """Delete a task from the model and its file."""
         self.model.forget(task)
 
     def tasks(self, search: str, offset: int, limit: int) -> Json:
-        """Some of the tasks whose names hold a text, in order."""
-        rows = list(state_of(self.model).tasks)
-        wanted = search.casefold()
-        matching = [row for row in rows if wanted in row.name.casefold()] if wanted else rows
-        listed = [
-            {"name": row.name, "classes": row.classes, "learned_at": row.learned_at}
-            for row in matching[offset : offset + limit]
-        ]
-        return {"total": len(rows), "matching": len(matching), "tasks": listed}
+        """One page of the tasks whose names contain `search`, in the order in which they were learned."""
+        with self.model.reading():
+            names, wanted = self.model.tasks, search.casefold()
+            matching = [name for name in names if wanted in name.casefold()] if wanted else names
+            listed = [
+                {"name": name, "classes": self.model.classes(name), "learned_at": self.model.learned_at(name)}
+                for name in matching[offset : offset + limit]
+            ]
+        return {"total": len(names), "matching": len(matching), "tasks": listed}
 
     def details(self, task: str) -> Json:
-        """What is known of one task."""
-        row = state_of(self.model).tasks[task]
-        return {
-            "name": row.name,
-            "classes": row.classes,
-            "class_names": [_plain(row.info.called(number)) for number in range(row.classes)],
-            "learned_at": row.learned_at,
-            "bytes": stored_bytes(self.path, task),
-            "examples": [data_url(image) for image in row.extras.get(EXAMPLES, [])],
-        }
+        """One task as GET /tasks/NAME shows it."""
+        with self.model.reading():
+            info, classes = self.model.task_info(task), self.model.classes(task)
+            return info.describe() | {
+                "name": task,
+                "classes": classes,
+                "class_names": [_json_label(info.called(number)) for number in range(classes)],
+                "learned_at": self.model.learned_at(task),
+                "bytes": stored_bytes(self.path, task),
+                "examples": [data_url(image) for image in self.model.extras.get(task, {}).get(EXAMPLES, [])],
+            }
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the model file."""
         self.model.close()
 
-    def _task(self, lesson: Lesson) -> Task:
-        """A task to learn; where the model's tasks take normalised inputs, pictures are normalised as in the first one."""
-        layout = "NCHW" if lesson.images.ndim == 4 else None
-        infos = [task.info for task in state_of(self.model).tasks]
-        strict = bool(infos) and all(info.inputs is None for info in infos)
-        images = torch.from_numpy(lesson.images)
-        if not strict or images.dtype != torch.uint8:
-            images = images.float() if strict else images
-            return data.task((images, lesson.labels), lesson.task, layout=layout, normalise=not strict)
+    def _task(self, request: LearnRequest) -> Task:
+        """The task to learn. If the model's tasks take normalised inputs, images are normalised as for the first one."""
+        layout = "NCHW" if request.images.ndim == 4 else None
+        infos = [self.model.task_info(name) for name in self.model.tasks]
+        normalised = bool(infos) and all(info.inputs is None for info in infos)
+        images = torch.from_numpy(request.images)
+        if not normalised or images.dtype != torch.uint8:
+            images = images.float() if normalised else images
+            return data.task((images, request.labels), request.task, layout=layout, normalise=not normalised)
         scale = infos[0].normalisation
         if scale is None:
-            raise _unknown_normalisation(self.model.tasks[0])
-        task = data.task((images, lesson.labels), lesson.task, layout=layout, normalise=False)
+            raise SupSupError(_unknown_normalisation(self.model.tasks[0]))
+        task = data.task((images, request.labels), request.task, layout=layout, normalise=False)
         part = replace(task.train, gain=scale.gain, offset=scale.offset)
         return replace(task, train=part, test=part, inputs=None)
 
     def _inputs(self, images: Array, candidates: Sequence[str] | None) -> Tensor:
-        """Pictures (uint8) and arrays as `predict` takes them for these tasks; None: all."""
-        found, tasks = torch.from_numpy(images), state_of(self.model).tasks
-        if images.dtype != np.uint8:
-            kinds = tasks.views(None if candidates is None else tasks.indices(candidates))
-            return found.float() if all(inputs is None for inputs, _ in kinds) else found
-        if candidates is not None:
-            scale = _common_normalisation([tasks[name] for name in candidates])
+        """Images (uint8) and arrays as `predict` takes them for these tasks; None: all."""
+        array = torch.from_numpy(images)
+        names = self.model.tasks if candidates is None else candidates
+        if candidates is not None or self._cached[0] is not self.model.version:
+            rule = _input_rule([(name, self.model.task_info(name)) for name in names])
+            if candidates is None:
+                self._cached = self.model.version, rule
         else:
-            version, scale = self._normalisation
-            if version is not tasks.version:
-                scale = _common_normalisation(tasks)
-                self._normalisation = tasks.version, scale
-        return found if scale is None else scale.seen(found)
+            rule = self._cached[1]
+        if images.dtype != np.uint8:
+            return array if rule.raw else array.float()
+        if rule.error is not None:
+            raise SupSupError(rule.error)
+        return array if rule.normalisation is None else rule.normalisation.seen(array)
 
 
-def _common_normalisation(tasks: Iterable[LearnedTask]) -> Inputs | None:
-    """How pictures are normalised for all these tasks; None where the model does it. An error if they do not agree."""
-    found: dict[object, tuple[str, Inputs | None]] = {}  # a task of each kind
-    for task in tasks:
-        scale = task.info.normalisation
-        if task.info.inputs is None and scale is None:
-            raise _unknown_normalisation(task.name)
-        found.setdefault(None if scale is None else scale.key, (task.name, scale))
-    if len(found) > 1:
-        (one, _), (other, _), *_ = found.values()
-        raise SupSupError(
-            f"tasks {printable(repr(one))} and {printable(repr(other))} normalise pictures differently; name the task, "
-            "or send arrays that are normalised already"
+class _InputRule(NamedTuple):
+    """How inputs are prepared for some tasks.
+
+    raw            a task takes raw inputs; the model normalises them
+    normalisation  of images, the same for all tasks; None: the model does it
+    error          why images cannot be normalised
+    """
+
+    raw: bool
+    normalisation: Inputs | None = None
+    error: str | None = None
+
+
+def _input_rule(tasks: Sequence[tuple[str, TaskInfo]]) -> _InputRule:
+    raw = any(info.inputs is not None for _, info in tasks)
+    kinds: dict[object, tuple[str, Inputs | None]] = {}  # a task for each normalisation
+    for name, info in tasks:
+        scale = info.normalisation
+        if info.inputs is None and scale is None:
+            return _InputRule(raw, error=_unknown_normalisation(name))
+        kinds.setdefault(None if scale is None else scale.key, (name, scale))
+    if len(kinds) > 1:
+        (one, _), (other, _), *_ = kinds.values()
+        return _InputRule(
+            raw,
+            error=f"tasks {printable(repr(one))} and {printable(repr(other))} normalise images differently; "
+            "name the task, or send normalised arrays",
         )
-    return next((scale for _, scale in found.values()), None)
+    return _InputRule(raw, next((scale for _, scale in kinds.values()), None))
 
 
-def _unknown_normalisation(task: str) -> SupSupError:
-    return SupSupError(
-        f"the model does not say how pictures of task {printable(repr(task))} were normalised: it was learned from "
-        "normalised numbers, or by an earlier version; send normalised arrays, or learn it again from pictures"
+def _unknown_normalisation(task: str) -> str:
+    return (
+        f"the model does not say how images of task {printable(repr(task))} were normalised: it was learned from "
+        "normalised arrays, or by an earlier version; send normalised arrays, or learn it again from images"
     )
 
 
-def _plain(name: object) -> str | int | float:
-    """A class as JSON has it."""
+def _json_label(name: object) -> str | int | float:
+    """A class name that JSON can hold."""
     return name if isinstance(name, str | int) or (isinstance(name, float) and math.isfinite(name)) else str(name)
 
 
-def _number(value: float) -> float | None:
+def _json_number(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None

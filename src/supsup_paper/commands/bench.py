@@ -14,9 +14,8 @@ from rich.table import Table
 from typer import Option
 
 from supsup import data, nets
-from supsup.cli.console import interruptible
-from supsup.cli.networks import KNOWN, network_named
-from supsup.cli.tables import fits, show
+from supsup.cli.console import fits_terminal, interruptible, print_table
+from supsup.cli.networks import KNOWN, build_network
 from supsup.data import Stream
 from supsup.inference.methods import Inference
 from supsup.model.state import state_of
@@ -79,10 +78,10 @@ def train(
     context = {"net": net, "outputs": outputs, "device": device, "recipe": recipe, "machine": vars(machine)}
     if unannounced:
         stages = sorted({max(1, round(max(counts) * part / 5)) for part in range(1, 6)})
-        measured, _ = bench_unannounced(network_named(net, outputs), stream, how, machine, chosen, stages)
+        measured, _ = bench_unannounced(build_network(net, outputs), stream, how, machine, chosen, stages)
         _show("training, tasks unannounced", [as_record(measured)], json_file, context, chosen)
         return
-    rows = bench_training(network_named(net, outputs), stream, counts, how, machine, chosen)
+    rows = bench_training(build_network(net, outputs), stream, counts, how, machine, chosen)
     records = [as_record(row) for row in rows]
     _show("training", records, json_file, context, chosen)
     if json_file is not None:
@@ -141,8 +140,8 @@ def infer(
         rows = bench_inference(model, x.to(place), names, machine, settings, batch)
     for count in counts if model_file is None else []:
         stream = _stream(data_set, data_dir, count)
-        warmed_up(network_named(net, outputs), stream, recipe, learns)
-        trained, taken = learned(network_named(net, outputs), stream, recipe, learns)
+        warmed_up(build_network(net, outputs), stream, recipe, learns)
+        trained, taken = learned(build_network(net, outputs), stream, recipe, learns)
         model = trained if trained.device == place else trained.to(place)
         x, names = single_images(stream, images)
         measured = bench_inference(model, x.to(place), names, machine, settings, batch, grader=trained)
@@ -162,7 +161,7 @@ def memory(
     json_file: Json = None,
 ) -> None:
     """Memory of the masks, against one bit per weight and task."""
-    rows = bench_memory(network_named(net, outputs), _numbers(tasks), resolve(device))
+    rows = bench_memory(build_network(net, outputs), _numbers(tasks), resolve(device))
     context = {"net": net, "outputs": outputs, "device": device}
     _show("memory of the masks (bytes)", [as_record(row) for row in rows], json_file, context, resolve(device))
 
@@ -210,7 +209,7 @@ def _growth(
     machine, how = measure_machine(place), Inference(layers="first", coordinates=coordinates)
     if model_file is None:
         stream = _stream(data_set, data_dir, max(counts))
-        model, taken = learned(network_named(net, outputs), stream, Recipe(steps=steps), place)
+        model, taken = learned(build_network(net, outputs), stream, Recipe(steps=steps), place)
     else:
         model, taken = SupSup.load(model_file, device=place), None
         stream, steps = _stream(data_set, data_dir, len(model.tasks)), state_of(model).settings.stepwise.steps
@@ -246,8 +245,10 @@ def _show(
     """Tables with a line for each figure and a column for each run, as many as have room; and the JSON."""
     waiting = list(rows)
     while waiting:
-        together = max((count for count in range(1, len(waiting) + 1) if fits(_table("", waiting[:count]))), default=1)
-        show(_table(title, waiting[:together]))
+        together = max(
+            (count for count in range(1, len(waiting) + 1) if fits_terminal(_table("", waiting[:count]))), default=1
+        )
+        print_table(_table(title, waiting[:together]))
         del waiting[:together]
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,7 @@ from rich.console import Console
 from typer import Option
 
 from supsup import data as sources
-from supsup.cli.console import agreed, escape_for_terminal, interruptible, on_a_terminal, say
-from supsup.cli.tables import show
+from supsup.cli.console import confirm, escape_for_terminal, interruptible, is_interactive, print_table, say
 from supsup.evaluation.grading import Grading
 from supsup.inference.methods import Method
 from supsup.runtime.devices import resolve
@@ -101,7 +100,7 @@ def demo(
     name = name or ("hopfield" if hopfield else "demo")
     file = model or out / f"{name}.supsup"
     if fresh and file.is_file():
-        agreed(f"Replace the model in {file}?", yes or not on_a_terminal())  # --fresh alone says so in a script
+        confirm(f"Replace the model in {file}?", yes or not is_interactive())  # --fresh alone says so in a script
     if hopfield:
         _hopfield(settings, file, out / f"{name}.json", out / f"{name}.svg", fresh)
         return
@@ -113,7 +112,7 @@ def demo(
     supsup_demo.write_json(figures, settings, results, resolve(device))
     curves = {result.label: dict(zip(result.evaluation.stages, result.evaluation.curve)) for result in results}
     write_text(plot, accuracy_plot(title, curves))
-    show(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
+    print_table(closing_table(title, {result.label: (result.evaluation, result.seconds) for result in results}))
     if settings.unannounced:
         graded = results[0].evaluation
         say(f"{graded.masks} masks were opened for {len(graded.per_task)} tasks.")
@@ -138,7 +137,7 @@ def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path, fre
     title = f"Hopfield recovery, {settings.data} split by {settings.classes_per_task}"
     traces = (trace.tolist() for trace in experiment.recovered["best-of"].traces)
     write_text(plot, recovery_plot(title, dict(zip(experiment.tasks, traces))))
-    show(recovery_table(title, experiment))
+    print_table(recovery_table(title, experiment))
     size = experiment.memory_bytes[-1]
     say(f"Ψ and μ take {size:,} bytes, after the first task and after the last.")
     say(

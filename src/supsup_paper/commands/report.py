@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
-from supsup.cli.console import escape_for_terminal, interruptible, say
-from supsup.cli.tables import show
+from supsup.cli.console import escape_for_terminal, interruptible, print_table, say
 from supsup.runtime.errors import SupSupError
 from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.records import write_text
@@ -49,7 +48,7 @@ def report(
         write_text(out, page(summary))
         if markdown:
             written += write_markdown(summary, results)
-    show(_closing_table(summary))
+    print_table(_closing_table(summary))
     Console().print(headline(summary), highlight=False)
     for line in summary.damaged:
         say(f"[bold red]not used[/] {escape_for_terminal(results)}/{escape_for_terminal(line, 2000)}")

@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from supsup.cli.console import escape_for_terminal, interruptible, say
-from supsup.cli.tables import show
+from supsup.cli.console import escape_for_terminal, interruptible, print_table, say
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup_paper.catalogue.entries import ENTRIES, GROUPS, entries_named, only_rows
@@ -64,7 +63,7 @@ def reproduce(
     """
     if show_list:
         found = summarise(ENTRIES, out or Path("results"))
-        show(entries_table(found, GROUPS))
+        print_table(entries_table(found, GROUPS))
         Console().print(headline(found), highlight=False)
         return
     if not names:
@@ -93,7 +92,7 @@ def reproduce(
     for summary in found.entries:
         rows = tuple(found_row for found_row in summary.rows if found_row.row.name in asked.get(summary.entry.name, ()))
         if rows:
-            show(comparison_table(replace(summary, rows=rows), scale))
+            print_table(comparison_table(replace(summary, rows=rows), scale))
     if scale == "quick":
         say("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
     say(

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from supsup import data, nets
-from supsup.cli.inspect import note_outcome, some_images
+from supsup.cli.inspect import example_images, record_outcome
 from supsup.data import Stream
 from supsup.evaluation.evaluator import Evaluation, evaluate, follow
 from supsup.evaluation.grading import Grading
@@ -110,7 +110,7 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
         given = evaluate(model, stream, "GG", stages=stages)
         results.append(DemoResult(GIVEN, given, seconds, from_file))
         for task in stream:
-            note_outcome(model, task.name, len(task.train), given.per_task[task.name], some_images(task))
+            record_outcome(model, task.name, len(task.train), given.per_task[task.name], example_images(task))
         if file is not None:
             model.save()
         unknown = evaluate(model, stream, "GNu", protocol=settings.protocol, stages=stages)

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from supsup.data.decode import decoded as folder_decoded
-from supsup.serve.errors import Refused
-from supsup.serve.uploads import Picture, arrays, class_of, from_base64, pictures
+from supsup.serve.errors import RequestError
+from supsup.serve.requests import ImageFile, class_from_path, decode_images, image_from_base64, to_array
 
 
-def file(mode: str = "RGB", size: tuple[int, int] = (8, 8), form: str = "PNG") -> Picture:
+def file(mode: str = "RGB", size: tuple[int, int] = (8, 8), form: str = "PNG") -> ImageFile:
     content = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3)).astype(np.uint8)
     Image.fromarray(pixels).convert(mode).save(content, form)
-    return Picture(content.getvalue(), f"a {form}")
+    return ImageFile(content.getvalue(), f"a {form}")
 
 
 def bomb(side: int) -> bytes:
@@ -41,7 +41,7 @@ def bomb(side: int) -> bytes:
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8), (8, 8), (64,), (192,), (3, 4, 6), (1, 16, 16), None])
 @pytest.mark.parametrize(("mode", "form"), [("RGB", "PNG"), ("L", "PNG"), ("P", "GIF"), ("RGB", "JPEG"), ("1", "BMP")])
 def test_every_image_gets_the_models_shape(shape: tuple[int, ...] | None, mode: str, form: str) -> None:
-    found = pictures([file(mode, form=form), file(mode, form=form)], shape, 1000)
+    found = decode_images([file(mode, form=form), file(mode, form=form)], shape, 1000)
     assert found.dtype == np.uint8
     assert found.shape == (2, *(((1, 8, 8) if mode in ("L", "1") else (3, 8, 8)) if shape is None else shape))
 
@@ -51,7 +51,7 @@ def test_an_image_is_seen_as_in_a_folder_of_images(tmp_path: Any) -> None:
     for size in ((8, 8), (31, 20)):
         picture = file(size=size)
         (tmp_path / "a.png").write_bytes(picture.content)
-        assert np.array_equal(pictures([picture], (3, 8, 8), 1000)[0], folder_decoded(str(tmp_path / "a.png"), 8))
+        assert np.array_equal(decode_images([picture], (3, 8, 8), 1000)[0], folder_decoded(str(tmp_path / "a.png"), 8))
 
 
 @pytest.mark.parametrize(
@@ -69,50 +69,59 @@ def test_an_image_is_seen_as_in_a_folder_of_images(tmp_path: Any) -> None:
     ],
 )
 def test_a_bad_image_is_refused(content: bytes, status: int, reason: str) -> None:
-    with pytest.raises(Refused, match=reason) as refused:
-        pictures([Picture(content, "it")], (1, 8, 8), 10_000)
+    with pytest.raises(RequestError, match=reason) as refused:
+        decode_images([ImageFile(content, "it")], (1, 8, 8), 10_000)
     assert refused.value.status == status
 
 
 @given(st.binary(max_size=200), st.integers(0, 70))
 def test_no_damage_to_an_image_gives_anything_but_pixels_or_a_refusal(noise: bytes, start: int) -> None:
     whole = file("L").content
-    damaged = Picture(whole[:start] + noise + whole[start + len(noise) :])
-    with suppress(Refused):
-        assert pictures([damaged], (1, 8, 8), 1000).shape == (1, 1, 8, 8)
+    damaged = ImageFile(whole[:start] + noise + whole[start + len(noise) :])
+    with suppress(RequestError):
+        assert decode_images([damaged], (1, 8, 8), 1000).shape == (1, 1, 8, 8)
 
 
 def test_inputs_that_are_no_images_and_none_at_all_are_refused() -> None:
     for shape in ((7,), (2, 8, 8), (1, 1, 1, 8)):
-        with pytest.raises(Refused, match="send JSON with arrays"):
-            pictures([file()], shape, 1000)
-    with pytest.raises(Refused, match="no image in the request"):
-        pictures([], (1, 8, 8), 1000)
-    with pytest.raises(Refused, match="bring all images to one size"):
-        pictures([file(), file(size=(9, 8))], None, 1000)
+        with pytest.raises(RequestError, match="send JSON with arrays"):
+            decode_images([file()], shape, 1000)
+    with pytest.raises(RequestError, match="contains no image"):
+        decode_images([], (1, 8, 8), 1000)
+    with pytest.raises(RequestError, match="images of one size"):
+        decode_images([file(), file(size=(9, 8))], None, 1000)
 
 
 def test_arrays_and_base64() -> None:
-    assert arrays([[1, 2], [3, 4]], (2, 1)).shape == (2, 2, 1)
-    assert arrays([[[0.5], [1]]], None).dtype.kind == "f"
+    assert to_array([[1, 2], [3, 4]], (2, 1)).shape == (2, 2, 1)
+    assert to_array([[[0.5], [1]]], None).dtype.kind == "f"
     wrong: list[object] = [[], [1], "text", [["a"]], [[1], [1, 2]], [[True]], None, {"a": 1}, [[10**400]], [[[]]]]
     for values in wrong:
-        with pytest.raises(Refused):
-            arrays(values, None)
-    with pytest.raises(Refused, match=r"this model takes \(3,\)"):
-        arrays([[1, 2]], (3,))
+        with pytest.raises(RequestError):
+            to_array(values, None)
+    with pytest.raises(RequestError, match=r"the model expects \(3,\)"):
+        to_array([[1, 2]], (3,))
     text = base64.b64encode(b"abc").decode()
-    assert from_base64(text, "it").content == from_base64(f"data:image/png;base64,{text}", "it").content == b"abc"
+    assert (
+        image_from_base64(text, "it").content
+        == image_from_base64(f"data:image/png;base64,{text}", "it").content
+        == b"abc"
+    )
     for no_text in ("@", "YWJ", 7, None):
-        with pytest.raises(Refused):
-            from_base64(no_text, "it")
+        with pytest.raises(RequestError):
+            image_from_base64(no_text, "it")
 
 
 def test_the_class_of_a_file_is_its_folder() -> None:
-    assert class_of("birds/robin/1.JPG") == class_of("robin/1.png") == class_of("C:\\birds\\robin\\1.png") == "robin"
-    assert class_of("birds/robin/.DS_Store") is None
-    assert class_of("birds/notes.txt") is None
-    assert class_of("birds/robin/.1.png") is None
+    assert (
+        class_from_path("birds/robin/1.JPG")
+        == class_from_path("robin/1.png")
+        == class_from_path("C:\\birds\\robin\\1.png")
+        == "robin"
+    )
+    assert class_from_path("birds/robin/.DS_Store") is None
+    assert class_from_path("birds/notes.txt") is None
+    assert class_from_path("birds/robin/.1.png") is None
     for name in ("1.png", "/1.png", "../../1.png", "./1.png"):
-        with pytest.raises(Refused, match="says no class"):
-            class_of(name)
+        with pytest.raises(RequestError, match="has no class"):
+            class_from_path(name)

@@ -17,7 +17,7 @@ import torch
 
 from supsup import data, evaluate, nets
 from supsup.data import Stream
-from supsup.evaluation.grading import Grading
+from supsup.evaluation.grading import GradingProtocol
 from supsup.runtime.devices import resolve
 from supsup.training import Recipe
 from supsup_paper.baselines import BatchE, TaskInference
@@ -29,7 +29,7 @@ VARIANTS = (
     ("kaiming_normal", 1e-3),
     ("kaiming_uniform", 1e-4),
 )
-PROTOCOLS: dict[str, Grading] = {"one image": "paper", "full batch": "paper-full-batch"}
+PROTOCOLS: dict[str, GradingProtocol] = {"one image": "paper", "full batch": "paper-full-batch"}
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from supsup import Inference, Recipe, SupSup, data, evaluate, nets
 from supsup.data import Source, Stream, Task
-from supsup.evaluation.grading import CandidateTasks
+from supsup.evaluation.grading import GradingCache
 from supsup.masks.bank import pack_columns
 from supsup.model.state import state_of
 from supsup.nets import FullyConnected
@@ -67,10 +67,10 @@ def run(source: Source, outputs: int, tasks: int, seed: int, device: torch.devic
     for trained in learned(model, stream, source, draws):
         take_in(model, trained)
     names = [task.name for task in stream]
-    known = {stage: CandidateTasks(orders=dict(zip(names, orders))) for stage, orders in draws.tests.items()}
+    known = {stage: GradingCache(orders=dict(zip(names, orders))) for stage, orders in draws.tests.items()}
     for objective in ("H", "G"):
         model.inference = Inference("one-shot", objective)
-        graded = {stage: evaluate(model, stream, "GNu", stages=[stage], known=known[stage]) for stage in known}
+        graded = {stage: evaluate(model, stream, "GNu", stages=[stage], cache=known[stage]) for stage in known}
         yield {
             "outputs": outputs,
             "objective": objective,

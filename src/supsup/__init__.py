@@ -11,7 +11,6 @@ if _typing.TYPE_CHECKING:
     from supsup import nets as nets
     from supsup.evaluation.evaluator import Evaluation as Evaluation
     from supsup.evaluation.evaluator import evaluate as evaluate
-    from supsup.evaluation.evaluator import follow as follow
     from supsup.evaluation.scenarios import Scenario as Scenario
     from supsup.file.export import export as export
     from supsup.hopfield.learner import HopSupSup as HopSupSup
@@ -36,7 +35,6 @@ _HOMES = {
     "tune_process": "runtime.process",
     "Evaluation": "evaluation.evaluator",
     "evaluate": "evaluation.evaluator",
-    "follow": "evaluation.evaluator",
     "export": "file.export",
     "HopSupSup": "hopfield.learner",
     "Recovery": "hopfield.recovery",

@@ -26,6 +26,7 @@ import supsup
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, SupSupError, UnitRecipe, data
 from supsup import nets as networks
 from supsup.data import Augmentation, Part, Source, Stream, Task
+from supsup.evaluation import learn_and_evaluate
 from supsup.model.supsup import observe_batches
 from supsup_paper import baselines
 
@@ -514,7 +515,7 @@ def network_calls(w: World) -> dict[str, Calls]:
 
 
 def model_calls(w: World) -> dict[str, Calls]:
-    """`SupSup`, `load`, `export`, `evaluate`, `follow`."""
+    """`SupSup`, `load`, `export`, `evaluate`, `learn_and_evaluate`."""
     m, x, y = w.model, w.x, w.y
     net = networks.FullyConnected((16, 8, 6))
     no_net = [None, *OBJECT, nn.ReLU(), nn.Linear(3, 3, device="meta")]
@@ -625,7 +626,7 @@ def model_calls(w: World) -> dict[str, Calls]:
             {"task": [None, *TASK], "path": ["out.pt", "/nowhere/at/all.onnx"]},
         ),
         "evaluate": Calls(supsup.evaluate, graded, {**grading, "known": OBJECT}),
-        "follow": Calls(supsup.follow, {"model": m, "stream": w.stream[2:3]}, grading),
+        "learn_and_evaluate": Calls(learn_and_evaluate, {"model": m, "stream": w.stream[2:3]}, grading),
     }
 
 

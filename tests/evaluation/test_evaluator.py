@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 
-from supsup import Evaluation, NewTaskRule, Recipe, SupSup, SupSupError, evaluate, follow, nets
+from supsup import Evaluation, NewTaskRule, Recipe, SupSup, SupSupError, evaluate, nets
 from supsup.data import Stream
-from supsup.evaluation.evaluator import following
+from supsup.evaluation.evaluator import learn_and_evaluate, learn_and_evaluate_steps
 from supsup.runtime import progress
 from supsup_paper.baselines import LowerBound
 
@@ -27,7 +28,7 @@ def test_a_learner_is_graded_on_what_it_knows(learned: SupSup, stream: Stream) -
 def test_earlier_stages_can_be_graded_afterwards(learned: SupSup, stream: Stream) -> None:
     """As if only the first tasks had been learned: the same as grading on the way."""
     model = SupSup(nets.lenet_300_100(outputs=50), seed=0, recipe=Recipe(steps=80), device="cpu")
-    on_the_way = follow(model, stream[:2], "GNu")
+    on_the_way = learn_and_evaluate(model, stream[:2], "GNu")
     looking_back = evaluate(learned, stream, "GNu", stages=[1, 2])
     assert looking_back.grades == on_the_way.grades
     assert looking_back.curve == on_the_way.curve
@@ -35,7 +36,7 @@ def test_earlier_stages_can_be_graded_afterwards(learned: SupSup, stream: Stream
 
 def test_forgetting_shows_where_it_happens(stream: Stream) -> None:
     net = nets.FullyConnected((784, 30, 10))
-    graded = follow(
+    graded = learn_and_evaluate(
         LowerBound(net, heads="single", recipe=Recipe(learning_rate=1e-2, steps=40), device="cpu"), stream[:3], "GNs"
     )
     assert graded.stages == [1, 2, 3]
@@ -45,7 +46,7 @@ def test_forgetting_shows_where_it_happens(stream: Stream) -> None:
 
 def test_the_matrix_and_both_transfers(stream: Stream) -> None:
     model = SupSup(nets.lenet_300_100(outputs=50), recipe=Recipe(steps=40), device="cpu")
-    graded = follow(model, stream[:3], "GNs", ahead=True)
+    graded = learn_and_evaluate(model, stream[:3], "GNs", ahead=True)
     assert [[math.isnan(cell) for cell in row] for row in graded.matrix] == [
         [False, True, True],
         [False, False, True],
@@ -82,28 +83,56 @@ def test_unannounced_tasks(stream: Stream) -> None:
     model = SupSup(
         nets.lenet_300_100(outputs=100), recipe=Recipe(steps=150), new_task_rule=NewTaskRule(every=50), device="cpu"
     )
-    graded = follow(model, stream[:3], "NNs")
+    graded = learn_and_evaluate(model, stream[:3], "NNs")
     assert graded.masks == 3
     assert graded.task_accuracy > 0.99
     assert graded.average_accuracy > 0.6
     assert evaluate(model, stream[:3], "NNs").per_task == graded.per_task
 
 
-def test_only_supsup_learns_unannounced(stream: Stream) -> None:
-    with pytest.raises(SupSupError, match="without being told"):
-        follow(LowerBound(nets.lenet_300_100(), device="cpu"), stream[:1], "NNs")
+def test_a_learner_without_observe_is_not_given_unannounced_tasks(stream: Stream) -> None:
+    with pytest.raises(SupSupError, match="batches of unknown tasks"):
+        learn_and_evaluate(LowerBound(nets.lenet_300_100(), device="cpu"), stream[:1], "NNs")
+
+
+def test_any_learner_with_observe_can_learn_unannounced_tasks(stream: Stream) -> None:
+    """Batch by batch through its public method, with the same grades as ours has through the fast way."""
+
+    class Wrapped:
+        def __init__(self, model: SupSup) -> None:
+            self.model, self.batches = model, 0
+            self.recipe, self.seed, self.device = model.recipe, model.seed, model.device
+            self.predict, self.learn, self.infer_task = model.predict, model.learn, model.infer_task
+
+        @property
+        def tasks(self) -> list[str]:
+            return self.model.tasks
+
+        def observe(self, x: torch.Tensor, y: torch.Tensor) -> str | None:
+            self.batches += 1
+            return self.model.observe(x, y)
+
+    def model() -> SupSup:
+        rule = NewTaskRule(every=10)
+        return SupSup(nets.FullyConnected((784, 30, 10)), recipe=Recipe(steps=20), new_task_rule=rule, device="cpu")
+
+    wrapped = Wrapped(model())
+    assert (
+        learn_and_evaluate(wrapped, stream[:2], "NNs").grades == learn_and_evaluate(model(), stream[:2], "NNs").grades
+    )
+    assert wrapped.batches == 40
 
 
 def test_wrong_questions(learned: SupSup, stream: Stream) -> None:
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: evaluate(learned, stream, "NNu"), "known: GG"),
         (lambda: evaluate(learned, stream, protocol="lenient"), "paper-full-batch"),  # type: ignore[arg-type]
-        (lambda: evaluate(learned, stream[4:]), "knows no task"),
+        (lambda: evaluate(learned, stream[4:]), "has learned no task"),
         (lambda: evaluate(learned, stream, stages=[5]), "stages"),
         (lambda: evaluate(learned, stream, stages=[0, 1]), "stages"),
         (lambda: evaluate(learned, stream, stages=[]), "stages"),
-        (lambda: follow(learned, []), "no tasks"),
-        (lambda: follow(learned, stream, "GNu", ahead=True), "tasks share"),
+        (lambda: learn_and_evaluate(learned, []), "no tasks"),
+        (lambda: learn_and_evaluate(learned, stream, "GNu", ahead=True), "tasks share"),
     ]
     for call, message in cases:
         with pytest.raises(SupSupError, match=message):
@@ -131,11 +160,11 @@ def small_bound(steps: int = 1) -> LowerBound:
 def test_bars_end_where_the_work_does(small: SupSup, stream: Stream, bars: list[tuple[str, int, list[float]]]) -> None:
     evaluate(small, stream, "GNu")
     evaluate(small, stream, "GNu", stages=[1, 2])
-    follow(small_bound(), stream[:2], "GNs")
+    learn_and_evaluate(small_bound(), stream[:2], "GNs")
     model = SupSup(
         nets.FullyConnected((784, 10)), recipe=Recipe(steps=4), new_task_rule=NewTaskRule(every=2), device="cpu"
     )
-    follow(model, stream[:2], "NNs", description="observing")
+    learn_and_evaluate(model, stream[:2], "NNs", description="observing")
     assert [(name, total) for name, total, _ in bars] == [
         ("grading", 3),
         ("grading", 2),
@@ -158,8 +187,8 @@ def walked(way: Generator[int, None, Evaluation]) -> tuple[list[int], Evaluation
 def test_tasks_are_graded_before_they_are_learned_only_if_asked_for(stream: Stream) -> None:
     """It would cost as much again, and what is not asked for is not known."""
     model = small_bound()
-    assert math.isnan(follow(model, stream[:2], "GNs").forward_transfer)
-    replaced, graded = walked(following(small_bound(), stream[:2], "GNs"))
+    assert math.isnan(learn_and_evaluate(model, stream[:2], "GNs").forward_transfer)
+    replaced, graded = walked(learn_and_evaluate_steps(small_bound(), stream[:2], "GNs"))
     assert replaced == [1, 1]
     assert graded.ahead == {}
     assert graded.stages == [1, 2]
@@ -167,11 +196,11 @@ def test_tasks_are_graded_before_they_are_learned_only_if_asked_for(stream: Stre
 
 def test_who_has_seen_some_tasks_learns_the_others(stream: Stream) -> None:
     """A training that was interrupted goes on, and is graded as if it had not been."""
-    whole = follow(small_bound(3), stream[:3], "GNs", stages=[2, 3], ahead=True)
+    whole = learn_and_evaluate(small_bound(3), stream[:3], "GNs", stages=[2, 3], ahead=True)
     model = small_bound(3)
     for task in stream[:2]:
         model.learn(task)
-    replaced, graded = walked(following(model, stream[:3], "GNs", stages=[2, 3], seen=2, ahead=True))
+    replaced, graded = walked(learn_and_evaluate_steps(model, stream[:3], "GNs", stages=[2, 3], learned=2, ahead=True))
     assert replaced == [1]
     assert (graded.grades, graded.stages, graded.masks) == (whole.grades, [2, 3], whole.masks)
     assert list(graded.ahead) == ["permutation-2"]
@@ -203,6 +232,6 @@ def test_what_was_known_before_a_task_was_learned_is_asked_again(stream: Stream)
     """With the task given too: a trunk that went on has other answers."""
     recipe = Recipe(learning_rate=1e-2, steps=30)
     model = LowerBound(nets.FullyConnected((784, 30, 10)), recipe=recipe, device="cpu")
-    graded = follow(model, stream[:2], "GG")
+    graded = learn_and_evaluate(model, stream[:2], "GG")
     assert graded.grades[-1] == evaluate(model, stream[:2], "GG").grades[-1]
     assert graded.grades[0]["permutation-0"].accuracy > graded.grades[1]["permutation-0"].accuracy

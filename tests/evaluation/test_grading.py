@@ -8,7 +8,7 @@ from torch import Tensor
 
 from supsup import Prediction, data, evaluate
 from supsup.data import Stream, Task
-from supsup.evaluation.grading import CandidateTasks, Grading, order_of_test
+from supsup.evaluation.grading import GradingCache, GradingProtocol, order_of_test
 from supsup.runtime.errors import SupSupError
 
 
@@ -63,7 +63,7 @@ def test_batches_may_be_made_in_an_order_of_ones_own(stream: Stream) -> None:
     task = stream[0]
     order = torch.arange(len(task.test)).flip(0)
     for wrong_at, lost in ((999, 128), (998, 0)):  # the first image of all, and the second
-        graded = evaluate(Oracle(stream[:1], wrong_at), stream[:1], known=CandidateTasks(orders={task.name: order}))
+        graded = evaluate(Oracle(stream[:1], wrong_at), stream[:1], cache=GradingCache(orders={task.name: order}))
         assert graded.average_accuracy == pytest.approx(1 - lost / 1000)
 
 
@@ -90,13 +90,13 @@ def test_answers_with_the_task_known_are_asked_for_once(stream: Stream) -> None:
 
 
 def test_answers_are_kept_from_one_grading_to_another(stream: Stream) -> None:
-    oracle, known = Oracle(stream[:2]), CandidateTasks()
-    first = evaluate(oracle, stream[:2], "GNu", known=known)
+    oracle, known = Oracle(stream[:2]), GradingCache()
+    first = evaluate(oracle, stream[:2], "GNu", cache=known)
     oracle.asked.clear()
-    assert evaluate(oracle, stream[:2], "GG", known=known).per_task == first.per_task
+    assert evaluate(oracle, stream[:2], "GG", cache=known).per_task == first.per_task
     assert oracle.asked == []
     with pytest.raises(SupSupError, match="batches of 128"):
-        evaluate(oracle, stream[:2], "GG", known=known, batch_size=64)
+        evaluate(oracle, stream[:2], "GG", cache=known, batch_size=64)
 
 
 def test_a_wrong_task_is_asked_for_labels_only_where_these_count(stream: Stream) -> None:
@@ -115,7 +115,9 @@ def test_other_images_decide_for_another_task(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["paper", "paper-full-batch", "strict"])
-def test_tasks_learned_later_do_not_come_into_question_at_an_earlier_stage(stream: Stream, protocol: Grading) -> None:
+def test_tasks_learned_later_do_not_come_into_question_at_an_earlier_stage(
+    stream: Stream, protocol: GradingProtocol
+) -> None:
     """Otherwise a curve over the number of tasks learned would show the last one's difficulty everywhere."""
     oracle = Oracle(stream[:3])
     evaluate(oracle, stream[:3], "GNu", protocol=protocol, stages=[2])

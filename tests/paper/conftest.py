@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from supsup import Evaluation, SupSup, nets
-from supsup.evaluation.grading import Grade, Grading
+from supsup.evaluation.grading import Grade, GradingProtocol
 from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.records import PlannedRow
 from supsup_paper.runs import checkpoints as resuming
@@ -65,7 +65,7 @@ class Witness:
         stream: Any,
         scenario: str,
         *,
-        protocol: Grading,
+        protocol: GradingProtocol,
         stages: Sequence[int],
         known: Any,
         outputs: str,
@@ -100,7 +100,7 @@ def witness(environment: Environment, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(SupSup, "learn_many", lambda model, stream, cluster: seen.learn(model, cluster=cluster))
     monkeypatch.setattr(Baseline, "learn_many", lambda model, stream: seen.learn(model))
     monkeypatch.setattr(Baseline, "learning", lambda model, stream: seen.learn(model))
-    monkeypatch.setattr(resuming.SoFar, "follow", lambda so_far, stream: seen.learn(so_far.model))
+    monkeypatch.setattr(resuming.SoFar, "learn_and_evaluate", lambda so_far, stream: seen.learn(so_far.model))
     monkeypatch.setattr(rivals, "learn_side_by_side", lambda models, tasks: seen.learn(*models))
     monkeypatch.setattr(hop, "learn_and_recover", lambda models, stream, procedures: seen.learn(*models))
     monkeypatch.setattr(cifar, "learn_with_models", lambda models, task, advance: seen.learn(*models))

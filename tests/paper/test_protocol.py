@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, Recovery, SupSup, UnitRecipe, data, nets
-from supsup.evaluation.grading import CandidateTasks
+from supsup.evaluation.grading import GradingCache
 from supsup.model.state import state_of
 from supsup_paper.baselines import PSP, SI, BatchE, OnlineEWC, SeparateHeads, UpperBound
 from supsup_paper.catalogue.entries import ENTRIES
@@ -393,7 +393,7 @@ def test_a_task_of_ten_thousand_images_is_inferred_79_times() -> None:
     """Once for each batch of 128 of the whole test set."""
     images, labels = torch.zeros(10_000, 1, dtype=torch.uint8), torch.arange(10_000) % 10
     (task,) = data.permuted(data.arrays(images[:10], labels[:10], images, labels, normalise=False), 1)
-    known = CandidateTasks()
+    known = GradingCache()
     assert known.sizes_of(task).tolist() == [128] * 78 + [16]
     assert len(known.leading_of(task, torch.device("cpu"))) == 79
 

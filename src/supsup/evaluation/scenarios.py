@@ -1,4 +1,4 @@
-"""The four scenarios: what a learner is told, and what counts as a right answer."""
+"""The four scenarios: when the task is given, and which answers are correct."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USUAL_NAMES = {"Task-IL": GG, "Domain-IL": GNs, "Class-IL": GNu}  # in most othe
 
 
 def scenario_named(scenario: str | Scenario) -> Scenario:
-    """A scenario from its name, the paper's or the usual one."""
+    """A scenario by its name, that of the paper or the usual one."""
     if isinstance(scenario, Scenario):
         return scenario
     named = SCENARIOS | USUAL_NAMES

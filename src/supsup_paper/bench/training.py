@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from supsup.data import Stream
-from supsup.evaluation.evaluator import follow
+from supsup.evaluation.evaluator import learn_and_evaluate
 from supsup.inference.methods import Inference
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
@@ -119,7 +119,7 @@ def bench_unannounced(
     """Learning a stream of which nobody says where a task begins, graded at the given stages; the floor is of steps."""
     model = SupSup(net, recipe=recipe, inference=Inference("one-shot"), device=device)
     graded: list[Any] = []
-    taken = once(lambda: graded.append(follow(model, stream, "NNs", stages=stages)), device)
+    taken = once(lambda: graded.append(learn_and_evaluate(model, stream, "NNs", stages=stages)), device)
     each, floor = (
         taken / (len(stream) * recipe.steps),
         machine.floor(*work_per_step(state_of(model).net, stream, recipe)),

@@ -7,7 +7,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from supsup.data.streams import Corners
-from supsup.evaluation.grading import Grading
+from supsup.evaluation.grading import GradingProtocol
 from supsup.inference.methods import Method
 from supsup.training.recipe import Transfer
 from supsup_paper.baselines.batche import BaseWeights
@@ -168,7 +168,7 @@ class SupSupGrading:
     """
 
     scenario: Literal["GG", "GNu"] = "GNu"
-    protocol: Grading = "paper"
+    protocol: GradingProtocol = "paper"
     method: Method = "one-shot"
     objective: str = "H"
     layers: str = "all"
@@ -191,7 +191,7 @@ class BatchEGrading:
     """
 
     scenario: Literal["GG", "GNu"] = "GNu"
-    protocol: Grading | None = None
+    protocol: GradingProtocol | None = None
     method: BatchEMethod | None = None
     objective: str | None = None
     images: int | None = None

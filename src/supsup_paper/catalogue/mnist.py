@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from supsup.data.streams import Corners
-from supsup.evaluation.grading import Grading
+from supsup.evaluation.grading import GradingProtocol
 from supsup_paper.baselines.batche import BaseWeights
 from supsup_paper.catalogue import remarks, tolerances
 from supsup_paper.catalogue.experiments import (
@@ -154,7 +154,9 @@ def _rival(net: str, rival: Baseline, name: str | None = None, label: str = "") 
     return Row(name or rival, label + _NAMES[rival], experiment, published, tolerances.RIVALS, remark=remark)
 
 
-def _batche_inferring(name: str, label: str, base: BaseWeights, protocol: Grading, published: Sequence[float]) -> Row:
+def _batche_inferring(
+    name: str, label: str, base: BaseWeights, protocol: GradingProtocol, published: Sequence[float]
+) -> Row:
     training = BatchETraining("permuted", FC, 500, 250, base=base)
     grading = BatchEGrading(protocol=protocol, method="one-shot", objective="H", stages=STAGES)
     experiment = BatchEExperiment(training, grading)

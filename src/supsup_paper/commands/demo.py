@@ -11,7 +11,7 @@ from typer import Option
 
 from supsup import data as sources
 from supsup.cli.console import confirm, escape_for_terminal, interruptible, is_interactive, print_table, say
-from supsup.evaluation.grading import Grading
+from supsup.evaluation.grading import GradingProtocol
 from supsup.inference.methods import Method
 from supsup.runtime.devices import resolve
 from supsup_paper.commands import hopfield_demo, supsup_demo
@@ -88,7 +88,7 @@ def demo(
         method=cast(Method, method),  # Inference refuses unknown methods, evaluate unknown protocols
         objective=objective,
         layers=layers,
-        protocol=cast(Grading, protocol),
+        protocol=cast(GradingProtocol, protocol),
         unannounced=unannounced,
         hopfield=hopfield,
         units=units,

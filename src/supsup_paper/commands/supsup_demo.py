@@ -13,8 +13,8 @@ import torch
 from supsup import data, nets
 from supsup.cli.inspect import example_images, record_outcome
 from supsup.data import Stream
-from supsup.evaluation.evaluator import Evaluation, evaluate, follow
-from supsup.evaluation.grading import Grading
+from supsup.evaluation.evaluator import Evaluation, evaluate, learn_and_evaluate
+from supsup.evaluation.grading import GradingProtocol
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
 from supsup.inference.methods import Inference, Method
@@ -47,7 +47,7 @@ class DemoSettings:
     method: Method = "one-shot"
     objective: str = "H"
     layers: str = "all"
-    protocol: Grading = "paper"
+    protocol: GradingProtocol = "paper"
     unannounced: bool = False
     hopfield: bool = False
     units: int = 1024
@@ -97,7 +97,9 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
     results = []
     begin = time.perf_counter()
     if settings.unannounced:
-        graded = follow(model, stream, "NNs", protocol=settings.protocol, stages=stages, description="SupSup, NNs")
+        graded = learn_and_evaluate(
+            model, stream, "NNs", protocol=settings.protocol, stages=stages, description="SupSup, NNs"
+        )
         results.append(DemoResult("SupSup, task never given", graded, time.perf_counter() - begin))
         if file is not None:
             model.save(file)
@@ -128,7 +130,7 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
             recipe=state_of(model).settings.stepwise,
             device=settings.device,
         )
-        forgot = follow(rival, stream, "GNs", stages=stages, description="ordinary network")
+        forgot = learn_and_evaluate(rival, stream, "GNs", stages=stages, description="ordinary network")
         results.append(DemoResult(ORDINARY, forgot, time.perf_counter() - begin))
     return results
 

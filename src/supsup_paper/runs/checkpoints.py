@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from supsup.data import Stream, Task
-from supsup.evaluation.evaluator import Evaluation, following
+from supsup.evaluation.evaluator import Evaluation, learn_and_evaluate_steps
 from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError
 
@@ -44,9 +44,11 @@ class SoFar:
         for name in model.tasks[self.masks :]:
             model.forget(name)
 
-    def follow(self, stream: Stream) -> Generator[int, None, Evaluation]:
+    def learn_and_evaluate(self, stream: Stream) -> Generator[int, None, Evaluation]:
         """Learn what is left of the stream, and be graded on all of it."""
-        way = following(self.model, stream, "NNs", stages=[len(stream)], seen=self.tasks, outputs="all")
+        way = learn_and_evaluate_steps(
+            self.model, stream, "NNs", stages=[len(stream)], learned=self.tasks, outputs="all"
+        )
         while True:
             try:
                 finished = next(way)

@@ -11,7 +11,7 @@ import torch
 from supsup import nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
-from supsup.evaluation.grading import CandidateTasks
+from supsup.evaluation.grading import GradingCache
 from supsup.inference.methods import Inference
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
@@ -38,7 +38,7 @@ def run_supsup(trial: PlannedTraining[SupSupExperiment], environment: Environmen
             model.learn_many(waiting, cluster=environment.cluster)
         learning, plain = environment.clock() - begin, plain_way(model, stream, environment)
         size = {"masks": sum(-(-shape.numel() // 8) for shape in state_of(model).net.shapes.values()) * len(stream)}
-        answers = CandidateTasks()
+        answers = GradingCache()
         for wanted in trial.wanted:
             begin = environment.clock()
             figures, each = _graded(wanted, model, stream, answers)
@@ -59,7 +59,7 @@ def run_unannounced(trial: PlannedTraining[UnannouncedExperiment], environment: 
         last = training.stages[-1]
         for stage in training.stages:
             if str(stage) not in so_far.figures or stage == last:  # the last is graded for each task, too
-                graded = yield from so_far.follow(stream[:stage])
+                graded = yield from so_far.learn_and_evaluate(stream[:stage])
                 so_far.graded(stage, accuracy_figures(trial.wanted[0], graded))
         seconds = {"learning": environment.clock() - begin}
         figures: dict[str, dict[str, float]] = {}
@@ -74,14 +74,14 @@ def run_unannounced(trial: PlannedTraining[UnannouncedExperiment], environment: 
 
 
 def _graded(
-    wanted: PlannedRow[SupSupExperiment], model: SupSup, stream: Stream, known: CandidateTasks
+    wanted: PlannedRow[SupSupExperiment], model: SupSup, stream: Stream, known: GradingCache
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     own = wanted.experiment.own
     inference = Inference(own.method, own.objective, own.layers)
     if own.gammas is None:
         model.inference = inference
         graded = evaluate(
-            model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known, outputs="all"
+            model, stream, own.scenario, protocol=own.protocol, stages=own.stages, cache=known, outputs="all"
         )
         return accuracy_figures(wanted, graded), per_task(graded)
     figures: dict[str, dict[str, float]] = {}
@@ -89,7 +89,7 @@ def _graded(
         gamma = 1 / len(stream) if isinstance(asked, str) else asked
         model.inference = replace(inference, gamma=gamma)
         graded = evaluate(
-            model, stream, own.scenario, protocol=own.protocol, stages=own.stages, known=known, outputs="all"
+            model, stream, own.scenario, protocol=own.protocol, stages=own.stages, cache=known, outputs="all"
         )
         for figure, values in accuracy_figures(wanted, graded).items():
             figures.setdefault(figure, {})[f"{gamma:.4g}"] = list(values.values())[-1]

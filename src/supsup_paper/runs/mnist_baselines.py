@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from supsup.data import Stream
 from supsup.evaluation.evaluator import Evaluation, evaluate
-from supsup.evaluation.grading import CandidateTasks
+from supsup.evaluation.grading import GradingCache
 from supsup.training import Recipe
 from supsup_paper.baselines import PSP, SI, BatchE, OnlineEWC, TaskInference, UpperBound, learn_side_by_side
 from supsup_paper.baselines.baseline import Baseline
@@ -132,12 +132,12 @@ def run_bounds(trial: PlannedTraining[BoundsExperiment], environment: Environmen
     streams = [environment.mnist_stream(training, seed) for seed in trial.seeds]
     work = SequentialTraining(models, streams, training.stages)
     curves = {kept: AccuracyCurve(trial.seeds) for kept in {wanted.experiment.own.keep for wanted in trial.wanted}}
-    known = [CandidateTasks() for _ in models]  # the networks kept do not change any more
+    known = [GradingCache() for _ in models]  # the networks kept do not change any more
 
     def grade(number: int, count: int, model: Baseline, stream: Stream) -> None:
         for kept, curve in curves.items():
             answers = known[number] if kept == "upper" else None
-            graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, known=answers, outputs="all")
+            graded = evaluate(_kept(model, kept), stream, "GG", show_progress=False, cache=answers, outputs="all")
             curve.add(trial.seeds[number], count, graded)
 
     yield from work.run(grade)
@@ -168,13 +168,13 @@ def run_batche(trial: PlannedTraining[BatchEExperiment], environment: Environmen
         return BatchE(net, base="random", recipe=recipe, filling=filling, device=device)
 
     plain = plain_rival(model, later_tasks, stream, environment)
-    known = CandidateTasks()
+    known = GradingCache()
     for wanted in trial.wanted:
         own, begin = wanted.experiment.own, environment.clock()
         if own.scenario != "GG":
             model.inference = TaskInference(own.method or "one-shot", own.objective or "H", own.images)
         graded = evaluate(
-            model, stream, own.scenario, protocol=own.protocol or "paper", stages=own.stages, known=known, outputs="all"
+            model, stream, own.scenario, protocol=own.protocol or "paper", stages=own.stages, cache=known, outputs="all"
         )
         seconds = {"learning": learning, "grading": environment.clock() - begin} | plain
         size = {"paper's count": model.bytes}

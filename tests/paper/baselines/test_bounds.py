@@ -5,7 +5,7 @@ import torch
 
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
-from supsup.evaluation.evaluator import follow
+from supsup.evaluation.evaluator import learn_and_evaluate
 from supsup_paper.baselines import LowerBound, UpperBound
 
 
@@ -18,8 +18,8 @@ RECIPE = Recipe(learning_rate=1e-2, steps=40)
 
 def test_the_lower_bound_forgets_and_the_upper_does_not(stream: Stream) -> None:
     longer = Recipe(learning_rate=1e-2, steps=120)
-    lower = follow(LowerBound(net(), recipe=longer, device="cpu"), stream[:3], "GG")
-    upper = follow(UpperBound(net(), recipe=longer, device="cpu"), stream[:3], "GG")
+    lower = learn_and_evaluate(LowerBound(net(), recipe=longer, device="cpu"), stream[:3], "GG")
+    upper = learn_and_evaluate(UpperBound(net(), recipe=longer, device="cpu"), stream[:3], "GG")
     assert lower.forgetting > 0.05
     assert upper.forgetting == 0
     assert upper.fresh.keys() == lower.fresh.keys()

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Part, Stream, Task
-from supsup.evaluation.evaluator import follow
+from supsup.evaluation.evaluator import learn_and_evaluate
 from supsup_paper.baselines import SI, LowerBound, OnlineEWC
 from supsup_paper.baselines.consolidation import importance
 
@@ -38,11 +38,13 @@ def test_unshared_labels_use_outputs_of_their_own(stream: Stream) -> None:
 def test_springs_hold_off_forgetting(stream: Stream) -> None:
     """The heart of both methods: the first task is remembered better than without springs."""
     net, recipe = nets.FullyConnected((784, 60, 10)), Recipe("adam", 3e-3, steps=100)
-    free = follow(LowerBound(net, heads="single", recipe=recipe, device="cpu"), stream[:3], "GNs", stages=[3])
+    free = learn_and_evaluate(
+        LowerBound(net, heads="single", recipe=recipe, device="cpu"), stream[:3], "GNs", stages=[3]
+    )
     ewc = OnlineEWC(net, strength=100.0, images=500, recipe=recipe, device="cpu")
     si = SI(net, strength=10.0, recipe=recipe, device="cpu")
     for model in (ewc, si):
-        held = follow(model, stream[:3], "GNs", stages=[3])
+        held = learn_and_evaluate(model, stream[:3], "GNs", stages=[3])
         assert held.per_task["permutation-0"] > free.per_task["permutation-0"] + 0.03
 
 

@@ -7,7 +7,7 @@ import torch
 
 from supsup import Recipe, SupSupError, nets
 from supsup.data import Stream
-from supsup.evaluation.evaluator import follow
+from supsup.evaluation.evaluator import learn_and_evaluate
 from supsup_paper.baselines import PSP, LowerBound, psp
 from supsup_paper.baselines.psp import Kind, context, folded, turn
 
@@ -17,8 +17,10 @@ RECIPE = Recipe(learning_rate=1e-3, steps=80)
 @pytest.mark.parametrize("contexts", ["rotation", "complex", "binary"])
 def test_contexts_hold_off_forgetting(contexts: str, stream: Stream) -> None:
     net = nets.FullyConnected((784, 100, 10))
-    ours = follow(PSP(net, contexts=contexts, recipe=RECIPE, device="cpu"), stream[:4], "GG", stages=[4])  # type: ignore[arg-type]
-    none = follow(LowerBound(net, heads="single", recipe=RECIPE, device="cpu"), stream[:4], "GG", stages=[4])
+    ours = learn_and_evaluate(PSP(net, contexts=contexts, recipe=RECIPE, device="cpu"), stream[:4], "GG", stages=[4])  # type: ignore[arg-type]
+    none = learn_and_evaluate(
+        LowerBound(net, heads="single", recipe=RECIPE, device="cpu"), stream[:4], "GG", stages=[4]
+    )
     assert ours.average_accuracy > 0.7
     assert ours.average_accuracy > none.average_accuracy
 

@@ -25,7 +25,7 @@ from supsup.masks.switching import SwitchedNet, plain_fill
 from supsup.model.state import state_of
 from supsup.model.supsup import observe_batches
 from supsup.training import Job, train_mask, train_masks
-from supsup.training.executors import executor_for
+from supsup.training.executors import executors_for
 from supsup_paper.catalogue.experiments import (
     BoundGrading,
     BoundsExperiment,
@@ -63,7 +63,7 @@ def model(device: str, steps: int = 300) -> SupSup:
 )
 def test_masks_in_float32_agree_with_the_plain_path(digits: Stream, recipe: Recipe) -> None:
     net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cuda"))
-    ((tasks, packed, _, _),) = train_masks(net, [Job(task, recipe) for task in digits[:3]], torch.float32)
+    ((tasks, packed, *_),) = train_masks(net, [Job(task, recipe) for task in digits[:3]], torch.float32)
     bank = Bank(net.shapes, "cuda")
     bank.add_packed(packed)
     weights = sum(weight.numel() for weight in net.weights.values())
@@ -137,7 +137,7 @@ def test_residual_networks_learn_as_on_the_plain_path(
     stream = data.split(data.mnist(shared_data), 2)[:2]
     recipe = replace(recipe, steps=150, weight_decay=1e-4, schedule="cosine")
     net = FrozenNet(nets.ResNet(2, (1, 1), (8, 16), channels=1, **network), 0, torch.device("cuda"))
-    assert executor_for(net, [Job(task, recipe) for task in stream]).name == "residual on a GPU"
+    assert next(executors_for(net, [Job(task, recipe) for task in stream])).name == "residual on a GPU"
     bank = Bank(net.shapes, "cuda", net.statistics)
     for fast in train_masks(net, [Job(task, recipe) for task in stream]):
         bank.add_packed(fast.packed, fast.statistics)

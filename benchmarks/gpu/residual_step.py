@@ -36,8 +36,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import soft_mask
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
 from supsup.training.fast.captured import _first_state, _mask_lane, run_lanes
-from supsup.training.fast.residual.executor import bytes_per_task, feed_of
-from supsup.training.fast.residual.trainer import ResidualTrainer
+from supsup.training.fast.residual.executor import ResidualTrainer, bytes_of_training, feed_of
 from supsup_paper.bench.measurement import Machine, measure_machine, once, seconds
 from supsup_paper.bench.training import plain_step, work_per_step
 from supsup_paper.provenance import provenance
@@ -162,7 +161,7 @@ def step_rows(case: Case, machine: Machine, device: torch.device) -> list[dict[s
                 "floor ms": 1e3 * floor,
                 "times the floor": each / floor,
                 "GB per task": (torch.cuda.max_memory_allocated() - before) / count / 1e9,
-                "GB per task, estimated": bytes_per_task(net, jobs[0]) / 1e9,
+                "GB per task, estimated": bytes_of_training(net.module, jobs[0].task.train, jobs[0].recipe) / 1e9,
             }
         )
         del trainer, step, feed

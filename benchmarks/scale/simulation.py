@@ -18,7 +18,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from supsup import Recipe, SupSup, data, load, nets
-from supsup.cluster.worker import Finished, learn_group
+from supsup.cluster.worker import GroupResult, learn_group
 from supsup.file.modelfile import model_to_bytes
 from supsup.model.state import ModelState, state_of
 from supsup_paper.provenance import provenance
@@ -85,7 +85,7 @@ def simulated(
 ) -> tuple[float, int]:
     """Seconds until one model has all its groups, and how many groups were lost on the way.
 
-    As `supsup.cluster.driving` does it: two groups for each worker are under way, who is free takes the next, and what
+    As `supsup.cluster.driver` does it: two groups for each worker are under way, who is free takes the next, and what
     has come back is committed one group after the other before more is sent.
     """
     chance = random.Random(seed)
@@ -169,16 +169,16 @@ def costs(tasks: int, rates: Rates) -> dict[str, float]:
     }
 
 
-class Instant:
+class Instant(Executor):
     """An executor whose workers have everything ready: what is left is the work of the process that has the model."""
 
     def __init__(self, parts: dict[str, bytes], size: int) -> None:
         self._parts, self._size = parts, size
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
         ready = function is learn_group
-        future.set_result(Finished("here", self._parts[arguments[2].tasks[0].name]) if ready else self._size)
+        future.set_result(GroupResult("here", self._parts[arguments[2].sent[0].name]) if ready else self._size)
         return future
 
 

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from torch import nn
 
 from supsup import AutoRecipe, Recipe, SupSup, SupSupError, data, load, nets
-from supsup.cluster.worker import Finished
+from supsup.cluster.worker import GroupResult
 from supsup.cluster.workers import LocalProcesses
 from supsup.data import Stream, Task
 from supsup.model.state import state_of
@@ -45,16 +47,16 @@ def same_traces(one: SupSup, other: SupSup) -> bool:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every task is a group."""
-    monkeypatch.setattr("supsup.cluster.driver.group_size", lambda *_: 1)
+    monkeypatch.setattr("supsup.cluster.driver.tasks_per_group", lambda *_: 1)
 
 
-class Inline:
+class Inline(Executor):
     """Calls at once, but for one call that comes a second later."""
 
     def __init__(self, held_back: int | None = None) -> None:
         self._held_back, self._calls = held_back, 0
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
         if self._calls == self._held_back:
             threading.Timer(1.0, lambda: future.set_result(function(*arguments))).start()
@@ -86,7 +88,7 @@ def test_what_tasks_are_found_by_is_made_by_workers(stream: Stream, monkeypatch:
     def nothing_to_do(*_: Any) -> None:
         raise AssertionError("the driver makes a trace")
 
-    monkeypatch.setattr("supsup.model.learning.Leaving", nothing_to_do)
+    monkeypatch.setattr("supsup.model.learning.ProfileFitter", nothing_to_do)
     together.learn_many(stream[:3], cluster="local:2")
     assert same_masks(alone, together)
     x = torch.cat([task.test.tensors()[0][:20] for task in stream[:3]])
@@ -123,12 +125,95 @@ def test_raw_data_is_answered_as_if_learned_alone() -> None:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_the_first_group_is_the_first_in_a_new_model(stream: Stream) -> None:
-    """Later tasks of raw data are normalised as the first: a run that goes on must find the same one there."""
+@pytest.mark.parametrize("late", [1, 2])
+def test_tasks_stand_in_the_order_of_the_stream(
+    stream: Stream, late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs used to give two files: tasks stood in the order in which workers had finished."""
+    monkeypatch.setattr("supsup.model.state.now", lambda: "2026-01-01T00:00:00+00:00")
+    files = []
+    for number, executor in enumerate((Inline(), Inline(held_back=late))):  # call 0 asks how large groups may be
+        learned = new()
+        learned.learn_many(stream, cluster=executor)
+        assert learned.tasks == [task.name for task in stream]
+        learned.save(tmp_path / f"{number}")
+        files.append((tmp_path / f"{number}").read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_an_interruption_keeps_groups_that_wait_for_their_turn(stream: Stream, tmp_path: Path) -> None:
+    """A group that is late, or lost, must not cost those that were finished after it."""
+
+    class Late(Inline):
+        count = 0
+
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+            future = super().submit(function, *arguments)
+            if self._calls == 3:  # the second group never arrives
+                return Future()
+            if self._calls == 5:
+                raise KeyboardInterrupt
+            return future
+
+    new().save(tmp_path / "model")
+    with load(tmp_path / "model", in_place=True, device="cpu") as model, pytest.raises(KeyboardInterrupt):
+        model.learn_many(stream, cluster=Late())
+    kept = load(tmp_path / "model", device="cpu").tasks
+    assert kept == [stream[0].name, stream[2].name]
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_few_finished_groups_wait_for_their_turn(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed loses them, so groups far ahead of an unfinished one are not sent out."""
+    monkeypatch.setattr("supsup.cluster.driver._WINDOW", 2)
+    sent: list[str] = []
+
+    class Counting(Inline):
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+            sent.append(arguments[2].sent[0].name)
+            return super().submit(function, *arguments)
+
+    executor = Counting(held_back=1)
     learned = new()
-    learned.learn_many(stream, cluster=Inline(held_back=1))  # the first call asks how large groups may be
-    assert learned.tasks[0] == stream[0].name
-    assert sorted(learned.tasks) == sorted(task.name for task in stream)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(learned.learn_many, stream, cluster=executor)
+        time.sleep(0.5)
+        assert sent == [stream[0].name, stream[0].name, stream[1].name]
+        running.result()
+    assert learned.tasks == [task.name for task in stream]
+
+
+def test_every_task_of_a_part_has_its_own_profile_and_rotations(stream: Stream) -> None:
+    """Tasks of one group came back as one block: that they are told apart, and averaged over rotations, is seen here."""
+    recipe = Recipe(steps=8, self_labels="rotations")
+    alone, together = (SupSup(nets.FullyConnected((784, 20, 40)), recipe=recipe, device="cpu") for _ in range(2))
+    alone.learn_many(stream[:3])
+    together.learn_many(stream[:3], cluster=Inline())
+    assert same_masks(alone, together)
+    assert same_traces(alone, together)
+    first, second = (state_of(together).tasks.at(index).profile for index in range(2))
+    assert first is not None
+    assert second is not None
+    assert not torch.equal(first.class_means, second.class_means)
+    assert all(state_of(together).tasks[task].info.rotated for task in together.tasks)
+    x = stream[0].test.tensors()[0][:20]
+    assert torch.equal(
+        together.predict(x, task=stream[0].name).probabilities, alone.predict(x, task=stream[0].name).probabilities
+    )
+
+
+def test_a_program_from_standard_input_is_told_what_to_do() -> None:
+    """Its processes cannot import it; that used to be called a want of memory."""
+    program = """
+from supsup import Recipe, SupSup, data, nets
+model = SupSup(nets.FullyConnected((784, 4, 10)), recipe=Recipe(steps=1), device="cpu")
+model.learn_many(data.permuted(data.digits(), tasks=2, seed=0), cluster="local:1")
+"""
+    run = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert "put it in a file" in run.stderr
+    assert "memory" not in run.stderr
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -138,7 +223,7 @@ def test_groups_are_committed_as_they_arrive(stream: Stream, tmp_path: Path) -> 
     alone.learn_many(stream)
 
     class Dying(Inline):
-        def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
             if self._calls == 4:
                 raise KeyboardInterrupt
             return super().submit(function, *arguments)
@@ -202,7 +287,7 @@ def _lives(pid: int) -> bool:
 
 def test_workers_that_are_lost_for_good_are_an_error(stream: Stream) -> None:
     class Broken(Inline):
-        def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
             future: Future[Any] = Future()
             future.set_exception(BrokenExecutor("gone"))
             return future
@@ -214,11 +299,11 @@ def test_workers_that_are_lost_for_good_are_an_error(stream: Stream) -> None:
 @pytest.mark.usefixtures("one_by_one")
 def test_what_a_worker_refuses_is_said_and_the_rest_kept(stream: Stream) -> None:
     class Refusing(Inline):
-        def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
             future = super().submit(function, *arguments)
             if self._calls == 4:
                 future = Future()
-                future.set_result(Finished("here", error="no room on the device"))
+                future.set_result(GroupResult("here", error="no room on the device"))
             return future
 
     learned = new()

@@ -3,18 +3,18 @@
 import torch
 
 from supsup import data
-from supsup.cluster.groups import Shared
+from supsup.cluster.groups import SharedTasks
 from supsup.data import Stream
 
 
 def test_what_tasks_share_does_not_travel_with_them(stream: Stream) -> None:
     """The images of a stream of thousands would otherwise go out thousands of times."""
     tasks = list(stream)
-    shared = Shared(tasks)
+    shared = SharedTasks(tasks)
     group = shared.group(tasks[:3])
     assert any(tensor.shape == tasks[0].train.images.shape for tensor in shared.tensors.values())
     assert len(group.own) < 3 * 8 * 784 + 2000
-    again = group.opened(shared.tensors)
+    again = group.tasks(shared.tensors)
     for one, two in zip(again, tasks):
         assert (one.name, one.classes) == (two.name, two.classes)
         positions = torch.arange(0, len(two.train), 97)
@@ -26,6 +26,6 @@ def test_augmentation_comes_along() -> None:
     x, y = torch.zeros(8, 1, 6, 6, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64)
     part = data.Part(x, y, augmentation=data.augmentation.Augmentation(2, flip=True))
     task = data.Task("one", part, part, 1)
-    shared = Shared([task])
-    (again,) = shared.group([task]).opened(shared.tensors)
+    shared = SharedTasks([task])
+    (again,) = shared.group([task]).tasks(shared.tensors)
     assert again.train.augmentation == part.augmentation

@@ -15,7 +15,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import Lane, run_lanes
-from supsup.training.trainee import MaskTrainee
+from supsup.training.plain import MaskTrainee
 from supsup_paper.baselines import LowerBound
 
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ def test_fast_executors_train_the_plain_masks(pairs: Stream) -> None:
     """By hand on a CPU, and as lanes with mirror images."""
     net, recipe = FrozenNet(nets.FullyConnected((784, 30, 8)), 0, CPU), replace(RECIPE, steps=8)
     task = with_rotations(pairs[0])
-    ((*_, scores),) = train_masks(net, [Job(task, recipe, keep_scores=True)])
+    ((_, _, _, scores, *_),) = train_masks(net, [Job(task, recipe, keep_scores=True)])
     assert scores is not None
     for name, value in train_mask(net, task.name, task.train, recipe).scores.items():
         assert torch.allclose(scores[name][0], value, atol=1e-4)

@@ -10,8 +10,8 @@ from supsup import Recipe
 from supsup.data import Part
 from supsup.training.batches import Feed
 from supsup.training.fast import operations
-from supsup.training.fast.operations import LayerState, Rates, rule_of
-from supsup.training.fast.threads import ThreadsOfOne
+from supsup.training.fast.operations import LayerState, Rates
+from supsup.training.fast.side_by_side import ThreadsOfOne
 
 triton_training = pytest.importorskip("supsup.kernels.triton_training", reason="triton is not installed")
 
@@ -107,7 +107,7 @@ def test_update(recipe: Recipe) -> None:
         operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4, rates.at(3))
         with ThreadsOfOne(1) as thread:
             thread.submit(operations.update, by_numba, delta, inputs, recipe, step, rates).result()
-        triton_training.update(*by_triton.tensors, delta, inputs, step, rates.on_device, rule_of(recipe))
+        triton_training.update(*by_triton.tensors, delta, inputs, step, rates.on_device, recipe.rule)
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):
             a, b = getattr(expected, name), getattr(found, name)

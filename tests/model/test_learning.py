@@ -80,12 +80,12 @@ def test_what_many_tasks_are_found_by_is_made_a_few_at_a_time(stream: Stream, mo
         groups = list(train_masks(*arguments))  # type: ignore[arg-type]
         yield Trained([task for group in groups for task in group.tasks], torch.cat([g.packed for g in groups], 1), {})
 
-    def counted(self: Learning, trained: Trained, recipes: list[Recipe] | None = None) -> None:
+    def counted(self: Learning, trained: Trained) -> None:
         sizes.append(len(trained.tasks))
-        add(self, trained, recipes)
+        add(self, trained)
 
-    monkeypatch.setattr(learning, "train_masks", in_one_group)
-    monkeypatch.setattr(learning, "_TRACED", 2)
+    monkeypatch.setattr("supsup.training.recipe.train_masks", in_one_group)
+    monkeypatch.setattr(learning, "_PROFILED", 2)
     monkeypatch.setattr(Learning, "add", counted)
     apart.learn_many(stream[:5])
     assert sizes == [2, 2, 1]

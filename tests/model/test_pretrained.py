@@ -17,7 +17,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.model.state import ModelState, state_of
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import Lane, run_lanes
-from supsup.training.trainee import MaskTrainee
+from supsup.training.plain import MaskTrainee
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-3, steps=30, batch_size=50, score_bound=0.005)
@@ -150,7 +150,7 @@ def test_a_fully_connected_network_starts_kept_too(stream: Stream) -> None:
     """The executor by hand starts where the plain one does."""
     frozen = FrozenNet(nets.FullyConnected((784, 30, 10)), 0, CPU)
     recipe = Recipe("adam", 1e-3, steps=10, score_bound=0.005, start="kept")
-    ((*_, scores),) = train_masks(frozen, [Job(stream[0], recipe, keep_scores=True)])
+    ((_, _, _, scores, *_),) = train_masks(frozen, [Job(stream[0], recipe, keep_scores=True)])
     plain = train_mask(frozen, stream[0].name, stream[0].train, recipe)
     assert scores is not None
     for name, value in plain.scores.items():

@@ -122,7 +122,7 @@ def used(recipe: Recipe) -> Published:
         recipe.schedule,
         recipe.warm_up,
         recipe.momentum,
-        recipe.squares_decay,
+        recipe.rule.second_decay,
         recipe.epsilon,
         recipe.selection,
         recipe.budget,

@@ -16,6 +16,7 @@ from supsup import AutoRecipe, Recipe, SupSup, SupSupError, nets
 from supsup.data import Augmentation, Part, Stream, Task
 from supsup.data.rotations import mean_over_rotations
 from supsup.data.task_info import TaskInfo
+from supsup.inference.profiles.fit import ProfileFitter
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.model.state import state_of
@@ -87,7 +88,7 @@ def _small(seed: int, classes: int, images: int = 300) -> Task:
 def test_the_best_round_is_kept_with_its_own_statistics() -> None:
     """A later round that answers fewer of the judging images must not replace it, nor its means and variances."""
     task = _small(3, 5, 400)
-    _, judge = fitting.HoldoutSplit(0, 0.1).of(task.train)
+    judge = fitting.HoldoutSplit(0, 0.1).divide(task.train).judging
     x, y = judge.tensors()
     rights = []
     for rounds in (1, 3):
@@ -103,7 +104,7 @@ def test_rounds_end_when_nothing_is_wrong_or_one_was_worse(monkeypatch: pytest.M
     monkeypatch.setattr(fitting, "_SHORTEST", 10)
     monkeypatch.setattr(fitting, "_EPOCHS", 1)
     net, task = FrozenNet(small_network(), 0, CPU), _small(0, 3)
-    _, judge = fitting.HoldoutSplit(0, 0.1).of(task.train)
+    judge = fitting.HoldoutSplit(0, 0.1).divide(task.train).judging
     for answers, lengths, best in (
         ([5, 9, 8], [1, 3, 6], 4),
         ([5, 4], [1, 3], 1),
@@ -119,7 +120,9 @@ def test_rounds_end_when_nothing_is_wrong_or_one_was_worse(monkeypatch: pytest.M
             return train_masks(net, jobs)
 
         monkeypatch.setattr(fitting, "train_masks", watched)
-        ((kept, (recipe,)),) = fitting.train_with_auto_recipe(net, [task], AutoRecipe(rounds=10))
+        (kept,) = AutoRecipe(rounds=10).train(net, [task])
+        assert kept.recipes is not None
+        (recipe,) = kept.recipes
         steps = fitting.first_round(270).steps
         assert (recipe.steps, kept.tasks[0]) == (best * steps, task)
         assert [jobs[0].recipe.steps for jobs in trained] == [length * steps for length in lengths]
@@ -148,8 +151,8 @@ def test_where_none_are_held_back_all_steps_are_one_round_and_scores_decay(monke
     few, many = _small(0, 3, 60), _small(1, 3)
     done: list[float] = []
     net = FrozenNet(small_network(), 0, CPU)
-    found = list(fitting.train_with_auto_recipe(net, [few, many], AutoRecipe(rounds=3), advance=done.append))
-    chosen = dict(zip(["few", "many"], [recipe for _, recipes in found for recipe in recipes]))
+    found = list(AutoRecipe(rounds=3).train(net, [few, many], advance=done.append))
+    chosen = dict(zip(["few", "many"], [recipe for trained in found for recipe in trained.recipes or ()]))
     of_few, *of_many = trained
     steps = fitting.first_round(60).steps
     assert of_few.recipe == chosen["few"]
@@ -161,7 +164,7 @@ def test_where_none_are_held_back_all_steps_are_one_round_and_scores_decay(monke
     trained.clear()
     pretrained = FrozenNet(small_network(), 0, CPU, pretrained=True)
     monkeypatch.setattr(fitting._Fit, "_right", lambda *_: 1)
-    list(fitting.train_with_auto_recipe(pretrained, [few], AutoRecipe(rounds=3)))
+    list(AutoRecipe(rounds=3).train(pretrained, [few]))
     assert [(job.recipe.steps, job.recipe.weight_decay) for job in trained] == [(steps, 0), (2 * steps, 0)], (
         "trained weights answer soon: rounds may end"
     )
@@ -172,27 +175,27 @@ def test_images_that_judge_are_a_share_of_every_class_and_not_trained_on() -> No
     images = torch.arange(len(labels)).float()[:, None]
     rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     for part in (Part(images, labels), Part(images, labels[rows], rows=rows)):
-        learned, judge = fitting.HoldoutSplit(0, 0.1).of(part)
+        learned, judge, *_ = fitting.HoldoutSplit(0, 0.1).divide(part)
         assert judge.labels.bincount(minlength=3).tolist() == [20, 10, 0]
         numbers = torch.cat([learned.tensors()[0], judge.tensors()[0]]).flatten().long()
         assert sorted(numbers.tolist()) == list(range(len(labels)))
         for half in (learned, judge):
             assert torch.equal(labels[half.tensors()[0].flatten().long()], half.labels)
     many = Part(torch.zeros(60000, 1), torch.arange(60000) % 10)
-    assert len(fitting.HoldoutSplit(0, 0.1).of(many)[1]) == 500
+    assert len(fitting.HoldoutSplit(0, 0.1).divide(many).judging) == 500
     few = Part(torch.zeros(40, 1), torch.arange(40) % 4)
-    assert [len(half) for half in fitting.HoldoutSplit(0, 0.1).of(few)] == [40, 40], "too few to do without any"
+    assert [len(half) for half in fitting.HoldoutSplit(0, 0.1).divide(few)[:2]] == [40, 40], "too few to do without any"
     alphabet = Part(torch.zeros(480, 1), torch.arange(480) % 24)
-    assert [len(half) for half in fitting.HoldoutSplit(0, 0.1).of(alphabet)] == [480, 480], (
+    assert [len(half) for half in fitting.HoldoutSplit(0, 0.1).divide(alphabet)[:2]] == [480, 480], (
         "each image of a class counts"
     )
-    assert [len(half) for half in fitting.HoldoutSplit(0, 0.0).of(many)] == [60000, 500]
+    assert [len(half) for half in fitting.HoldoutSplit(0, 0.0).divide(many)[:2]] == [60000, 500]
 
 
 def test_tasks_of_a_stream_share_what_is_held_back(stream: Stream) -> None:
     """On a GPU thousands of tasks with the same rows and labels are fed in one go."""
     halves = fitting.HoldoutSplit(0, 0.1)
-    (one, _), (other, _) = halves.of(stream[0].train), halves.of(stream[1].train)
+    one, other = halves.divide(stream[0].train).trained, halves.divide(stream[1].train).trained
     assert one.rows is other.rows
     assert one.labels is other.labels
     assert one.images is other.images
@@ -228,7 +231,7 @@ def test_masks_are_shown_narrower_crops_where_images_are_many(monkeypatch: pytes
         task = _small(0, 3, images)
         task = replace(task, train=replace(task.train, augmentation=frame))
         net = FrozenNet(small_network(), 0, CPU, pretrained=pretrained)
-        ((_, (recipe,)),) = fitting.train_with_auto_recipe(net, [task], AutoRecipe(rounds=2))
+        ((recipe,),) = (trained.recipes or () for trained in AutoRecipe(rounds=2).train(net, [task]))
         found[images, pretrained] = recipe.crops, {job.task.train.augmentation for job in trained}
         trained.clear()
     assert found == {
@@ -238,24 +241,68 @@ def test_masks_are_shown_narrower_crops_where_images_are_many(monkeypatch: pytes
     }
 
 
-def test_the_last_round_is_on_all_images_where_they_are_varied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nothing after it to choose from, nothing has to be held back; its mask is taken, whatever judged before."""
+def test_the_last_round_is_on_most_images_where_they_are_varied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is chosen after it, so half of the images held back are trained on; its mask is kept in any case.
+
+    What a task is recognised by is calibrated with the images that training says were held back: those of a mask's last
+    round that was on more images used to be calibrated with images it had learned.
+    """
     trained = _watched(monkeypatch)
-    net, plain = FrozenNet(small_network(), 0, CPU), _small(0, 3)
+    net, plain = FrozenNet(small_network(), 0, CPU), _small(0, 3, 600)
     varied = replace(plain, train=replace(plain.train, augmentation=Augmentation(padding=1)))
     for task, rounds, answers, sizes, best in (
-        (varied, 4, [9], [270, 300], 4),
-        (varied, 10, [5, 9], [270, 270, 300], 10),
-        (varied, 10, [9, 5], [270, 270], 1),
-        (varied, 4, [30], [270], 1),
-        (varied, 1, [], [300], 1),
-        (plain, 4, [9, 5], [270, 270], 1),
+        (varied, 4, [9], [540, 570], 4),
+        (varied, 10, [5, 9], [540, 540, 570], 10),
+        (varied, 10, [9, 5], [540, 540], 1),
+        (varied, 4, [60], [540], 1),
+        (varied, 1, [], [570], 1),
+        (plain, 4, [9, 5], [540, 540], 1),
     ):
         given = iter(answers)
         monkeypatch.setattr(fitting._Fit, "_right", lambda *_, given=given: next(given))
-        ((_, (recipe,)),) = fitting.train_with_auto_recipe(net, [task], AutoRecipe(rounds=rounds))
+        (found,) = AutoRecipe(rounds=rounds).train(net, [task])
+        assert found.recipes is not None
+        assert found.splits is not None
+        (recipe,), ((learned, held_back),) = found.recipes, found.splits
         assert ([len(job.task.train) for job in trained], next(given, None)) == (sizes, None)
         assert recipe.steps == best * trained[0].recipe.steps
+        assert held_back is not None
+        kept = trained[-1] if best == rounds else trained[0]
+        rows, never = (set(map(int, part.rows)) for part in (kept.task.train, held_back))  # type: ignore[arg-type]
+        assert rows == set(map(int, learned.rows))  # type: ignore[arg-type]
+        assert not rows & never
+        assert len(rows | never) == 600
+        trained.clear()
+
+
+def test_enough_images_stay_held_back_to_calibrate_with() -> None:
+    """Half of a few would be too few to say where the lowest 5 % of scores are."""
+    sizes = {}
+    for images in (300, 400, 600, 60000):
+        found = fitting.HoldoutSplit(0, 0.1).divide(Part(torch.zeros(images, 1), torch.arange(images) % 4))
+        assert found.reserved is not None
+        sizes[images] = len(found.judging), len(found.final), len(found.reserved)
+    assert sizes == {300: (28, 272, 28), 400: (40, 380, 20), 600: (60, 572, 28), 60000: (500, 59752, 248)}
+
+
+def test_a_profile_is_made_with_images_that_were_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds of `unknown=True` that are fitted on learned images refuse too many new ones."""
+    trained, profiled = _watched(monkeypatch), []
+    original = ProfileFitter.profiles
+
+    def watched(self: ProfileFitter, tasks: Any, earlier: Any) -> Any:
+        profiled.extend(tasks)
+        return original(self, tasks, earlier)
+
+    monkeypatch.setattr(ProfileFitter, "profiles", watched)
+    for augmentation in (None, Augmentation(padding=1)):
+        task = _small(0, 3, 600)
+        task = replace(task, train=replace(task.train, augmentation=augmentation))
+        SupSup(small_network(), recipe=AutoRecipe(rounds=1), device="cpu").learn(task)
+        learned = {int(row) for job in trained for row in job.task.train.rows}  # type: ignore[union-attr]
+        assert profiled[-1].judge is not None
+        assert len(profiled[-1].judge) >= 20
+        assert not learned & {int(row) for row in profiled[-1].judge.rows}
         trained.clear()
 
 
@@ -305,7 +352,7 @@ def test_a_chosen_recipe_that_is_none_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"rounds": 0}, {"rounds": 2.5}, {"held_back": 1.0}, {"held_back": -0.1}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(SupSupError, match="Fitting"):
+    with pytest.raises(SupSupError, match="AutoRecipe"):
         AutoRecipe(**wrong)  # type: ignore[arg-type]
 
 
@@ -315,7 +362,7 @@ def test_what_needs_a_recipe_says_so(stream: Stream) -> None:
     assert (model.recipe, state_of(model).settings.stepwise) == (AutoRecipe(), MNIST)
     model.recipe = Recipe(steps=7)
     assert state_of(model).settings.stepwise == Recipe(steps=7)
-    with pytest.raises(SupSupError, match="a Recipe or a Fitting"):
+    with pytest.raises(SupSupError, match=r"a Recipe or an? AutoRecipe"):
         model.recipe = None  # type: ignore[assignment]
     models = [SupSup(nets.FullyConnected((784, 20, 10)), device="cpu") for _ in range(2)]
     with pytest.raises(SupSupError, match="need a recipe each"):
@@ -365,10 +412,9 @@ def test_images_that_judge_are_answered_as_they_will_be() -> None:
     weights, counts = net.masked({name: values >= 0 for name, values in scores.items()}), []
     labels: tuple[SelfLabels | None, ...] = (None, "rotations")
     for self_labels in labels:
-        learned, judge = fitting.HoldoutSplit(0, 0.5).of(task.train)
-        fit = fitting._fit(net, task, learned, judge, AutoRecipe(self_labels=self_labels))
+        fit = fitting._Fit.begin(net, task, fitting.HoldoutSplit(0, 0.5), AutoRecipe(self_labels=self_labels))
         fit.scores = scores
-        x, y = judge.tensors()
+        x, y = fit.images.judging.tensors()
         run = partial(net.run, weights=weights)
         outputs = run(x) if self_labels is None else mean_over_rotations(run, x, 3)
         counts.append(int((outputs[:, :3].argmax(1) == y).sum()))

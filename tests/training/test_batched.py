@@ -28,7 +28,7 @@ from supsup.training.fast.batched import BatchedOnCPU, BatchedOnGPU, BatchedTrai
 def test_the_masks_agree_with_the_plain_path(stream: Stream, recipe: Recipe) -> None:
     """At least 99.9 % of the bits; what differs is rounding."""
     net = FrozenNet(nets.lenet_300_100(outputs=50), 0, torch.device("cpu"))
-    ((_, packed, _, _),) = train_masks(net, [Job(stream[0], recipe)])
+    ((_, packed, *_),) = train_masks(net, [Job(stream[0], recipe)])
     plain = train_mask(net, stream[0].name, stream[0].train, recipe).mask()
     start = train_mask(net, stream[0].name, stream[0].train, Recipe("sgd", 1e-30, steps=1)).mask()
     differing, moved = ((pack_columns(one(m)) ^ packed) for m in (plain, start))
@@ -68,7 +68,7 @@ def test_a_mask_is_the_same_to_the_bit_alone_and_beside_others(stream: Stream) -
     jobs = [Job(task, recipe) for task in stream[:3]]
     together = {task.name: packed for (task,), packed, *_ in train_masks(net, jobs)}
     for job in jobs:
-        ((_, alone, _, _),) = train_masks(net, [job])
+        ((_, alone, *_),) = train_masks(net, [job])
         assert torch.equal(together[job.task.name], alone)
 
 
@@ -77,8 +77,8 @@ def test_products_are_taken_in_the_precision_asked_for(stream: Stream, precision
     net = FrozenNet(nets.FullyConnected((784, 20, 12)), 3, torch.device("cpu"))
     trainer = BatchedTrainer(net, 1, Recipe(), 8, precision)
     assert {trainer.x.dtype, *(layer.masked.dtype for layer in trainer.layers)} == {precision}
-    ((_, packed, _, _),) = train_masks(net, [Job(stream[0], Recipe(steps=50))], precision)
-    ((_, usual, _, _),) = train_masks(net, [Job(stream[0], Recipe(steps=50))])
+    ((_, packed, *_),) = train_masks(net, [Job(stream[0], Recipe(steps=50))], precision)
+    ((_, usual, *_),) = train_masks(net, [Job(stream[0], Recipe(steps=50))])
     bits = sum(weight.numel() for weight in net.weights.values())
     assert count(packed ^ usual) < 0.02 * bits
 

@@ -14,7 +14,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import CannotCapture, Lane, captures, run_lanes
-from supsup.training.trainee import MaskTrainee
+from supsup.training.plain import MaskTrainee
 from supsup_paper.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
 from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.baselines.training import learn_captured, learn_plain
@@ -189,7 +189,7 @@ def test_random_layers_draw_from_seed_and_name_alone(split: Stream) -> None:
     net, recipe = FrozenNet(module, 0, torch.device("cuda")), Recipe("adam", 1e-2, steps=20)
     together = [trained.packed for trained in train_masks(net, [Job(task, recipe) for task in split])]
     torch.cuda.manual_seed(5)
-    ((_, alone, _, _),) = train_masks(net, [Job(split[1], recipe)])
+    ((_, alone, *_),) = train_masks(net, [Job(split[1], recipe)])
     assert torch.equal(together[1], alone)
 
 
@@ -207,7 +207,7 @@ def test_images_read_from_files_are_captured_too(convolutional: nn.Module, split
     task = split[0]
     task = replace(task, train=replace(task.train, augmentation=Augmentation(padding=128)))
     net, recipe = FrozenNet(convolutional, 0, torch.device("cuda")), Recipe("adam", 1e-2, steps=8, batch_size=50)
-    ((_, _, _, scores),) = train_masks(net, [Job(task, recipe)], torch.float32)
+    ((_, _, _, scores, *_),) = train_masks(net, [Job(task, recipe)], torch.float32)
     plain = train_mask(net, task.name, task.train, recipe)
     assert scores is not None
     for name, value in plain.scores.items():

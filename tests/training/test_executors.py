@@ -1,5 +1,8 @@
 """Who trains: the first executor that can do exactly what is asked for."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -8,8 +11,8 @@ from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.data import Stream
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
-from supsup.training import Job, train_mask, train_masks
-from supsup.training.executors import EXECUTORS, executor_for
+from supsup.training import Job, Trained, train_mask, train_masks
+from supsup.training.executors import CannotTrain, executors, executors_for
 
 CPU = torch.device("cpu")
 
@@ -22,11 +25,11 @@ def with_bias() -> nets.FullyConnected:
 
 
 def name_of(net: nn.Module, task: Stream, recipe: Recipe, pretrained: bool = False) -> str:
-    return executor_for(FrozenNet(net, 0, CPU, pretrained), [Job(task[0], recipe)]).name
+    return next(executors_for(FrozenNet(net, 0, CPU, pretrained), [Job(task[0], recipe)])).name
 
 
 def test_the_plain_executor_is_the_last_resort(stream: Stream, split: Stream, convolutional: nn.Module) -> None:
-    assert EXECUTORS[-1].name == "plain"
+    assert executors()[-1].name == "plain"
     lenet = nets.FullyConnected((784, 20, 10))
     assert name_of(lenet, stream, Recipe()) == "batched on a CPU"
     assert name_of(lenet, stream, Recipe(schedule="cosine", warm_up=0.1)) == "batched on a CPU"
@@ -40,7 +43,7 @@ def test_a_bias_is_not_left_out(stream: Stream) -> None:
     assert name_of(with_bias(), stream, Recipe(), pretrained=True) == "plain"
     net = FrozenNet(with_bias(), 0, CPU, pretrained=True)
     recipe = Recipe("adam", 1e-2, steps=20)
-    ((_, packed, _, _),) = train_masks(net, [Job(stream[0], recipe)])
+    ((_, packed, *_),) = train_masks(net, [Job(stream[0], recipe)])
     model = SupSup(with_bias(), pretrained=True, recipe=recipe, device="cpu")
     model.learn(stream[0])
     plain = train_mask(net, stream[0].name, stream[0].train, recipe).mask()
@@ -69,10 +72,70 @@ def test_transfer_goes_by_the_fast_executor_too(stream: Stream, transfer: str) -
     model.learn_many(stream[:3])
     bits = sum(shape.numel() for shape in state_of(model).net.shapes.values())
     plain = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
-    original = EXECUTORS[-1]
+    original = executors()[-1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supsup.training.executors.EXECUTORS", (original,))
+        patch.setattr("supsup.training.executors.executors", lambda: (original,))
         plain.learn_many(stream[:3])
     for task in model.tasks:
         differing = sum(int((model.mask(task)[n] != bits).sum()) for n, bits in plain.mask(task).items())
         assert differing <= 0.01 * bits
+
+
+class Counting(nn.Module):
+    """Counts its forward passes, and draws random numbers in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.passes = nn.Linear(784, 10), list[int]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes.append(len(x))
+        out: torch.Tensor = nn.functional.dropout(self.linear(x.flatten(1)), training=self.training)
+        return out
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Counting":
+        other = Counting()
+        other.load_state_dict(self.state_dict())
+        other.passes = self.passes
+        return other
+
+
+def test_asking_an_executor_whether_it_takes_a_job_runs_nothing(split: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to run a whole step on a CPU, and on a GPU to make a state and rehearse a step, and then again to train."""
+    module = Counting()
+    net, jobs = FrozenNet(module, 0, CPU), [Job(task, Recipe(steps=2, batch_size=16)) for task in split]
+    before = torch.get_rng_state()
+    assert [executor.takes(net, jobs, None) for executor in executors()][-3:] == [True, False, True]
+    assert all(executor.tasks_at_once(net, jobs[0], None) > 0 for executor in executors()[-3:])
+    monkeypatch.setattr(net, "device", torch.device("cuda"))
+    assert executors()[-2].takes(net, jobs, None)
+    assert module.passes == []
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_executor_that_cannot_go_on_hands_over_what_is_left(split: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every job is trained once, in order, whoever trains it; a step is tried once for a network."""
+    module = Counting()
+    net, recipe = FrozenNet(module, 0, CPU), Recipe(steps=2, batch_size=16)
+    jobs = [Job(task, recipe) for task in split]
+    plain = executors()[-1]
+
+    class Tired:
+        name = "tired"
+
+        def takes(self, *_: object) -> bool:
+            return True
+
+        def train(self, net: FrozenNet, jobs: list[Job], *rest: Any) -> Iterator[Trained]:
+            yield from plain.train(net, jobs[:1], *rest)
+            raise CannotTrain
+
+    with monkeypatch.context() as patch:
+        patch.setattr("supsup.training.executors.executors", lambda: (Tired(), plain))
+        assert [trained.tasks[0].name for trained in train_masks(net, jobs)] == [task.name for task in split]
+    module.passes.clear()
+    masks = [trained.packed for trained in train_masks(net, jobs)]
+    probes = len(module.passes) - len(jobs) * recipe.steps
+    assert probes > 0, "side by side is tried"
+    assert all(torch.equal(one, trained.packed) for one, trained in zip(masks, train_masks(net, jobs)))
+    assert len(module.passes) == 2 * len(jobs) * recipe.steps + probes, "and not tried again"

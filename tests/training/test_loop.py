@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from supsup import Recipe
-from supsup.training.fast import loop
-from supsup.training.fast.loop import Loop, Pace, whole_launches
+from supsup.training.fast import captured as loop
+from supsup.training.fast.captured import Loop, Pace, whole_launches
 
 
 @pytest.mark.parametrize("steps", [1, 7, 1000, 5000, 997, 120])

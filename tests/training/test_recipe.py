@@ -151,6 +151,6 @@ def test_which_tasks_begin_with_every_weight() -> None:
         cases |= {(Recipe(start=start), pretrained): kept for pretrained in (True, False)}  # type: ignore[arg-type]
     assert {case: case[0].keeps_all_of(case[1]) for case in cases} == cases
     assert Recipe(steps=3, second_decay=0.5).differing == {"steps": 3, "second_decay": 0.5}
-    assert (Recipe(second_decay=0.5).squares_decay, Recipe("adam").squares_decay) == (0.5, 0.999)
+    assert (Recipe(second_decay=0.5).rule.second_decay, Recipe("adam").rule.second_decay) == (0.5, 0.999)
     assert (Recipe().kept(torch.Size([4, 6])), popup.kept(torch.Size([4, 6]))) == (None, 12)
     assert Recipe("sgd", 0.8, warm_up=0.1).rate(0, 7) == 0.8, "less than a step to rise in"

@@ -18,7 +18,7 @@ from supsup.data import Augmentation, Part
 from supsup.training.batches import Feed
 from supsup.training.fast.residual import normalisation
 from supsup.training.fast.residual import passes as passes_module
-from supsup.training.fast.residual.trainer import ResidualTrainer
+from supsup.training.fast.residual.executor import ResidualTrainer
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-2, steps=4, weight_decay=1e-3, schedule="cosine", selection="edge-popup", budget=2)

@@ -16,8 +16,15 @@ from supsup.training.batches import batch_positions
 
 pytest.importorskip("triton")
 
-from supsup.training.fast.residual.executor import addressable, alike, by_hand, bytes_per_task, feed_of, feeds
-from supsup.training.fast.residual.trainer import ResidualTrainer
+from supsup.training.fast.residual.executor import (
+    ResidualTrainer,
+    addressable,
+    alike,
+    by_hand,
+    bytes_of_training,
+    feed_of,
+    feeds,
+)
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-2, epochs=2, batch_size=4, selection="edge-popup", budget=2)
@@ -89,14 +96,14 @@ def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: St
 
 def test_what_a_task_takes_grows_with_its_images_its_batch_and_its_numbers(net: FrozenNet, stream: Stream) -> None:
     """Groups are made by it: too small a figure, and a GPU runs out of memory."""
-    job = Job(stream[0], RECIPE)
-    least = bytes_per_task(net, job)
+    part = stream[0].train
+    least = bytes_of_training(net.module, part, RECIPE)
     activations = 4 * 8 * 8 * 4 * len(net.shapes)  # without borders and the classifier's few
     assert least > 2 * 2 * activations + 18 * sum(shape.numel() for shape in net.shapes.values())
-    assert bytes_per_task(net, job, torch.float32) > 1.5 * least
-    assert bytes_per_task(net, Job(stream[0], replace(RECIPE, batch_size=8))) > 1.5 * least
+    assert bytes_of_training(net.module, part, RECIPE, torch.float32) > 1.5 * least
+    assert bytes_of_training(net.module, part, replace(RECIPE, batch_size=8)) > 1.5 * least
     bottlenecks = FrozenNet(nets.ResNet(3, (1,), (4,), channels=2, bottleneck=True), 0, CPU)
-    assert bytes_per_task(bottlenecks, job) > 1.5 * least
+    assert bytes_of_training(bottlenecks.module, part, RECIPE) > 1.5 * least
 
 
 def _bias(net: Any) -> None:

@@ -13,8 +13,7 @@ from supsup import nets
 
 pytest.importorskip("triton")
 
-from supsup.training.fast.residual.function import ResidualFunction
-from supsup.training.fast.residual.passes import Passes
+from supsup.training.fast.residual.passes import Passes, ResidualFunction
 
 CPU = torch.device("cpu")
 TASKS, BATCH = 2, 4

@@ -11,11 +11,9 @@ from supsup import Recipe
 from supsup.data import Part, Stream, Task
 from supsup.masks.frozen import FrozenNet
 from supsup.training import Job, MaskTraining, train_mask, train_masks
-from supsup.training.executors import executor_for
+from supsup.training.executors import CannotTrain, executors_for, first_scores
 from supsup.training.fast import side_by_side
-from supsup.training.fast.side_by_side import FlatTraining, SideBySide, Trial, tried
-from supsup.training.fast.threads import ThreadsOfOne
-from supsup.training.jobs import first_scores
+from supsup.training.fast.side_by_side import FlatTraining, SideBySide, StepProbe, ThreadsOfOne, probe_step
 
 CPU = torch.device("cpu")
 RECIPES = [
@@ -97,8 +95,8 @@ def test_a_step_is_that_of_the_plain_path(name: str, recipe: Recipe, split: Stre
     net = FrozenNet(NETS[name](), 0, CPU)
     start = first_scores(net, "t", recipe)
     plain = MaskTraining(net, start, recipe, 10)
-    flat = FlatTraining(net, recipe, 10, tried(net, recipe, split[0].train).channels_last)
-    compiled = FlatTraining(net, recipe, 10, tried(net, recipe, split[0].train).channels_last)
+    flat = FlatTraining(net, recipe, 10, probe_step(net, recipe, split[0].train).channels_last)
+    compiled = FlatTraining(net, recipe, 10, probe_step(net, recipe, split[0].train).channels_last)
     flat.start(start)
     compiled.start(start)
     for positions in torch.arange(96).split(32):
@@ -121,7 +119,7 @@ def test_a_step_is_that_of_the_plain_path(name: str, recipe: Recipe, split: Stre
 def test_masks_are_those_of_the_plain_path(name: str, split: Stream) -> None:
     """At least 99 % of the bits after 40 steps; what differs is rounding."""
     net, recipe = FrozenNet(NETS[name](), 0, CPU), Recipe("adam", 1e-2, steps=40, batch_size=32, score_bound=1.0)
-    ((_, _, _, scores),) = train_masks(net, [Job(split[0], recipe, keep_scores=True)])
+    ((_, _, _, scores, *_),) = train_masks(net, [Job(split[0], recipe, keep_scores=True)])
     plain = train_mask(net, split[0].name, split[0].train, recipe)
     start = first_scores(net, split[0].name, recipe)
     assert scores is not None
@@ -144,10 +142,10 @@ def test_a_mask_is_the_same_to_the_bit_alone_and_beside_others(name: str, split:
     net, recipe = FrozenNet(NETS[name](), 0, CPU), Recipe("adam", 1e-2, steps=8, batch_size=32)
     jobs = [Job(Task(f"{task.name}-{again}", task.train, task.test, 5), recipe) for task in split for again in "ab"]
     torch.set_num_threads(3)
-    together = [(packed, statistics) for _, packed, statistics, _ in train_masks(net, jobs)]
+    together = [(packed, statistics) for _, packed, statistics, *_ in train_masks(net, jobs)]
     torch.set_num_threads(1)
     for job, (packed, statistics) in zip(jobs, together, strict=True):
-        ((_, alone, own, _),) = train_masks(net, [job])
+        ((_, alone, own, *_),) = train_masks(net, [job])
         assert torch.equal(packed, alone)
         assert all(torch.equal(statistics[each], own[each]) for each in own)
 
@@ -155,21 +153,29 @@ def test_a_mask_is_the_same_to_the_bit_alone_and_beside_others(name: str, split:
 def test_what_cannot_be_done_exactly_is_left_to_others(split: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, part = Recipe(steps=2, batch_size=16), split[0].train
 
-    def taken(module: nn.Module, how: Recipe = recipe, pretrained: bool = False) -> bool:
-        return SideBySide().takes(FrozenNet(module, 0, CPU, pretrained), [Job(split[0], how)], None)
+    def trained(module: nn.Module, how: Recipe = recipe, pretrained: bool = False) -> bool:
+        net, jobs = FrozenNet(module, 0, CPU, pretrained), [Job(split[0], how)]
+        if not SideBySide().takes(net, jobs, None):
+            return False
+        try:
+            return len(list(SideBySide().train(net, jobs, None, lambda _: None))) == 1
+        except CannotTrain:
+            (found,) = train_masks(net, jobs)  # by the next executor
+            assert found.tasks[0].name == split[0].name
+            return False
 
-    assert all(taken(make()) for make in NETS.values())
+    assert all(trained(make()) for make in NETS.values())
     drawing = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(784, 5))
     for refused in (drawing, Attending(dropout=0.1), LeavesOut()):
-        assert not taken(refused)
-    assert not taken(NETS["batch norm"](), pretrained=True)  # the head of a task's own is trained as it is
-    assert not taken(NETS["batch norm"](), Recipe(selection="edge-popup", density=0.5))
-    assert tried(FrozenNet(Viewed(), 0, CPU), recipe, part) == Trial(True, channels_last=False)
-    assert tried(FrozenNet(NETS["batch norm"](), 0, CPU), recipe, part) == Trial(True, channels_last=True)
+        assert not trained(refused)
+    assert not trained(NETS["batch norm"](), pretrained=True)  # the head of a task's own is trained as it is
+    assert not trained(NETS["batch norm"](), Recipe(selection="edge-popup", density=0.5, steps=2))
+    assert probe_step(FrozenNet(Viewed(), 0, CPU), recipe, part) == StepProbe(True, channels_last=False)
+    assert probe_step(FrozenNet(NETS["batch norm"](), 0, CPU), recipe, part) == StepProbe(True, channels_last=True)
     monkeypatch.setattr(side_by_side, "_SMALL", 16 * 14 * 14 * 8 * 4)
-    assert not taken(NETS["batch norm"]())
+    assert not trained(NETS["batch norm"]())
     with pytest.raises(ValueError, match="precision"):
-        executor_for(FrozenNet(Viewed(), 0, CPU), [Job(split[0], recipe)], torch.float64)
+        next(executors_for(FrozenNet(Viewed(), 0, CPU), [Job(split[0], recipe)], torch.float64))
 
 
 def test_words_are_tried_as_words() -> None:
@@ -178,8 +184,8 @@ def test_words_are_tried_as_words() -> None:
     part = Part(torch.randint(30, (60, 6)), torch.arange(60) % 3)
     net, recipe = FrozenNet(words, 0, CPU), Recipe("adam", 1e-2, steps=5, batch_size=16)
     job = Job(Task("words", part, part, 3), recipe, keep_scores=True)
-    assert executor_for(net, [job]).name == "side by side on a CPU"
-    ((_, _, _, scores),) = train_masks(net, [job])
+    assert next(executors_for(net, [job])).name == "side by side on a CPU"
+    ((_, _, _, scores, *_),) = train_masks(net, [job])
     assert scores is not None
     for name, value in train_mask(net, "words", part, recipe).scores.items():
         assert torch.allclose(scores[name][0], value, atol=1e-4)

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from supsup.training.fast.threads import in_threads_of_one
-from supsup.training.jobs import Job, Trained
+from supsup.training.executors import Job, Trained
+from supsup.training.fast.side_by_side import in_threads_of_one
 
 
 @pytest.fixture(autouse=True)

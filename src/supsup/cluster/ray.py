@@ -1,6 +1,6 @@
 """Workers of a Ray cluster: one for each GPU, or for each core where there is none.
 
-Ray finds out when a worker or a node is gone and gives its work to others; nodes may join and leave at any time.
+Ray notices when a worker or a node is gone and gives its work to others; nodes may join and leave at any time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from supsup.cluster.worker import Finished
+from supsup.cluster.worker import GroupResult
 from supsup.runtime.errors import SupSupError, printable
 
 _PATIENCE = 10.0  # seconds for a cluster to answer
@@ -43,7 +43,7 @@ class RayWorkers:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, ValueError, RuntimeError) as error:
                 raise SupSupError(
-                    f"no Ray cluster answers at {printable(address)} ({printable(error)}); start one: ray start --head"
+                    f"there is no Ray cluster at {printable(address)} ({printable(error)}); start one: ray start --head"
                 ) from error
         errors = ray.exceptions
         self.lost: tuple[type[BaseException], ...] = (
@@ -60,7 +60,7 @@ class RayWorkers:
 
     @property
     def device(self) -> str:
-        """The kind that they train on."""
+        """The kind of device that they train on."""
         return "cuda" if self._unit == "GPU" else "cpu"
 
     @property
@@ -78,7 +78,7 @@ class RayWorkers:
         return future
 
     def renew(self) -> bool:
-        """Ray does that, and the others go on."""
+        """Ray replaces workers itself, and the others go on."""
         return False
 
     def close(self) -> None:
@@ -89,16 +89,16 @@ class RayWorkers:
 
 
 def _reach(address: str) -> None:
-    """An error if nobody listens there: Ray itself would end the whole program after a while."""
+    """An error if nothing listens there: Ray itself would end the whole program after a while."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
 
 
 def _on_node(function: Callable[..., Any], /, *arguments: Any) -> Any:
-    """What a worker calls; it adds the name of its node."""
+    """Call a function on a worker and add the name of its node."""
     import ray
 
     result = function(*arguments)
     node = ray.get_runtime_context().get_node_id()[:6]
-    return replace(result, node=f"{platform.node()} {node}") if isinstance(result, Finished) else result
+    return replace(result, node=f"{platform.node()} {node}") if isinstance(result, GroupResult) else result

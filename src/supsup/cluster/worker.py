@@ -1,6 +1,6 @@
-"""What a worker does: it trains a group of tasks with the executors of any training and gives back a part file.
+"""What a worker does: it trains a group of tasks and returns a part, the bytes of a model file with these tasks alone.
 
-A mask depends on seed, name and data alone, so whoever trains a group that was lost gives the same bits.
+A mask depends on seed, name and data alone, so a group that was lost gives the same bits wherever it is trained again.
 """
 
 from __future__ import annotations
@@ -14,78 +14,67 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from supsup.cluster.capacity import tasks_at_once
-from supsup.cluster.groups import Group
-from supsup.file.modelfile import model_from_bytes, model_to_bytes
-from supsup.model.learning import Learning
-from supsup.model.state import ModelState
-from supsup.runtime.devices import resolve
+from supsup.cluster.groups import TaskGroup
+from supsup.model.learning import ModelBlueprint, PartTrainer
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import new_lock
 
 SharedTensors = str | Mapping[str, NDArray[Any]]  # the path of a safetensors file, or arrays by name
+_IN_A_ROW = 4  # tasks for each thread of a CPU, so that sending a group costs little
 _OPENING = new_lock()
-_opened: dict[str, tuple[ModelState, dict[str, Tensor]]] = {}  # the last run of this process, by its key
+_opened: dict[str, tuple[PartTrainer, dict[str, Tensor]]] = {}  # the last run of this process, by its key
 
 
 @dataclass(frozen=True)
-class Run:
-    """One call of `learn_many`, as all workers have to know it.
-
-    model   the bytes of a model file without tasks
-    module  the network, where that file does not say how to build it
-    device  the kind that workers train on
-    """
+class WorkerSetup:
+    """One call of `learn_many`, as workers need it; `key` tells calls apart, `device` is the kind they train on."""
 
     key: str
-    model: bytes = field(repr=False)
-    module: nn.Module | None
+    model: ModelBlueprint
     device: str
     precision: torch.dtype | None
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What comes back: a part file (the bytes of a model file with these tasks alone), or why there is none."""
+class GroupResult:
+    """What a worker returns: a part, or the error that prevented it."""
 
     node: str
     part: bytes = field(default=b"", repr=False)
     error: str = ""
 
 
-def learn_group(run: Run, shared: SharedTensors, group: Group) -> Finished:
+def learn_group(setup: WorkerSetup, shared: SharedTensors, group: TaskGroup) -> GroupResult:
     """Train every task of a group."""
     try:
-        base, tensors = _known(run, shared)
-        state = ModelState(base.net, base.settings)
-        Learning(state).learn(group.opened(tensors), precision=run.precision, show_progress=False)
-        return Finished(platform.node(), model_to_bytes(state.save))
+        trainer, tensors = _open(setup, shared)
+        return GroupResult(platform.node(), trainer.train(group.tasks(tensors), setup.precision))
     except SupSupError as error:
-        return Finished(platform.node(), error=str(error))
+        return GroupResult(platform.node(), error=str(error))
 
 
-def group_size(run: Run, shared: SharedTensors, group: Group) -> int:
-    """How many tasks like these fill this worker's device."""
-    base, tensors = _known(run, shared)
-    return tasks_at_once(base.net, group.opened(tensors), base.settings.recipe, run.precision)
+def tasks_per_group(setup: WorkerSetup, shared: SharedTensors, group: TaskGroup) -> int:
+    """How many tasks like the first of this group a group should have: more would only be lost together."""
+    trainer, tensors = _open(setup, shared)
+    at_once = trainer.tasks_at_once(group.tasks(tensors)[0], setup.precision)
+    return at_once * (_IN_A_ROW if setup.device == "cpu" else 1)
 
 
-def _known(run: Run, shared: SharedTensors) -> tuple[ModelState, dict[str, Tensor]]:
-    """The model without tasks and what tasks share, opened once for each run."""
+def _open(setup: WorkerSetup, shared: SharedTensors) -> tuple[PartTrainer, dict[str, Tensor]]:
+    """The model and the shared tensors, opened once for each run."""
     with _OPENING:
-        if run.key not in _opened:
+        if setup.key not in _opened:
             _opened.clear()
-            base = model_from_bytes(run.model, lambda path: ModelState.load(path, run.module, resolve(run.device)))
-            _opened[run.key] = base, _tensors(shared)
-        return _opened[run.key]
+            _opened[setup.key] = setup.model.open(setup.device), _tensors(shared)
+        return _opened[setup.key]
 
 
 def _tensors(shared: SharedTensors) -> dict[str, Tensor]:
-    """Without a copy of their own: a file is mapped, arrays lie in memory that processes of a node share."""
+    """Without copying: a file is mapped, and processes of a node share the memory of arrays."""
     if isinstance(shared, str):
         return load_file(shared)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they cannot be written to, and nobody will
+        warnings.simplefilter("ignore")  # the arrays are read-only, and nothing here writes to them
         return {name: torch.from_numpy(array) for name, array in shared.items()}

@@ -1,4 +1,4 @@
-"""Who trains groups of tasks: processes of this machine, a Ray cluster, or any executor with `submit`."""
+"""Workers that train groups of tasks: processes of this machine, a Ray cluster, or any executor with `submit`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,24 +19,17 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from supsup.runtime.errors import SupSupError
+from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.process import tune_process
 from supsup.runtime.validation import quoted
 
 _MOST = 1024  # processes on one machine
 
 
-class Executor(Protocol):
-    """As in `concurrent.futures`: what a user may hand in."""
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Have a function called by a worker."""
-
-
-class Workers(Executor, Protocol):
+class Workers(Protocol):
     """What a run needs of them.
 
-    lost  the errors of a future whose worker is gone: its work is to be submitted again, after `renew`
+    lost  errors of a future whose worker is gone: its work is to be submitted again, after `renew`
     """
 
     lost: tuple[type[BaseException], ...]
@@ -44,18 +38,21 @@ class Workers(Executor, Protocol):
     def count(self) -> int:
         """How many there are at this moment."""
 
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Call a function on a worker."""
+
     def share(self, tensors: Mapping[str, Tensor]) -> Any:
-        """Something to submit in place of these tensors, which reach each node once."""
+        """What to submit in place of these tensors, so that they reach each node once."""
 
     def renew(self) -> bool:
-        """Go on without workers that are gone, or an error; whether all that was under way is lost with them."""
+        """Go on without workers that are gone, or an error; whether all submitted work is lost with them."""
 
     def close(self) -> None:
-        """Stop what is under way and let go of what was shared."""
+        """Stop all submitted work and release what was shared."""
 
 
 class GivenExecutor:
-    """A user's own executor; what tasks share lies in a file that its workers must see (TMPDIR says where)."""
+    """An executor given by the user; shared tensors lie in a file that its workers must be able to read (see TMPDIR)."""
 
     lost: tuple[type[BaseException], ...] = (BrokenExecutor,)
 
@@ -80,7 +77,7 @@ class GivenExecutor:
         return future
 
     def renew(self) -> bool:
-        raise SupSupError("the executor has lost its workers; make a new one and learn the tasks that are not there")
+        raise SupSupError("the executor has lost its workers; make a new one and learn the tasks that are missing")
 
     def close(self) -> None:
         for future in list(self._waiting):
@@ -89,11 +86,12 @@ class GivenExecutor:
 
 
 class LocalProcesses(GivenExecutor):
-    """So many processes on this machine, which share its cores or take its GPUs in turn; they end with this one."""
+    """Processes on this machine, which share its cores or take its GPUs in turn; they end with this one."""
 
     _executor: ProcessPoolExecutor
 
     def __init__(self, workers: int) -> None:
+        _check_main()
         self._workers = workers
         super().__init__(self._start())
 
@@ -114,7 +112,7 @@ class LocalProcesses(GivenExecutor):
         self._end()
 
     def _end(self) -> None:
-        """Also of processes that are about to start, or in the middle of a group."""
+        """End all processes, also those that are about to start or in the middle of a group."""
         processes = list(self._executor._processes.values())
         self._executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
@@ -124,8 +122,19 @@ class LocalProcesses(GivenExecutor):
         self._life.close()
 
 
+def _check_main() -> None:
+    """An error where new processes could not import the main module: Python names it "<stdin>" if it was piped in."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if getattr(main, "__spec__", None) is None and path is not None and not Path(path).exists():
+        raise SupSupError(
+            f'processes of "local:N" import the main program, but this one was read from {printable(path)}; put it in a '
+            'file, with the call that learns under `if __name__ == "__main__":`'
+        )
+
+
 def _begin(life: Connection, started: Any, threads: int) -> None:
-    """A worker process: Ctrl-C is for its parent, and it ends when that one lets go of it or dies."""
+    """Set up a worker process: it ignores Ctrl-C, and ends when its parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     tune_process()
@@ -138,7 +147,7 @@ def _begin(life: Connection, started: Any, threads: int) -> None:
 
 
 def _end_with(life: Connection) -> None:
-    """Nothing is ever sent: the other end closes."""
+    """End this process when the other end of the pipe closes; nothing is ever sent."""
     try:
         life.recv_bytes()
     except (EOFError, OSError):
@@ -146,12 +155,12 @@ def _end_with(life: Connection) -> None:
 
 
 def workers_of(cluster: str | Executor) -> Workers:
-    """ "local:N" processes, the Ray cluster at an address, or an executor of the user's own."""
+    """Workers for what the user gives: "local:N" processes, the address of a Ray cluster, or an executor."""
     if not isinstance(cluster, str):
         if not callable(getattr(cluster, "submit", None)):
             raise SupSupError(
-                f'cluster={quoted(cluster)} is none: give "local:4", the address of a Ray cluster, or an executor '
-                "with submit, as those of concurrent.futures"
+                f'cluster={quoted(cluster)} is not a cluster: give "local:4", the address of a Ray cluster, or an '
+                "executor with submit, like those of concurrent.futures"
             )
         return GivenExecutor(cluster)
     local = re.fullmatch(r"local:(\d{1,6})", cluster)

@@ -1,36 +1,44 @@
-"""Learning tasks that are announced: their masks are trained, together where they can be, and added to a model."""
+"""Learning announced tasks: their masks are trained, together where possible, and added to a model.
+
+Tasks can also be trained elsewhere. This is the extension point that `cluster/` uses: `Learning.blueprint` is what another
+process needs, `ModelBlueprint.open` gives it a `PartTrainer`, and `Learning.add_part` adds what that one has trained.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup.data import Task
 from supsup.data.inputs import key_of
-from supsup.data.rotations import ROTATIONS, without_rotations
 from supsup.data.task_info import TaskInfo
+from supsup.file.header import check_network
+from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
+from supsup.file.task_blocks import TaskBlock, read_blocks
 from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter
 from supsup.masks.scores import RunningMean, transferred
 from supsup.model import checks
 from supsup.model.state import ModelState
 from supsup.runtime import progress
+from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
-from supsup.training import AutoRecipe, Job, Recipe, Trained, train_masks, train_with_auto_recipe
-from supsup.training.auto_recipe import HoldoutSplit, first_round
-from supsup.training.jobs import as_learned, first_scores
+from supsup.training import AnyRecipe, Recipe, Trained, train_masks
+from supsup.training.executors import first_scores
 
-_TRACED = 64  # tasks added together where what they are found by is made; a GPU trains hundreds together
+_PROFILED = 64  # tasks whose profiles are made together; a GPU trains hundreds together
 
 
 @contextmanager
 def gradients_kept() -> Iterator[None]:
-    """Whatever happens, an interruption where torch has gradients off too, they are on or off afterwards as before."""
+    """Restores whether torch records gradients, also after an interruption while they are off."""
     before = torch.is_grad_enabled()
     try:
         yield
@@ -55,18 +63,21 @@ class Learning:
     ) -> None:
         """Train a mask for each task; with transfer one after the other, else many at once.
 
-        callback  hears of the steps, for one task
+        callback  is called with the steps of a single task
         """
-        alone = len(tasks) == 1
-        watched = progress.steps(tasks[0].name, self._steps(tasks[0]), show_progress, callback) if alone else None
+        net, recipe = self.state.net, self.state.settings.recipe
+        if len(tasks) == 1:
+            steps = recipe.most_steps(tasks[0], net.pretrained)
+            watched = progress.steps(tasks[0].name, steps, show_progress, callback)
+        else:
+            watched = progress.bar("learning", len(tasks), show=show_progress)
         with (
-            watched or progress.bar("learning", len(tasks), show=show_progress) as advance,
-            closing(self._trained(tasks, precision, advance)) as groups,
+            watched as advance,
+            closing(recipe.train(net, tasks, precision, advance, self.first_scores)) as groups,
         ):
-            for trained, recipes in groups:
-                size = _TRACED if self.state.settings.inference.needs_profiles else len(trained.tasks)
-                for start, some in zip(range(0, len(trained.tasks), size), trained.split(size)):
-                    self.add(some, None if recipes is None else recipes[start : start + size])
+            for trained in groups:
+                for some in trained.split(_PROFILED if self.state.settings.inference.needs_profiles else len(tasks)):
+                    self.add(some)
                     advance(0)
 
     def expectations(self) -> checks.Expectations:
@@ -76,76 +87,86 @@ class Learning:
         rotated, run = self.state.settings.recipe.self_labels is not None, partial(net.run, weights=net.weights)
         return checks.Expectations(run, net.module, net.device, learned, rotated=rotated)
 
-    def _trained(
-        self, tasks: Sequence[Task], precision: torch.dtype | None, advance: progress.Advance
-    ) -> Generator[tuple[Trained, list[Recipe] | None], None, None]:
-        """Tasks as they are finished, with the recipes chosen for them; all are added before more are asked for."""
-        net, recipe = self.state.net, self.state.settings.recipe
-        if isinstance(recipe, AutoRecipe):
-            yield from train_with_auto_recipe(net, tasks, recipe, precision, advance)
-            return
-        for group in [tasks] if recipe.transfer == "none" else [[task] for task in tasks]:
-            with closing(train_masks(net, [self.job(task, recipe) for task in group], precision, advance)) as groups:
-                for trained in groups:
-                    yield trained, None
-
-    def _steps(self, task: Task) -> int:
-        """How many steps a task is trained for at most."""
-        recipe = self.state.settings.recipe
-        if isinstance(recipe, AutoRecipe):
-            varied = task.train.augmentation is not None
-            one = first_round(len(task.train), self.state.net.pretrained, recipe.self_labels, varied)
-            return recipe.rounds * one.steps
-        return recipe.steps_for(len(task.train) * (1 if recipe.self_labels is None else ROTATIONS))
-
-    def job(self, task: Task, recipe: Recipe) -> Job:
-        """A task to train: its scores start at random, or from what was learned before."""
-        first = None if recipe.transfer == "none" else self.first_scores(task.name, recipe)
-        return Job(as_learned(task, recipe), recipe, first, keep_scores=recipe.transfer == "scores")
-
-    def add(
-        self,
-        trained: Trained,
-        recipes: Sequence[Recipe] | None = None,
-        profiles: Mapping[str, TaskProfile] | None = None,
-    ) -> None:
-        """Tasks that were trained, with their masks and the recipes chosen for them; committed at once.
-
-        traces  what they will be found by, where whoever trained them has made that too
-        """
-        scores, recipe = self._earlier_scores, self.state.settings.recipe
-        if isinstance(recipe, Recipe) and recipe.transfer == "scores":
+    def add(self, trained: Trained) -> None:
+        """Add tasks that were trained, with their profiles, and commit them at once."""
+        earlier = self._earlier_scores
+        if self.state.settings.recipe.transfer == "scores":
             assert trained.scores is not None
-            scores = scores.with_more(trained.scores)
-        classes, shape = {task.name: task.classes for task in trained.tasks}, trained.tasks[0].train.shape
-        chosen = [None] * len(classes) if recipes is None else [each.differing for each in recipes]
-        rotated = [task.train.rotated_classes > 0 for task in trained.tasks]
-        if recipes is not None:
-            rotated = [each.self_labels is not None for each in recipes]
-        info = {
-            task.name: TaskInfo(task.names, task.inputs, own, views, task.normalisation)
-            for task, own, views in zip(trained.tasks, chosen, rotated)
-        }
-        if profiles is None:
-            profiles = self._traces(trained, rotated) if self.state.settings.inference.needs_profiles else {}
+            earlier = earlier.with_more(trained.scores)
+        chosen = (
+            [None] * len(trained.tasks) if trained.recipes is None else [each.differing for each in trained.recipes]
+        )
+        info = [
+            TaskInfo(task.names, task.inputs, recipe, trained.rotated, task.normalisation)
+            for task, recipe in zip(trained.tasks, chosen)
+        ]
+        profiles = self._profiles(trained) if self.state.settings.inference.needs_profiles else {}
+        self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the model has no tasks yet."""
+        return not len(self.state.tasks)
+
+    def blueprint(self) -> ModelBlueprint:
+        """What another process needs to train tasks for this model."""
+        transfer = self.state.settings.recipe.transfer
+        if transfer != "none":
+            raise SupSupError(f"transfer={transfer!r} needs tasks one after the other; learn them without a cluster")
+        header = replace(self.state.header(), notes={})
+        module = None if header.architecture is not None else self.state.net.module
+
+        def save(path: Path) -> None:
+            write_new(path, header)
+
+        return ModelBlueprint(model_to_bytes(save), module, self.state.net.device.type)
+
+    def add_part(self, part: bytes, tasks: Sequence[Task]) -> None:
+        """Add tasks that a `PartTrainer` has trained, every mask checked, and commit them.
+
+        tasks  as the user has them: names of classes and the normalisation of inputs are not sent to workers
+        """
+        net, by_name = self.state.net, {task.name: task for task in tasks}
+
+        def load(path: Path) -> list[TaskBlock]:
+            with ModelFile(path) as file:
+                check_network(net, file.header)
+                return list(read_blocks(file, net))
+
+        for block in model_from_bytes(part, load):
+            given = [by_name[learned.name] for learned in block.tasks]
+            info = [
+                replace(learned.info, names=task.names, inputs=task.inputs, normalisation=task.normalisation)
+                for learned, task in zip(block.tasks, given)
+            ]
+            profiles = {learned.name: learned.profile for learned in block.tasks if learned.profile is not None}
+            self._commit(given, block.packed, block.statistics, info, profiles, self._earlier_scores)
+
+    def _commit(
+        self,
+        tasks: Sequence[Task],
+        packed: Tensor,
+        statistics: Mapping[str, Tensor],
+        info: Sequence[TaskInfo],
+        profiles: Mapping[str, TaskProfile],
+        earlier_scores: RunningMean,
+    ) -> None:
+        classes, shape = {task.name: task.classes for task in tasks}, tasks[0].train.shape
         with uninterrupted():
-            self.state.add(classes, trained.packed, trained.statistics, shape, info, profiles)
-            self._earlier_scores = scores
+            self.state.add(classes, packed, statistics, shape, dict(zip(classes, info)), profiles)
+            self._earlier_scores = earlier_scores
             self.state.commit()
 
-    def _traces(self, trained: Trained, rotated: Sequence[bool]) -> dict[str, TaskProfile]:
-        """What these tasks will be found by."""
-        net, recipe = self.state.net, self.state.settings.recipe
-        halves = HoldoutSplit(net.seed, recipe.held_back) if isinstance(recipe, AutoRecipe) else None
-        shown = []
-        for task, in_rotations in zip(trained.tasks, rotated):
-            part = without_rotations(task.train)
-            learned, judge = (part, None) if halves is None else halves.of(part)
-            held_back = None if learned is part else judge
-            shown.append(ProfileData(learned, held_back, task.classes, key_of(task.inputs), in_rotations))
+    def _profiles(self, trained: Trained) -> dict[str, TaskProfile]:
+        """The profiles of these tasks by name, calibrated with images that were not trained on, where there are any."""
+        splits = trained.splits or [(task.train, None) for task in trained.tasks]
+        data = [
+            ProfileData(learned, held_back, task.classes, key_of(task.inputs), trained.rotated)
+            for task, (learned, held_back) in zip(trained.tasks, splits)
+        ]
         latest = (self.state.tasks.at(index) for index in reversed(range(len(self.state.tasks))))
         earlier = ((key_of(task.info.inputs), task.profile) for task in latest if task.profile is not None)
-        profiles = ProfileFitter(net, trained.packed, trained.statistics).profiles(shown, earlier)
+        profiles = ProfileFitter(self.state.net, trained.packed, trained.statistics).profiles(data, earlier)
         return {task.name: profile for task, profile in zip(trained.tasks, profiles) if profile is not None}
 
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:
@@ -164,17 +185,59 @@ class Learning:
         return self._earlier_scores.mean()
 
 
+@dataclass(frozen=True)
+class ModelBlueprint:
+    """A model without its tasks, as another process needs it to train tasks for the model.
+
+    content  the bytes of a model file without tasks
+    module   the network, where that file does not say how to build it
+    device   the kind of device that the model is on
+    """
+
+    content: bytes = field(repr=False)
+    module: nn.Module | None
+    device: str
+
+    def open(self, device: str) -> PartTrainer:
+        """A trainer on a device of this process."""
+        return PartTrainer(
+            model_from_bytes(self.content, lambda path: ModelState.load(path, self.module, resolve(device)))
+        )
+
+
+class PartTrainer:
+    """Trains groups of tasks for a model that is elsewhere; threads may share it."""
+
+    def __init__(self, empty: ModelState) -> None:
+        self._empty = empty
+
+    def tasks_at_once(self, task: Task, precision: torch.dtype | None = None) -> int:
+        """How many tasks like this one fill the device."""
+        return self._empty.settings.recipe.tasks_at_once(self._empty.net, task, precision)
+
+    def train(self, tasks: Sequence[Task], precision: torch.dtype | None = None) -> bytes:
+        """A part: the bytes of a model file with these tasks alone. A mask depends on seed, name and data alone."""
+        state = ModelState(self._empty.net, self._empty.settings)
+        Learning(state).learn(tasks, precision=precision, show_progress=False)
+        return model_to_bytes(state.save)
+
+
 def train_together(models: Sequence[Learning], task: Task, advance: progress.Advance) -> None:
     """A mask for one task in each of several models on one frozen network; the task has been checked before."""
     with ExitStack() as held:
         for model in sorted(models, key=id):
             held.enter_context(model.state.changing)
-        recipes = [model.state.settings.recipe for model in models]
-        if any(isinstance(recipe, AutoRecipe) for recipe in recipes):
-            raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
-        jobs = [model.job(task, recipe) for model, recipe in zip(models, recipes) if isinstance(recipe, Recipe)]
-        waiting = iter(models)
+        recipes = [_fixed(model.state.settings.recipe) for model in models]
+        jobs = [recipe.job(task, model.first_scores) for model, recipe in zip(models, recipes)]
+        waiting = zip(models, recipes)
         with closing(train_masks(models[0].state.net, jobs, advance=advance)) as groups:
             for trained in groups:
                 for one in trained.split():
-                    next(waiting).add(one)
+                    model, recipe = next(waiting)
+                    model.add(one._replace(tasks=[task], rotated=recipe.self_labels is not None))
+
+
+def _fixed(recipe: AnyRecipe) -> Recipe:
+    if not isinstance(recipe, Recipe):
+        raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
+    return recipe

@@ -19,7 +19,7 @@ from supsup.masks.scores import initial_scores, scores_of
 from supsup.model.state import ModelState
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import new_lock
-from supsup.training.jobs import first_scores
+from supsup.training.executors import first_scores
 from supsup.training.stepwise import StepTrainer, step_trainer
 
 _HALF_TRAINED = 16  # masks whose scores and optimiser state are kept ready to go on

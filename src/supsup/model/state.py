@@ -43,8 +43,7 @@ from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import no_garbage_collection
 from supsup.runtime.validation import choice, given
-from supsup.training.auto_recipe import AutoRecipe
-from supsup.training.recipe import MNIST, Recipe
+from supsup.training import AutoRecipe, Recipe, recipe_from_dict
 
 T = TypeVar("T")
 _NAMED = 5  # tasks that a summary lists
@@ -67,7 +66,7 @@ class ModelSettings:
     @property
     def stepwise(self) -> Recipe:
         """What `observe` trains with, which knows no task before it is there: the paper's where none is given."""
-        return self.recipe if isinstance(self.recipe, Recipe) else MNIST
+        return self.recipe.stepwise
 
 
 class Setting(Generic[T]):
@@ -159,8 +158,7 @@ class ModelState:
             if header.kind != "SupSup":
                 raise OtherKind(f"holds a {header.kind} model, not a SupSup one: open it with supsup.load(path)")
             with explain_unknown_settings():
-                fitting = "rounds" in header.recipe
-                recipe = AutoRecipe(**header.recipe) if fitting else Recipe(**header.recipe)
+                recipe = recipe_from_dict(header.recipe)
                 inference, new_task_rule = Inference(**header.inference), NewTaskRule(**header.allocation)
                 settings = ModelSettings(recipe, inference, new_task_rule, dict(header.notes))
                 module = net if net is not None else build_network(header)
@@ -216,7 +214,7 @@ class ModelState:
         settings = self.settings
         return build_header(
             self.net,
-            asdict(settings.recipe),
+            settings.recipe.to_dict(),
             self.image_shape,
             settings.notes,
             self.created,
@@ -357,7 +355,7 @@ def _check_recipes(tasks: Sequence[LearnedTask]) -> None:
     for task in tasks:
         chosen: Any = task.info.recipe
         if chosen is not None:
-            Recipe(**chosen)
+            Recipe.from_dict(chosen)
 
 
 def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, MutableMapping, Sequence
-from functools import partial
+from concurrent.futures import Executor
 from typing import Any, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
 
-from supsup.cluster.driver import learn_on
-from supsup.cluster.workers import Executor
 from supsup.data import Part, Task
 from supsup.data.task_builder import Normalise
 from supsup.data.task_info import TaskInfo
@@ -119,7 +117,7 @@ class SupSup:
     def recipe_of(self, task: str) -> Recipe | AutoRecipe:
         """The recipe that was chosen for a task; the model's where nothing was chosen."""
         chosen: Any = self._state.tasks[task].info.recipe
-        return self.recipe if chosen is None else Recipe(**chosen)
+        return self.recipe if chosen is None else Recipe.from_dict(chosen)
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -246,8 +244,12 @@ class SupSup:
         with self._state.changing, gradients_kept():
             tasks = checks.stream_to_learn(stream, self._state.tasks, self._state.net, self._learning.expectations())
             self._observer.write_back()
-            learn = self._learning.learn if cluster is None else partial(learn_on, cluster, self._learning)
-            learn(tasks, precision=precision, show_progress=show_progress)
+            if cluster is None:
+                self._learning.learn(tasks, precision=precision, show_progress=show_progress)
+            else:
+                from supsup.cluster.driver import learn_on  # a layer above this one
+
+                learn_on(cluster, self._learning, tasks, precision=precision, show_progress=show_progress)
             return [task.name for task in tasks]
 
     def predict(

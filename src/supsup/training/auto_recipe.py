@@ -1,17 +1,17 @@
-"""A recipe for each task where nobody gives one: from the number of its images, and from images that are held back.
+"""A recipe for each task where none is given: from the number of its images, and from images that are held back.
 
 A mask depends on the signs of scores alone, so their size is free: all start within ±1, and one learning rate suits
 every layer, however many inputs it has. On a pretrained network they start where every weight is kept, and so small
-that the rate which suits them suits the task's own head as well. How long a task is trained, its own images decide.
+that the rate which suits them suits the task's own head as well. Held-back images decide how long a task is trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -23,9 +23,8 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
 from supsup.runtime.progress import Advance, in_rounds
 from supsup.runtime.validation import check_fields, choice, optional, real, whole
-from supsup.training.executors import train_masks
-from supsup.training.jobs import Job, Trained, as_learned, free_memory
-from supsup.training.recipe import Recipe, SelfLabels
+from supsup.training.executors import Job, Trained, as_learned, free_memory, train_masks
+from supsup.training.recipe import MNIST, FirstScores, Recipe, SelfLabels, Transfer
 
 _RATE = 0.1  # of Adam, beside scores that start within ±1
 _GENTLE_RATE, _KEPT = 3e-4, 0.005  # on pretrained networks: Piggyback's scores, as far above what is kept
@@ -35,6 +34,7 @@ _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many b
 _VARIED_BATCHES = 50  # where images are varied: no two epochs are alike, and more and smaller steps learn more
 _CROPS = 0.25  # of the frame: a mask takes longer than weights do to learn an image wherever it may be cropped
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
+_CALIBRATING = 0.5  # of the images held back: never trained on, so that a task's profile can be calibrated with them
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
 _DECAY = 3e-4  # of scores, where nothing held back tells when images are learned by heart
 _LONGER = 3  # times the round before
@@ -46,13 +46,13 @@ class AutoRecipe:
     """How a recipe is chosen for each task.
 
     A round is a cosine of Adam's rate from its highest down to 0; the next one begins where it ended and is three times
-    as long. Rounds follow each other until images held back are all answered, or fewer of them than before; the best
-    mask is kept. Where images are varied, the last round is on all of them, and nothing judges it. Where none are held
-    back, all steps are one round, in which scores decay.
+    as long. Rounds follow each other until all held-back images are answered correctly, or fewer of them than before;
+    the best mask is kept. Where images are varied, the last round also trains on half of the held-back images, and
+    nothing judges it. Where none are held back, all steps are one round, in which scores decay.
 
-    rounds     how long a task is trained at most, as many times the first round
-    held_back  the share of a task's images, of every class, that judges and is not trained on; where there are few
-               images, or few of each class, none are
+    rounds       how long a task is trained at most, as a multiple of the first round
+    held_back    the share of a task's images, of every class, that judges and is not trained on; where there are few
+                 images, or few of each class, none are
     self_labels  as in `Recipe`
     """
 
@@ -63,6 +63,55 @@ class AutoRecipe:
     def __post_init__(self) -> None:
         labels = optional(choice(*get_args(SelfLabels)))
         check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1), self_labels=labels)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """An automatic choice from its fields by name; those that are missing have their defaults."""
+        return cls(**fields)
+
+    @property
+    def transfer(self) -> Transfer:
+        return "none"
+
+    @property
+    def stepwise(self) -> Recipe:
+        """The paper's for MNIST."""
+        return MNIST
+
+    def most_steps(self, task: Task, pretrained: bool) -> int:
+        varied = task.train.augmentation is not None
+        return self.rounds * first_round(len(task.train), pretrained, self.self_labels, varied).steps
+
+    def tasks_at_once(self, net: FrozenNet, task: Task, precision: torch.dtype | None) -> int:
+        fit = _Fit.begin(net, task, HoldoutSplit(net.seed, self.held_back), self)
+        longest = fit.recipe_of(fit.at_most)
+        return min(_tasks_at_once(net), longest.tasks_at_once(net, task, precision))
+
+    def train(
+        self,
+        net: FrozenNet,
+        tasks: Sequence[Task],
+        precision: torch.dtype | None = None,
+        advance: Advance = lambda _: None,
+        first_scores: FirstScores | None = None,
+    ) -> Generator[Trained, None, None]:
+        """Tasks in order, in groups as they are finished, with the best mask of each and the recipe it came from.
+
+        A mask depends on its own task and the seed, not on the tasks that it is trained with.
+        """
+        split, at_once = HoldoutSplit(net.seed, self.held_back), _tasks_at_once(net)
+        for start in range(0, len(tasks), at_once):
+            fits = [_Fit.begin(net, task, split, self) for task in tasks[start : start + at_once]]
+            _run_rounds(net, fits, precision, advance)
+            yield _together(fits, rotated=self.self_labels is not None)
+
+
+def recipe_from_dict(fields: Mapping[str, Any]) -> Recipe | AutoRecipe:
+    """The recipe or the automatic choice that `to_dict` made these fields of."""
+    return AutoRecipe.from_dict(fields) if "rounds" in fields else Recipe.from_dict(fields)
 
 
 def first_round(
@@ -87,41 +136,36 @@ def first_round(
     return replace(chosen, self_labels=self_labels)
 
 
-def train_with_auto_recipe(
-    net: FrozenNet,
-    tasks: Sequence[Task],
-    fitting: AutoRecipe,
-    precision: torch.dtype | None = None,
-    advance: Advance = lambda _: None,
-) -> Generator[tuple[Trained, list[Recipe]], None, None]:
-    """Tasks in order, in groups as they are finished, with the best mask of each; and the recipes that they came from.
+class Holdout(NamedTuple):
+    """A task's images by what they are for.
 
-    A mask depends on its own task and the seed, not on the tasks that it is trained with.
+    trained    trained on
+    judging    not trained on before the last round: they say how good a mask is
+    final      trained on in the last round, where that is also on images that judged
+    reserved   not even trained on there: what a task's profile is calibrated with; None where all images are trained on
     """
-    halves = HoldoutSplit(net.seed, fitting.held_back)
-    at_once = _tasks_at_once(net)
-    for start in range(0, len(tasks), at_once):
-        some = tasks[start : start + at_once]
-        fits = [_fit(net, task, *halves.of(task.train), fitting) for task in some]
-        _run_rounds(net, fits, precision, advance)
-        yield _together(fits), [fit.recipe_of(fit.best_done) for fit in fits]
+
+    trained: Part
+    judging: Part
+    final: Part
+    reserved: Part | None
 
 
 @dataclass
 class _Fit:
-    """One task on its way through the rounds; lengths are as many times the first round.
+    """One task on its way through the rounds; lengths are multiples of the first round.
 
-    learned, judge  the images that are trained on, and those that say how good a mask is
-    recipe          of a first round
-    at_most, done   how long it is trained at most, and was until now
-    length          of the next round
-    scores          where the last round ended, and the head if the task has its own, while there may be another one
-    right           images of `judge` that the best mask answers, which was there after `best_done`
+    recipe             of a first round
+    at_most, done      how long it is trained at most, and was until now
+    length             of the next round
+    scores             where the last round ended, and the head if the task has its own; None after the last round
+    right              images of `judging` that the best mask answers correctly
+    best_done          how long the best mask was trained
+    split              the images that the best mask was trained on, and those that it was not
     """
 
     task: Task
-    learned: Part
-    judge: Part
+    images: Holdout
     recipe: Recipe
     at_most: int
     length: int = 1
@@ -129,7 +173,18 @@ class _Fit:
     right: int = -1
     best_done: int = 0
     best: Trained | None = None
+    split: tuple[Part, Part | None] | None = None
     scores: dict[str, Tensor] | None = None
+
+    @classmethod
+    def begin(cls, net: FrozenNet, task: Task, split: HoldoutSplit, auto: AutoRecipe) -> _Fit:
+        images = split.divide(task.train)
+        varied = task.train.augmentation is not None
+        recipe = first_round(len(images.trained), net.pretrained, auto.self_labels, varied)
+        if images.reserved is not None or net.pretrained:
+            return cls(task, images, recipe, auto.rounds)
+        recipe = replace(recipe, weight_decay=_DECAY, crops=None)  # narrow crops are for images that are many
+        return cls(task, images, recipe, auto.rounds, length=auto.rounds)
 
     @property
     def going_on(self) -> bool:
@@ -137,8 +192,8 @@ class _Fit:
         return self.length > 0
 
     @property
-    def on_all(self) -> bool:
-        """Whether images that judge are trained on in the next round: where they are varied, in the last one."""
+    def is_final(self) -> bool:
+        """Whether the next round also trains on images that judge: the last one, where images are varied."""
         return self.recipe.crops is not None and self.done + self.length == self.at_most
 
     def recipe_of(self, length: int) -> Recipe:
@@ -148,15 +203,17 @@ class _Fit:
     def job(self) -> Job:
         """The next round; from the second on images come in another order."""
         name = self.task.name if not self.done else f"{self.task.name}/after {self.done}"
-        train = self.task.train if self.on_all else self.learned
+        train = self.images.final if self.is_final else self.images.trained
         task, recipe = replace(self.task, name=name, train=train), self.recipe_of(self.length)
         return Job(as_learned(task, recipe), recipe, self.scores, keep_scores=True)
 
     def take(self, net: FrozenNet, trained: Trained) -> None:
-        """A round that was trained."""
+        """Judge a round that was trained, and decide on the next one."""
         assert trained.scores is not None
         self.scores = {name: value[0] for name, value in trained.scores.items()}
-        judged = not self.on_all and self.length < self.at_most
+        judged = not self.is_final and self.length < self.at_most
+        images = self.images
+        split = (images.final, images.reserved) if self.is_final else (images.trained, images.judging)
         self.done += self.length
         right = self.right
         if judged:
@@ -164,53 +221,53 @@ class _Fit:
         better = right >= self.right
         if better:
             self.right, self.best_done, self.best = right, self.done, trained._replace(scores=None)
-        ended = right == len(self.judge) or not better
+            self.split = split if images.reserved is not None else (self.task.train, None)
+        ended = right == len(self.images.judging) or not better
         self.length = 0 if ended else min(_LONGER * self.length, self.at_most - self.done)
         if not self.going_on:
             self.scores = None
 
     @torch.no_grad()
     def _right(self, net: FrozenNet, statistics: dict[str, Tensor]) -> int:
-        """How many images of `judge` the last round's mask answers."""
+        """How many images of `judging` the last round's mask answers correctly."""
         assert self.scores is not None
         mask = {name: hard_mask(self.scores[name], self.recipe.kept(shape)) for name, shape in net.shapes.items()}
         weights, right = net.masked(mask | statistics), 0
-        for x, y in self.judge.batches(_MOST_HELD, net.device):
+        for x, y in self.images.judging.batches(_MOST_HELD, net.device):
             run, classes = partial(net.run_many, weights=weights), self.task.classes
             outputs = run(x) if self.recipe.self_labels is None else mean_over_rotations(run, x, classes)
             right += int((outputs[:, :classes].argmax(1) == y).sum())
         return right
 
 
-def _fit(net: FrozenNet, task: Task, learned: Part, judge: Part, fitting: AutoRecipe) -> _Fit:
-    recipe = first_round(len(learned), net.pretrained, fitting.self_labels, learned.augmentation is not None)
-    if learned is not task.train or net.pretrained:
-        return _Fit(task, learned, judge, recipe, fitting.rounds)
-    recipe = replace(recipe, weight_decay=_DECAY, crops=None)  # narrow crops are for images that are many
-    return _Fit(task, learned, judge, recipe, fitting.rounds, length=fitting.rounds)
-
-
 class HoldoutSplit:
-    """The images of a part that are trained on and those that judge; parts with the same labels share the choice."""
+    """Divides the images of parts; parts with the same rows and labels share the choice."""
 
     def __init__(self, seed: int, share: float) -> None:
         self._seed, self._share = seed, share
-        self._known: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self._known: dict[tuple[int, int], tuple[Part, Holdout]] = {}
 
-    def of(self, part: Part) -> tuple[Part, Part]:
+    def divide(self, part: Part) -> Holdout:
+        """Which images are trained on, and which are held back."""
         key = (id(part.rows), id(part.labels))
         if key not in self._known:
-            held = self._held_back(part)
-            self._known[key] = (*_some(part, held.logical_not()), *_some(part, held), part.labels)  # ids stay taken
-        rows, labels, judge_rows, judge_labels, _ = self._known[key]
-        if len(judge_labels) < _FEWEST_HELD:
-            few = torch.arange(len(part)) < _MOST_HELD
-            judge_rows, judge_labels = _some(part, few)
-            return part, replace(part, rows=judge_rows, labels=judge_labels)
-        return replace(part, rows=rows, labels=labels), replace(part, rows=judge_rows, labels=judge_labels)
+            self._known[key] = part, self._divided(part)  # the part keeps the ids of its tensors from being used again
+        known = self._known[key][1]
+        if known.reserved is None:
+            return known._replace(trained=part, judging=_like(part, known.judging), final=part)
+        return Holdout(*(_like(part, each) for each in known if each is not None))
 
-    def _held_back(self, part: Part) -> Tensor:
-        """Which images judge: the same share of each class, drawn from the seed."""
+    def _divided(self, part: Part) -> Holdout:
+        held, reserved = self._held_back(part)
+        if int(held.sum()) < _FEWEST_HELD:
+            return Holdout(part, _some(part, torch.arange(len(part)) < _MOST_HELD), part, None)
+        return Holdout(*(_some(part, chosen) for chosen in (~held, held, ~reserved, reserved)))
+
+    def _held_back(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Which images judge, the same share of each class, drawn from the seed; and which of them are reserved.
+
+        At least `_FEWEST_HELD` are reserved: a profile that is calibrated with fewer would have no use for shares of 5 %.
+        """
         order = philox.permutations(self._seed, ["held back"], len(part))[0]
         labels = part.labels.cpu()[order]
         by_class = labels.argsort(stable=True)
@@ -219,19 +276,25 @@ class HoldoutSplit:
         rank = torch.empty_like(labels)
         rank[by_class] = torch.arange(len(labels)) - first[labels[by_class]]
         share = min(self._share, _MOST_HELD / len(part))
-        held = torch.zeros(len(part), dtype=torch.bool)
+        held, reserved = torch.zeros(2, len(part), dtype=torch.bool)
         if len(part) < _PER_CLASS * int((counts > 0).sum()):
-            return held
+            return held, reserved
         held[order] = rank < (share * counts)[labels].floor()
-        return held
+        reserved[order] = rank < (_CALIBRATING * share * counts)[labels].floor()
+        return held, reserved if int(reserved.sum()) >= _FEWEST_HELD else held
 
 
-def _some(part: Part, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and labels of the images of a part that are chosen."""
+def _some(part: Part, chosen: Tensor) -> Part:
+    """The images of a part that are chosen."""
     positions = chosen.nonzero().flatten()
     device = part.images.device if part.in_memory else torch.device("cpu")
     rows = positions.to(device) if part.rows is None else part.rows[positions.to(part.rows.device)]
-    return rows, part.labels[positions.to(part.labels.device)]
+    return replace(part, rows=rows, labels=part.labels[positions.to(part.labels.device)])
+
+
+def _like(part: Part, chosen: Part) -> Part:
+    """The same choice from a part that has the same rows and labels."""
+    return replace(part, rows=chosen.rows, labels=chosen.labels)
 
 
 def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance) -> None:
@@ -253,13 +316,16 @@ def _next(fit: _Fit) -> tuple[Recipe, float]:
     return fit.recipe_of(fit.length), fit.length / fit.at_most
 
 
-def _together(fits: Sequence[_Fit]) -> Trained:
+def _together(fits: Sequence[_Fit], rotated: bool) -> Trained:
     """The best masks of all these tasks."""
     best = [fit.best for fit in fits if fit.best is not None]
     return Trained(
         [fit.task for fit in fits],
         torch.cat([each.packed for each in best], 1),
         {name: torch.cat([each.statistics[name] for each in best]) for name in best[0].statistics},
+        recipes=[fit.recipe_of(fit.best_done) for fit in fits],
+        splits=[fit.split for fit in fits if fit.split is not None],
+        rotated=rotated,
     )
 
 

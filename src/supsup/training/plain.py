@@ -1,23 +1,176 @@
-"""Training on any module with autograd, one task at a time: the path that defines what is right."""
+"""Training on any module with autograd, one task at a time: the path that defines what is right.
+
+A `Trainee` is a state of named tensors and the outputs it gives: masks are one kind, the rivals of the paper another.
+One plain loop and one captured loop serve both. Layers may draw random numbers in training (dropout). They draw from
+torch's generator, of which a process has one. Whoever trains such a network holds `DRAWING` for each step, and puts the
+generator into the state that its own last step left: so the numbers depend on the seed and the task's name alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from supsup.data import Part
+from supsup.masks import philox
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
+from supsup.masks.scores import hard_mask, soft_mask
+from supsup.runtime.locks import new_lock
 from supsup.runtime.progress import Advance, report
 from supsup.training.batches import batch_positions
-from supsup.training.draws import DRAWING, Draws
-from supsup.training.jobs import Job, Trained, first_scores
+from supsup.training.executors import Job, Trained, first_scores
 from supsup.training.recipe import Recipe
-from supsup.training.trainee import MaskTrainee, State, Trainee
+
+DRAWING = new_lock()  # held by who makes layers draw
+
+
+class Draws:
+    """The generator as one task's training finds it from step to step."""
+
+    def __init__(self, seed: int, task: str, device: torch.device) -> None:
+        self._start, self._device = _start(seed, task), device
+        self._states: list[Tensor] | None = None  # after the last step
+
+    def run(self, step: Callable[[], None]) -> None:
+        """One step, drawing on from the last one."""
+        with DRAWING:
+            outer = _states(self._device)
+            try:
+                if self._states is None:
+                    _seed(self._start, self._device)
+                else:
+                    _put(self._states, self._device)
+                step()
+                self._states = _states(self._device)
+            finally:
+                _put(outer, self._device)
+
+
+@contextmanager
+def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
+    """The same for as long as it lasts; hold `DRAWING` around it."""
+    outer = _states(device)
+    try:
+        _seed(_start(seed, task), device)
+        yield
+    finally:
+        _put(outer, device)
+
+
+def _start(seed: int, task: str) -> int:
+    return int(philox.words(seed, [f"layers/{task}"], 1))
+
+
+def _seed(start: int, device: torch.device) -> None:
+    torch.default_generator.manual_seed(start)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(start)
+
+
+def _states(device: torch.device) -> list[Tensor]:
+    """Of the generators that layers on a device may draw from."""
+    host = [torch.get_rng_state()]
+    return [*host, torch.cuda.get_rng_state(device)] if device.type == "cuda" else host
+
+
+def _put(states: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state, device)
+
+
+State = dict[str, Tensor]
+
+
+class Trainee(Protocol):
+    """What an executor needs to know of anything that is trained."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether its layers may draw random numbers in training."""
+
+    def trained_names(self, state: State) -> list[str]:
+        """Which tensors of a state the optimiser moves."""
+
+    def training(self) -> AbstractContextManager[nn.Module]:
+        """A module for `run` whose layers behave as in training."""
+
+    def run(self, state: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
+        """Outputs [images, s] of a state; `module` is that of `training`, or None to answer."""
+
+    def penalty(self, state: State) -> Tensor | None:
+        """What is added to the loss."""
+
+    def before_update(self, state: State) -> None:
+        """Called between the gradient and the optimiser's step."""
+
+    def after_update(self, state: State) -> None:
+        """Called after the optimiser's step."""
+
+
+class MaskTrainee:
+    """A mask: scores and a head of the task's own, if any, which are trained, and statistics, which are seen.
+
+    weights  the frozen ones, where they lie in memory in another way than the network's
+    """
+
+    def __init__(self, net: FrozenNet, recipe: Recipe, weights: Mapping[str, Tensor] | None = None) -> None:
+        self.net, self.recipe = net, recipe
+        self._weights = net.weights if weights is None else weights
+        self.device, self.seed, self.draws = net.device, net.seed, not net.is_known
+
+    def begin(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> State:
+        """The state of a task before its first step, with fresh statistics, and a fresh head, if none are given."""
+        return {**self.net.statistics, **scores, **(statistics or {})}
+
+    def trained_names(self, state: State) -> list[str]:
+        return [*self.net.weights, *self.net.head]
+
+    def training(self) -> AbstractContextManager[nn.Module]:
+        return self.net.training()
+
+    def run(self, state: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
+        masked = {
+            name: weight * soft_mask(state[name], self.recipe.kept(weight.shape))
+            for name, weight in self._weights.items()
+        }
+        return self.net.run(x, masked | self.statistics(state), module)
+
+    def penalty(self, state: State) -> Tensor | None:
+        return None
+
+    def before_update(self, state: State) -> None:
+        pass
+
+    def after_update(self, state: State) -> None:
+        pass
+
+    def scores(self, state: State) -> State:
+        """What is trained in a state: the scores, and the head if the task has its own."""
+        return {name: state[name] for name in self.trained_names(state)}
+
+    def statistics(self, state: State) -> State:
+        """What the task has of its own in a state beside its mask."""
+        return {name: state[name] for name in self.net.statistics}
+
+    @torch.no_grad()
+    def mask(self, state: State) -> State:
+        """The mask of a state, as booleans."""
+        return {name: hard_mask(state[name], self.recipe.kept(shape)) for name, shape in self.net.shapes.items()}
 
 
 def figures_of(outputs: Tensor, y: Tensor) -> tuple[float, float]:
@@ -139,6 +292,9 @@ class Plain:
 
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
         return precision in (None, torch.float32)
+
+    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
+        return 1
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance

@@ -1,22 +1,29 @@
 """How a mask is trained: optimiser, length, learning rate, and how scores become a mask.
 
-The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two. A model that is given
-none chooses a recipe for each task: `training/auto_recipe.py`.
+The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two. A model without a recipe
+chooses one for each task (`auto_recipe.py`). `AnyRecipe` is what a model needs of both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor
 
+from supsup.data import Task
+from supsup.data.rotations import ROTATIONS
+from supsup.kernels.rule import Rule
+from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import weights_kept
 from supsup.runtime.errors import SupSupError
+from supsup.runtime.progress import Advance
 from supsup.runtime.validation import check_fields, choice, optional, real, whole
+from supsup.training.executors import Job, Trained, as_learned, executors_for, train_masks
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
 Schedule = Literal["constant", "cosine"]
@@ -27,27 +34,74 @@ SelfLabels = Literal["rotations"]
 _MOST = 10**9  # steps, epochs or images of a batch
 
 
+FirstScores = Callable[[str, "Recipe"], Mapping[str, Tensor]]
+
+
+class AnyRecipe(Protocol):
+    """What a model needs of a recipe: `Recipe` trains as it says, `AutoRecipe` chooses one for each task."""
+
+    @property
+    def self_labels(self) -> SelfLabels | None: ...
+
+    @property
+    def transfer(self) -> Transfer: ...
+
+    @property
+    def stepwise(self) -> Recipe:
+        """The recipe of `observe`, which does not know how many images a task will have."""
+
+    def most_steps(self, task: Task, pretrained: bool) -> int:
+        """The number of steps that a task is trained for at most."""
+
+    def tasks_at_once(self, net: FrozenNet, task: Task, precision: torch.dtype | None) -> int:
+        """How many tasks like this one fill the network's device."""
+
+    def train(
+        self,
+        net: FrozenNet,
+        tasks: Sequence[Task],
+        precision: torch.dtype | None = None,
+        advance: Advance = lambda _: None,
+        first_scores: FirstScores | None = None,
+    ) -> Generator[Trained, None, None]:
+        """Tasks in order, in groups as they are finished.
+
+        first_scores  where a task's scores start, for `transfer`; called after all earlier tasks have been yielded
+        """
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, as model files have them."""
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How a mask is trained.
+    """How a mask is trained. All fields are plain values, so that a file keeps them as they are.
 
-    steps, epochs  so many batches of `batch_size` images, or so many epochs of ⌈images / batch_size⌉ batches
-    momentum       for "sgd" only
-    first_decay    the share of the mean gradient that stays at each step: Adam's β₁
-    second_decay   the share of the mean squared gradient that stays: Adam's β₂ (0.999 if None), RMSprop's α (0.99)
-    epsilon        what Adam and RMSprop add to the root they divide by
-    score_bound    scores start between −score_bound and score_bound; None: ±1/√fan_in of each layer, as in the paper
-    start          "random": there, from the seed. "kept": all at score_bound, so that every weight is kept at first.
-                   None: "kept" for a pretrained network whose masks a threshold makes, else "random"
-    self_labels    "rotations": every image is learned in four rotations, each rotation of a class as one of its own,
-                   and answers are averaged over the four; it takes four outputs a class, and four times the epoch
-    crops          how far random crops reach, as a share of what the data say, rounded up to pixels; None: all of it
-    schedule       "constant", or "cosine" from `learning_rate` down to 0
-    warm_up        the share of the steps in which the rate first rises from 0
-    selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
-                   score is largest in size; s·(in + out) of them for `budget` s but at most half, or `density` of all
-    transfer       where a task's scores start: "none" at random, "masks" from the mean of all earlier masks, "scores"
-                   from the mean of all earlier scores (as the authors' scripts do; that mean is not saved with a model)
+    Optimiser
+      optimiser      "rmsprop", "adam" or "sgd"
+      learning_rate  at its highest
+      momentum       for "sgd" only
+      weight_decay   of the scores
+      first_decay    the share of the mean gradient that stays at each step: Adam's β₁
+      second_decay   the share of the mean squared gradient that stays: Adam's β₂ (0.999 if None), RMSprop's α (0.99)
+      epsilon        what Adam and RMSprop add to the root they divide by
+      schedule       "constant", or "cosine" from `learning_rate` down to 0
+      warm_up        the share of the steps in which the rate first rises from 0
+    Length
+      steps, epochs  the number of batches of `batch_size` images, or of epochs of ⌈images / batch_size⌉ batches
+    Selection: how scores become a mask
+      selection      "threshold": weights whose score is at least 0 are kept. "edge-popup": in each layer those whose
+                     score is largest in size; s·(in + out) of them for `budget` s but at most half, or `density` of all
+    Start: where a task's scores start
+      score_bound    between −score_bound and score_bound; None: ±1/√fan_in of each layer, as in the paper
+      start          "random": from the seed. "kept": all at score_bound, so that every weight is kept at first.
+                     None: "kept" for a pretrained network whose masks a threshold makes, else "random"
+      transfer       "none", "masks": from the mean of all earlier masks, "scores": from the mean of all earlier scores
+                     (as the authors' scripts do; that mean is not saved with a model)
+    Images
+      self_labels    "rotations": learn every image in four rotations, each rotation of a class as a class, and average
+                     answers over the four; takes four outputs per class, and an epoch is four times as long
+      crops          how far random crops reach, as a share of what the data say, rounded up to pixels; None: all of it
     """
 
     optimiser: Optimiser = "rmsprop"
@@ -108,18 +162,57 @@ class Recipe:
         if self.selection == "edge-popup" and self.start == "kept":
             raise SupSupError("start 'kept' goes with selection 'threshold': edge-popup never keeps every weight")
 
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """A recipe from its fields by name; those that are missing have their defaults."""
+        return cls(**fields)
+
     @property
     def differing(self) -> dict[str, str | int | float | None]:
-        """The fields that are not as in `Recipe()`, whose defaults are the paper's and stay."""
-        usual = asdict(Recipe())
-        return {name: value for name, value in asdict(self).items() if value != usual[name]}
+        """The fields that differ from `Recipe()`, whose defaults are the paper's and never change."""
+        usual = Recipe().to_dict()
+        return {name: value for name, value in self.to_dict().items() if value != usual[name]}
+
+    @property
+    def stepwise(self) -> Recipe:
+        return self
+
+    def most_steps(self, task: Task, pretrained: bool) -> int:
+        return self.steps_for(len(task.train) * (1 if self.self_labels is None else ROTATIONS))
+
+    def tasks_at_once(self, net: FrozenNet, task: Task, precision: torch.dtype | None) -> int:
+        job = self.job(task)
+        return next(executors_for(net, [job], precision)).tasks_at_once(net, job, precision)
+
+    def train(
+        self,
+        net: FrozenNet,
+        tasks: Sequence[Task],
+        precision: torch.dtype | None = None,
+        advance: Advance = lambda _: None,
+        first_scores: FirstScores | None = None,
+    ) -> Generator[Trained, None, None]:
+        for group in [tasks] if self.transfer == "none" else [[task] for task in tasks]:
+            jobs, waiting = [self.job(task, first_scores) for task in group], group
+            with closing(train_masks(net, jobs, precision, advance)) as finished:
+                for trained in finished:
+                    some, waiting = waiting[: len(trained.tasks)], waiting[len(trained.tasks) :]
+                    yield trained._replace(tasks=some, rotated=self.self_labels is not None)
+
+    def job(self, task: Task, first_scores: FirstScores | None = None) -> Job:
+        """A task to train by this recipe."""
+        first = None if self.transfer == "none" or first_scores is None else first_scores(task.name, self)
+        return Job(as_learned(task, self), self, first, keep_scores=self.transfer == "scores")
 
     def keeps_all_of(self, pretrained: bool) -> bool:
         """Whether a task starts with every weight kept, on a network with trained weights or not."""
         return self.start == "kept" or (self.start is None and pretrained and self.selection == "threshold")
 
     def steps_for(self, images: int) -> int:
-        """How many batches a task of so many images is trained for."""
+        """The number of batches for a task of this many images."""
         return self.steps if self.epochs is None else self.epochs * math.ceil(images / self.batch_size)
 
     def rate(self, step: int, steps: int) -> float:
@@ -136,22 +229,20 @@ class Recipe:
         return None if self.selection == "threshold" else weights_kept(shape, self.budget, self.density)
 
     @property
-    def squares_decay(self) -> float:
-        """`second_decay`, or what is usual for the optimiser."""
+    def rule(self) -> Rule:
+        """The optimiser's constants; `second_decay` is the usual one of the optimiser where none is given."""
         usual = 0.99 if self.optimiser == "rmsprop" else 0.999
-        return usual if self.second_decay is None else self.second_decay
+        second = usual if self.second_decay is None else self.second_decay
+        return Rule(self.optimiser, self.weight_decay, self.momentum, self.first_decay, second, self.epsilon)
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The torch optimiser over these tensors."""
-        rate, decay = self.learning_rate, self.weight_decay
-        if self.optimiser == "rmsprop":
-            return torch.optim.RMSprop(
-                parameters, lr=rate, alpha=self.squares_decay, eps=self.epsilon, weight_decay=decay
-            )
-        if self.optimiser == "adam":
-            betas = (self.first_decay, self.squares_decay)
-            return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=self.epsilon, weight_decay=decay)
-        return torch.optim.SGD(parameters, lr=rate, momentum=self.momentum, weight_decay=decay)
+        rate, (kind, decay, momentum, first, second, epsilon) = self.learning_rate, self.rule
+        if kind == "rmsprop":
+            return torch.optim.RMSprop(parameters, rate, second, epsilon, decay)
+        if kind == "adam":
+            return torch.optim.Adam(parameters, rate, (first, second), epsilon, decay)
+        return torch.optim.SGD(parameters, rate, momentum, weight_decay=decay)
 
 
 MNIST = Recipe()

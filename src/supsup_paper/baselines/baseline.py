@@ -36,7 +36,7 @@ from supsup.runtime.process import one_thread_when_forked
 from supsup.runtime.validation import choice, given, listed, whole
 from supsup.training import Recipe
 from supsup.training.fast.captured import Lane
-from supsup.training.trainee import State
+from supsup.training.plain import State
 from supsup_paper.baselines import initial
 from supsup_paper.baselines.training import Stack, learn_independent, learn_one
 

@@ -19,7 +19,7 @@ from supsup.model.task_table import check_among
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, given
 from supsup.training import Recipe
-from supsup.training.trainee import State
+from supsup.training.plain import State
 from supsup_paper.baselines import storage
 from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.baselines.inference import TaskInference, infer_batche_task

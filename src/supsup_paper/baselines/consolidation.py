@@ -25,7 +25,7 @@ from supsup.model.checks import Array
 from supsup.model.prediction import Outputs, Prediction, answer_among
 from supsup.runtime.validation import choice, optional, real, whole
 from supsup.training import Recipe
-from supsup.training.trainee import State
+from supsup.training.plain import State
 from supsup_paper.baselines import storage
 from supsup_paper.baselines.baseline import Baseline
 

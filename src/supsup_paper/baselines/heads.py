@@ -8,7 +8,7 @@ from torch import nn
 
 from supsup.data import Task
 from supsup.runtime.validation import choice
-from supsup.training.trainee import State
+from supsup.training.plain import State
 from supsup_paper.baselines import storage
 from supsup_paper.baselines.baseline import Baseline
 

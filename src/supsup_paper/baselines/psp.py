@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from supsup.data import Task
 from supsup.masks import philox
 from supsup.runtime.validation import choice
-from supsup.training.trainee import State
+from supsup.training.plain import State
 from supsup_paper.baselines import storage
 from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.baselines.initial import normal

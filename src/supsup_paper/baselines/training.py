@@ -22,18 +22,15 @@ from supsup.nets.resnet import ResNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import listed
 from supsup.training.batches import Feed
-from supsup.training.fast.captured import Lane, captures, lane_for, run_lanes
-from supsup.training.fast.loop import Loop, Pace
+from supsup.training.executors import count_fitting, free_memory, grouped
+from supsup.training.fast.captured import Lane, Loop, Pace, captures, lane_for, run_lanes
 from supsup.training.fast.operations import gather
-from supsup.training.jobs import fitting, free_memory, groups_of
-from supsup.training.plain import PlainTraining
+from supsup.training.plain import PlainTraining, State
 from supsup.training.recipe import Recipe
-from supsup.training.trainee import State
 
 if available.TRITON:
     from supsup.training.fast.residual.executor import TOGETHER, addressable, bytes_of_training, feeds
-    from supsup.training.fast.residual.function import ResidualFunction
-    from supsup.training.fast.residual.passes import Passes
+    from supsup.training.fast.residual.passes import Passes, ResidualFunction
 
 if TYPE_CHECKING:
     from supsup_paper.baselines.baseline import Baseline
@@ -106,7 +103,9 @@ def most_at_once(rival: Baseline, part: Part) -> int:
         return _CHAINS
     if rival.device.type != "cuda":
         return TOGETHER
-    return fitting(bytes_of_training(rival.net, part, rival.recipe_of_next()), free_memory(rival.device), TOGETHER)
+    return count_fitting(
+        bytes_of_training(rival.net, part, rival.recipe_of_next()), free_memory(rival.device), TOGETHER
+    )
 
 
 if TYPE_CHECKING:
@@ -275,7 +274,7 @@ def learn_one(rival: Baseline, task: Task) -> None:
 def learn_independent(rival: Baseline, tasks: Sequence[Task]) -> Iterator[int]:
     """Tasks that do not depend on each other; yields how many have just been learned."""
     if all(stacks(rival, task) for task in tasks):
-        for group in groups_of(tasks, go_together, lambda first: most_at_once(rival, first.train)):
+        for group in grouped(tasks, go_together, lambda first: most_at_once(rival, first.train)):
             learn_stacked(rival, group)
             yield len(group)
         return

@@ -18,7 +18,7 @@ from supsup.masks.scores import initial_scores
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.training import MNIST, Job, MaskTraining, Recipe
-from supsup.training.executors import executor_for
+from supsup.training.executors import executors_for
 from supsup_paper.bench.measurement import Machine, once, product_precision, seconds
 
 
@@ -78,7 +78,7 @@ def bench_training(
     rows = []
     for count in counts:
         _, taken = learned(net, stream[:count], recipe, device, cluster)
-        by = executor_for(state_of(warm).net, [Job(task, recipe) for task in stream[:count]]).name
+        by = next(executors_for(state_of(warm).net, [Job(task, recipe) for task in stream[:count]])).name
         each = taken / (count * recipe.steps)
         rows.append(
             TrainingMeasurement(

@@ -60,7 +60,7 @@ def _where_silent(defaults: Mapping[str, Json], training: Mapping[str, Json], ow
 def _trained(recipe: Recipe, precision: Json, **more: Json) -> Defaults:
     """Length and budget stand in the row in any case."""
     fixed = {name: value for name, value in settings_json(recipe).items() if name not in ("steps", "epochs", "budget")}
-    return {"recipe": fixed | {"second decay": recipe.squares_decay}, "precision": precision, **more}
+    return {"recipe": fixed | {"second decay": recipe.rule.second_decay}, "precision": precision, **more}
 
 
 def _found() -> Defaults:

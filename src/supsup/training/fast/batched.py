@@ -21,9 +21,9 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import kept_scores, score_bound, score_label
 from supsup.runtime.progress import Advance, report
 from supsup.training.batches import Feed, batch_positions
+from supsup.training.executors import Job, Trained, count_fitting, free_memory, grouped
 from supsup.training.fast.operations import LayerState, Rates, backward, forward, gather, loss_gradient, update
-from supsup.training.fast.threads import in_threads_of_one
-from supsup.training.jobs import Job, Trained, free_memory, groups
+from supsup.training.fast.side_by_side import in_threads_of_one
 from supsup.training.recipe import Recipe
 
 _TOGETHER = 2500  # tasks at once at most: more do not go faster, and an interruption loses those under way
@@ -175,10 +175,13 @@ class BatchedOnGPU:
             and all(job.task.train.in_memory and job.task.train.augmentation is None for job in jobs)
         )
 
+    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
+        return count_fitting(bytes_per_task(net, job), free_memory(net.device), _TOGETHER)
+
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
-        for group in groups(jobs, _alike, lambda job: bytes_per_task(net, job), free_memory(net.device), _TOGETHER):
+        for group in grouped(jobs, _alike, lambda job: self.tasks_at_once(net, job, precision)):
             recipe, steps = group[0].recipe, group[0].steps
             trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision, steps)
             tasks = [job.task for job in group]
@@ -209,6 +212,9 @@ class BatchedOnCPU:
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
         known = precision in (None, torch.bfloat16, torch.float32, torch.float64)
         return net.device.type == "cpu" and known and _in_step(net, jobs)
+
+    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
+        return torch.get_num_threads()
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance

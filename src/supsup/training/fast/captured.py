@@ -16,26 +16,78 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from supsup.data import Part, Task
-from supsup.kernels.graphs import WAITING
+from supsup.kernels.graphs import WAITING, repeated
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.progress import Advance
 from supsup.training.batches import Feed, batch_positions, fits
-from supsup.training.draws import DRAWING, seeded
-from supsup.training.fast.loop import Loop, Pace
-from supsup.training.jobs import Job, Trained, fitting, free_memory
-from supsup.training.plain import Plain
+from supsup.training.executors import CannotTrain, Job, Trained, count_fitting, free_memory
+from supsup.training.plain import DRAWING, MaskTrainee, State, Trainee, seeded
 from supsup.training.recipe import Recipe
-from supsup.training.trainee import MaskTrainee, State, Trainee
 
 _STEPS = 10  # in one launch: each is hundreds of kernels
 _STREAMS = 10  # tasks at once at most
 _AGAIN = 2  # rehearsals more where one seems to show that a network cannot be captured
 _AHEAD = 4  # rounds of launches that the host may be ahead of the device
+_WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured
 
 
-class CannotCapture(RuntimeError):
+class CannotCapture(CannotTrain):
     """A network does what no CUDA graph can hold."""
+
+
+def whole_launches(steps: int, most: int) -> int:
+    """The largest number of steps in one launch, up to a limit, that makes whole launches of all of them."""
+    return max(count for count in range(1, most + 1) if steps % count == 0)
+
+
+class Loop:
+    """Repeats `step`, which must read and write the same tensors each time and never wait for the host.
+
+    On a GPU up to `at_once` steps are captured when the loop is made: whatever the tensors held then is spoilt.
+    """
+
+    def __init__(self, step: Callable[[], None], steps: int, device: torch.device, at_once: int = 50) -> None:
+        self.steps = self.launches = steps
+        self.launch = step
+        if device.type == "cuda":
+            at_once = whole_launches(steps, at_once)
+            self.launches = steps // at_once
+            self.launch = repeated(step, at_once, min(steps, _WARM_UP))
+
+    def run(self) -> None:
+        """All steps."""
+        for _ in range(self.launches):
+            self.launch()
+
+
+class Pace:
+    """An optimiser that can start anew, and whose learning rate follows a recipe from step to step, on the device."""
+
+    def __init__(self, recipe: Recipe, trained: Sequence[Tensor], steps: int) -> None:
+        self.optimiser = recipe.build(trained)
+        self._rates = torch.tensor([recipe.rate(step, steps) for step in range(steps)], device=trained[0].device)
+        self._count = torch.zeros(1, dtype=torch.int64, device=trained[0].device)
+        for group in self.optimiser.param_groups:
+            group["lr"] = torch.tensor(recipe.learning_rate, device=trained[0].device)
+            if trained[0].is_cuda:
+                group["capturable"] = True
+                group["fused"] = recipe.optimiser != "rmsprop"  # there is no fused one
+
+    def step(self) -> None:
+        """One step of the optimiser."""
+        for group in self.optimiser.param_groups:
+            group["lr"].copy_(self._rates.index_select(0, self._count)[0])
+        self.optimiser.step()
+        self._count += 1
+
+    def restart(self) -> None:
+        """Forget all moments and counts, in place."""
+        self._count.zero_()
+        for state in self.optimiser.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
 
 
 class Lane:
@@ -212,32 +264,26 @@ class Captured:
     name = "captured on a GPU"
 
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
-        if net.device.type != "cuda" or precision not in (None, torch.bfloat16, torch.float32):
-            return False
-        return captures(_mask_lane(net, jobs[0], precision))
+        return net.device.type == "cuda" and precision in (None, torch.bfloat16, torch.float32)
+
+    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
+        return 1  # how many streams there is memory for is known after the first step
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
-        lanes: list[Lane] = []
-        at_once, start = 1, 0
-        while start < len(jobs):
-            if not lanes:
-                before = torch.cuda.memory_reserved(net.device)
-                lane = _mask_lane(net, jobs[start], precision)
-                alone = lane.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
-                try:
-                    assert lane.launches
-                except CannotCapture as reason:
-                    _warn(reason)
-                    yield from Plain().train(net, jobs, None, advance)
-                    return
-                lanes.append(lane)
-                taken = torch.cuda.memory_reserved(net.device) - before
-                at_once = 1 if alone else fitting(taken, free_memory(net.device), _STREAMS)
-            group = jobs[start : start + at_once]
-            yield from _train_group(net, group, lanes, precision, advance)
-            start += len(group)
+        before = torch.cuda.memory_reserved(net.device)
+        lane = _mask_lane(net, jobs[0], precision)
+        try:
+            alone = lane.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
+            assert lane.launches
+        except CannotCapture as reason:
+            _warn(reason)
+            raise
+        taken = torch.cuda.memory_reserved(net.device) - before
+        at_once, lanes = 1 if alone else count_fitting(taken, free_memory(net.device), _STREAMS), [lane]
+        for start in range(0, len(jobs), at_once):
+            yield from _train_group(net, jobs[start : start + at_once], lanes, precision, advance)
 
 
 def captures(lane: Lane) -> bool:

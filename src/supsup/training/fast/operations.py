@@ -14,7 +14,6 @@ from torch import Tensor
 
 from supsup.data.task import BLACK, GREY
 from supsup.kernels import available
-from supsup.kernels.rule import Rule
 from supsup.training.batches import Feed
 from supsup.training.recipe import Recipe
 
@@ -109,7 +108,7 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
     `step` holds the number of steps done before this one.
     """
     if delta.is_cuda and available.TRITON:
-        triton_training.update(*layer.tensors, delta, inputs, step, rates.on_device, rule_of(recipe))
+        triton_training.update(*layer.tensors, delta, inputs, step, rates.on_device, recipe.rule)
         return
     g = torch.bmm(delta.transpose(1, 2), inputs).float()
     step_scores(layer, g, recipe, int(step), rates)
@@ -119,21 +118,9 @@ def step_scores(layer: LayerState, g: Tensor, recipe: Recipe, done: int, rates: 
     """The same from the gradient of the masked weights [t, out, in], which may be overwritten; `done` steps before."""
     alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
-        numba_training.update(*layer.tensors, g, done + 1, rates.at(done), rule_of(recipe))
+        numba_training.update(*layer.tensors, g, done + 1, rates.at(done), recipe.rule)
     else:
         plain_update(layer, g, recipe, done + 1, rates.at(done))
-
-
-def rule_of(recipe: Recipe) -> Rule:
-    """An optimiser's constants as kernels take them."""
-    return Rule(
-        recipe.optimiser,
-        recipe.weight_decay,
-        recipe.momentum,
-        recipe.first_decay,
-        recipe.squares_decay,
-        recipe.epsilon,
-    )
 
 
 def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int, rate: float) -> None:
@@ -142,7 +129,7 @@ def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int, rate:
     scores = layer.scores
     if recipe.weight_decay:
         g.add_(scores, alpha=recipe.weight_decay)
-    decay = recipe.squares_decay
+    decay = recipe.rule.second_decay
     if recipe.optimiser == "rmsprop":
         assert layer.second is not None
         layer.second.mul_(decay).addcmul_(g, g, value=1 - decay)

@@ -1,12 +1,15 @@
-"""A mask of any module in training with its scores end to end: masking and the optimiser are one pass over memory.
+"""Training small networks on a CPU: as many tasks side by side as torch has threads, each on one of them.
 
-Autograd gives the gradient of the masked weights, as on the plain path, whose steps these are up to rounding.
+Torch would divide every operation of a step among its threads, and where operations are small these mostly wait for one
+another. A lone task has one thread too, so that its mask is the same to the bit whatever it is learned with.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,21 +22,85 @@ from torch.nn.functional import cross_entropy
 from supsup.data import Part
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
+from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import new_lock
 from supsup.runtime.progress import Advance, report
 from supsup.training.batches import batch_positions
-from supsup.training.draws import DRAWING, seeded
+from supsup.training.executors import CannotTrain, Job, Trained
 from supsup.training.fast.operations import LayerState, Rates, step_scores
-from supsup.training.fast.threads import in_threads_of_one
-from supsup.training.jobs import Job, Trained
-from supsup.training.plain import figures_of
+from supsup.training.plain import DRAWING, figures_of, seeded
 from supsup.training.recipe import Recipe
+
+_SMALL = 64 << 20  # bytes that a step keeps for the backward pass; for more, torch's own threads have enough to do
+_PROBES = 3  # of whether a network draws random numbers: another thread may have drawn them
+_STARTING = new_lock()
+_AHEAD = 2  # jobs for each thread, of which one waits
+
+
+class ThreadsOfOne(ThreadPoolExecutor):
+    """So many threads, all started at once.
+
+    The number of torch's threads belongs to the thread that sets it, but is also what threads begin with that come
+    later, wherever they belong to: so it is one only for the moment in which these here start. What it was is asked and
+    set back in a new thread: the calling one may have a number of its own, and may itself have begun in such a moment.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        started = threading.Barrier(threads + 1)
+
+        def begin() -> None:
+            torch.set_num_threads(1)
+            torch.get_num_threads()  # a thread takes over the number when it first asks
+            started.wait()
+
+        def start() -> None:
+            before = torch.get_num_threads()
+            try:
+                for _ in range(threads):
+                    self.submit(int)
+                started.wait()
+            except BaseException:
+                started.abort()
+                raise
+            finally:
+                torch.set_num_threads(before)
+
+        super().__init__(threads, initializer=begin)
+        with _STARTING, uninterrupted(), ThreadPoolExecutor(1) as other:
+            other.submit(start).result()
+
+
+def in_threads_of_one(
+    train: Callable[[Job, threading.Event], Trained], jobs: Sequence[Job]
+) -> Generator[Trained, None, None]:
+    """Jobs, as many at a time as torch has threads, in order; `train` gives up when its event is set.
+
+    Few are begun before the first of them is asked for, so that what takes them has the cores in its turn: a mask that
+    nobody has kept yet is lost when somebody interrupts.
+    """
+    stop = threading.Event()
+    with ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
+        begun: deque[Future[Trained]] = deque()
+        try:
+            for job in jobs:
+                begun.append(pool.submit(train, job, stop))
+                if len(begun) > _AHEAD * pool.threads:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
 
 
 class FlatTraining:
-    """Scores, their optimiser and the statistics of one task, for masks that a threshold makes.
+    """Scores of one task end to end, so that masking and the optimiser are one pass over memory; and its statistics.
 
-    channels_last  how images and convolutions lie in memory, which has no meaning but is faster on a CPU
+    For masks that a threshold makes. Autograd gives the gradient of the masked weights, as on the plain path, whose
+    steps these are up to rounding.
+
+    channels_last  how images and convolutions lie in memory, which changes nothing but is faster on a CPU
     """
 
     def __init__(self, net: FrozenNet, recipe: Recipe, steps: int, channels_last: bool) -> None:
@@ -107,23 +174,18 @@ class FlatTraining:
         return flat.view(shape)
 
 
-# MERGED MODULE DOC: Training small networks of any kind on a CPU: as many tasks side by side as torch has threads, each on one of them. Torch would divide every operation of a step among its threads, and where operations are small these mostly wait for one another. A lone task has one thread too, so that its mask is the same to the bit whatever it is learned with.
-_SMALL = 64 << 20  # bytes that a step keeps for its way back; for more, torch's own threads have enough to do
-_TRIALS = 3  # of whether a network draws random numbers: another thread may have drawn them
-
-
 class _Large(Exception):
     """A step that keeps more than a small network's does."""
 
 
-class Trial(NamedTuple):
-    """What one step showed: whether such steps can be taken side by side, and how tensors should lie in memory."""
+class StepProbe(NamedTuple):
+    """What one step shows: whether such steps can be taken side by side, and how tensors should lie in memory."""
 
     works: bool
     channels_last: bool = False
 
 
-_trials: WeakKeyDictionary[FrozenNet, dict[Any, Trial]] = WeakKeyDictionary()
+_probes: WeakKeyDictionary[FrozenNet, dict[Any, StepProbe]] = WeakKeyDictionary()
 
 
 class SideBySide:
@@ -132,19 +194,22 @@ class SideBySide:
     name = "side by side on a CPU"
 
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
-        if net.device.type != "cpu" or net.head or precision not in (None, torch.float32):
-            return False
-        simple = all(job.recipe.selection == "threshold" for job in jobs)
-        return simple and all(tried(net, job.recipe, job.task.train).works for job in jobs)
+        possible = net.device.type == "cpu" and not net.head and precision in (None, torch.float32)
+        return possible and all(job.recipe.selection == "threshold" for job in jobs)
+
+    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
+        return torch.get_num_threads()
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
+        if not all(probe_step(net, job.recipe, job.task.train).works for job in jobs):
+            raise CannotTrain
         telling = new_lock()
 
         def train(job: Job, stop: threading.Event) -> Trained:
             task, recipe = job.task, job.recipe
-            training = FlatTraining(net, recipe, job.steps, tried(net, recipe, task.train).channels_last)
+            training = FlatTraining(net, recipe, job.steps, probe_step(net, recipe, task.train).channels_last)
             training.start(job.first_scores(net))
             order = batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, job.steps)
             for x, y in task.train.training_batches(order, net.seed, task.name):
@@ -162,26 +227,26 @@ class SideBySide:
         yield from in_threads_of_one(train, jobs)
 
 
-def tried(net: FrozenNet, recipe: Recipe, part: Part) -> Trial:
-    """What a step on a batch of this size shows; tried once for each network."""
+def probe_step(net: FrozenNet, recipe: Recipe, part: Part) -> StepProbe:
+    """What a step on a batch of this size shows; tried once for each network, and remembered."""
     shape, tokens = (recipe.batch_size, *part.shape), part.tokens
-    known = _trials.setdefault(net, {})
+    known = _probes.setdefault(net, {})
     if (shape, tokens) not in known:
         x = torch.zeros(shape, dtype=torch.int64 if tokens else torch.float32)
-        known[shape, tokens] = _trial(net, recipe, x)
+        known[shape, tokens] = _probe(net, recipe, x)
     return known[shape, tokens]
 
 
-def _trial(net: FrozenNet, recipe: Recipe, x: Tensor) -> Trial:
-    """A module may ask for one layout (`view`), change its weights, or leave some out: then it is not for us."""
+def _probe(net: FrozenNet, recipe: Recipe, x: Tensor) -> StepProbe:
+    """A module may need one layout (`view`), change its weights, or leave some out: then it cannot be trained here."""
     for channels_last in (True, False):
         try:
-            return Trial(_is_plain(net, recipe, x, channels_last), channels_last)
+            return StepProbe(_is_plain(net, recipe, x, channels_last), channels_last)
         except _Large:
-            return Trial(False)
+            break
         except RuntimeError:
             continue
-    return Trial(False)
+    return StepProbe(False)
 
 
 def _is_plain(net: FrozenNet, recipe: Recipe, x: Tensor, channels_last: bool) -> bool:
@@ -196,7 +261,7 @@ def _is_plain(net: FrozenNet, recipe: Recipe, x: Tensor, channels_last: bool) ->
             raise _Large
         return tensor
 
-    for _ in range(_TRIALS):
+    for _ in range(_PROBES):
         training.start(net.weights)
         with DRAWING, seeded(net.seed, "trial", net.device):
             before = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""Batch normalisation without learned parameters, and the relu after it, forward and backward for many tasks."""
+"""Batch normalisation without learned parameters with its relu, and max-pooling: forward and backward, many tasks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import triton
 from torch import Tensor
 
 from supsup.kernels import triton_normalisation as k
+from supsup.kernels import triton_pooling
 from supsup.training.fast.residual.layers import border_of
 
 _TILE = 4096  # values in one program
 _CHANNELS = 512  # in one program at most: more do not fit into registers
+_BLOCK, _ROWS = 64, 32  # channels and rows in one program of the pooling
 
 
 @dataclass
@@ -149,3 +151,55 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bo
 def _tile(channels: int) -> dict[str, int]:
     block = min(_CHANNELS, triton.next_power_of_2(channels))
     return {"block_rows": max(8, _TILE // block), "block": block}
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """What came out, with its border, and for each number which of the nine pixels it was: [t, b, h, w, channels]."""
+
+    out: Tensor
+    chosen: Tensor
+
+
+def pool(x: Tensor, out: Tensor, height: int, width: int) -> Pooled:
+    """The largest of 3×3 pixels with stride 2; x ≥ 0, height × width, has a border of one zero."""
+    tasks, batch, _, _, channels = x.shape
+    out_height, out_width = -(-height // 2), -(-width // 2)
+    chosen = torch.empty(tasks, batch, out_height, out_width, channels, dtype=torch.int8, device=x.device)
+    rows = batch * out_height * out_width
+    triton_pooling._pool[(triton.cdiv(rows, _ROWS), tasks, triton.cdiv(channels, _BLOCK))](
+        x,
+        out,
+        chosen,
+        rows,
+        height=height,
+        width=width,
+        out_height=out_height,
+        out_width=out_width,
+        channels=channels,
+        border=border_of(out, out_height),
+        block_rows=_ROWS,
+        block=_BLOCK,
+    )
+    return Pooled(out, chosen)
+
+
+def pool_back(pooled: Pooled, slope: Tensor, height: int, width: int) -> Tensor:
+    """The gradient at the inputs, height × width, from that at the outputs; neither has a border."""
+    tasks, batch, out_height, out_width, channels = slope.shape
+    below = slope.new_empty(tasks, batch, height, width, channels)
+    rows = batch * height * width
+    triton_pooling._pool_back[(triton.cdiv(rows, _ROWS), tasks, triton.cdiv(channels, _BLOCK))](
+        slope,
+        pooled.chosen,
+        below,
+        rows,
+        height=height,
+        width=width,
+        out_height=out_height,
+        out_width=out_width,
+        channels=channels,
+        block_rows=_ROWS,
+        block=_BLOCK,
+    )
+    return below

@@ -1,33 +1,49 @@
 """The passes of a residual network for many tasks at once, by hand: outputs from weights, and gradients from slopes.
 
 Weights of all layers lie end to end, in the precision of the activations. A pass uses the same buffers again, so what
-one has left for the way back is gone with the next.
+one has left for the way back is gone with the next. `ResidualFunction` makes the passes one function for autograd.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
+from supsup.kernels import triton_packing
 from supsup.kernels.triton_convolution import _gather
 from supsup.nets.resnet import ResNet
 from supsup.training.batches import Feed
 from supsup.training.fast.residual.layers import (
     BLOCK,
+    Block,
     Buffers,
+    Normalised,
     Tables,
     border_of,
     convolve,
     convolve_back,
+    network_of,
     padded,
     weight_gradient,
 )
-from supsup.training.fast.residual.network import Block, Normalised, network_of
-from supsup.training.fast.residual.normalisation import Normal, Running, backward, moments, relu, slope_sums
-from supsup.training.fast.residual.pooling import Pooled, pool, pool_back
+from supsup.training.fast.residual.normalisation import (
+    Normal,
+    Pooled,
+    Running,
+    backward,
+    moments,
+    pool,
+    pool_back,
+    relu,
+    slope_sums,
+)
 
 _PIXELS = 4096  # numbers of one image in one program that fetches it
 
@@ -213,3 +229,110 @@ class PassState:
     blocks: list[BlockState]
     features: Tensor
     outputs: Tensor
+
+
+class Packing:
+    """Between tensors [t, …] of each layer, or one […] that all tasks share, and the weights of some passes."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._device = passes.weights.device
+        places = []
+        for layer in passes.layers:
+            shape = layer.module.weight.shape
+            numbers = torch.arange(1, shape.numel() + 1, dtype=torch.int32).view(1, *shape)
+            places.append(layer.to_flat(numbers)[0] - 1)
+        self._place = torch.cat(places).to(self._device)
+        self._sizes = [layer.module.weight.numel() for layer in passes.layers]
+        self._spans: dict[tuple[bool, ...], tuple[Tensor, Tensor]] = {}  # made once: a capture copies nothing to a GPU
+
+    def shared(self, weights: Sequence[Tensor]) -> tuple[bool, ...]:
+        """Which of the layers' tensors all tasks share."""
+        return tuple(each.ndim == layer.module.weight.ndim for each, layer in zip(weights, self._passes.layers))
+
+    def pack(self, weights: Sequence[Tensor]) -> None:
+        """Put each layer's tensor in its place for the passes."""
+        tables, out = self._passes.tables, self._passes.weights
+        start, stride = self._span(self.shared(weights))
+        values = torch.cat([each.reshape(-1) for each in weights])
+        triton_packing._pack[(len(tables.layer_of), len(out))](
+            values, out, self._place, tables.layer_of, start, stride, out.shape[1], block=BLOCK
+        )
+
+    def unpack(self) -> list[Tensor]:
+        """The gradient [t, …] of each layer from the last backward pass."""
+        tables, gradients = self._passes.tables, self._passes.gradients
+        tasks = len(gradients)
+        start, stride = self._span((False,) * len(self._sizes))
+        out = torch.empty(tasks * sum(self._sizes), device=self._device)
+        triton_packing._unpack[(len(tables.layer_of), tasks)](
+            gradients,
+            out,
+            self._place,
+            tables.layer_of,
+            tables.offset_of,
+            tables.gradient_start,
+            tables.splits,
+            tables.sizes,
+            start,
+            stride,
+            gradients.shape[1],
+            block=BLOCK,
+        )
+        parts = out.split([tasks * size for size in self._sizes])
+        return [part.view(tasks, *each.module.weight.shape) for part, each in zip(parts, self._passes.layers)]
+
+    def _span(self, shared: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
+        """Where each layer starts among tensors that lie one after the other, and how far apart its tasks are."""
+        if shared not in self._spans:
+            starts, tasks = [0], len(self._passes.weights)
+            for size, once in zip(self._sizes, shared):
+                starts.append(starts[-1] + size * (1 if once else tasks))
+            strides = [0 if once else size for size, once in zip(self._sizes, shared)]
+            self._spans[shared] = (
+                torch.tensor(starts[:-1], dtype=torch.int64, device=self._device),
+                torch.tensor(strides, dtype=torch.int64, device=self._device),
+            )
+        return self._spans[shared]
+
+
+class ResidualFunction:
+    """Outputs for the batch in x of some passes; the slope must come back before the next outputs are asked for."""
+
+    def __init__(self, passes: Passes) -> None:
+        self.passes, self.packing = passes, Packing(passes)
+
+    def __call__(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Outputs [t, b, s] in float32 from weights by name: [t, …], or […] where all tasks share them."""
+        by_layer = (weights[layer.name] for layer in self.passes.layers)
+        outputs: Tensor = _Outputs.apply(self, *by_layer)  # type: ignore[no-untyped-call]
+        return outputs
+
+
+class _Outputs(torch.autograd.Function):
+    """Weights that need no gradient cost nothing on the way back, if none but the classifier's does."""
+
+    @staticmethod
+    def forward(ctx: Any, function: ResidualFunction, *weights: Tensor) -> Tensor:
+        function.packing.pack(weights)
+        ctx.function, ctx.shared = function, function.packing.shared(weights)
+        ctx.trace = function.passes.forward()
+        return ctx.trace.outputs[..., : function.passes.outputs].clone()  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        passes, packing = ctx.function.passes, ctx.function.packing
+        needed = ctx.needs_input_grad[1:]
+        trunk = any(needed[:-1])
+        passes.backward(ctx.trace, pad(slope, (0, ctx.trace.outputs.shape[2] - slope.shape[2])), trunk)
+        if trunk:
+            gradients = packing.unpack()
+        else:
+            classifier = passes.layers[-1]
+            gradients = [None] * len(passes.layers)
+            gradients[-1] = classifier.from_flat(passes.gradients[:, classifier.gradient_first :])
+        return None, *(
+            None if not wanted or found is None else found.sum(0) if once else found
+            for found, wanted, once in zip(gradients, needed, ctx.shared)
+        )

@@ -143,10 +143,15 @@ def verdict_in_words(decided: Judgement, status: str, axis: str) -> str:
     )
 
 
+def verdict_counts(summary: Summary) -> str:
+    """How many rows have which verdict, as a sentence."""
+    counts = summary.counts.items()
+    return ", ".join(f"{count} {status}" for status, count in counts if count or status in ALWAYS_COUNTED) + "."
+
+
 def headline(summary: Summary) -> str:
     """How many rows have which verdict, and the time they took."""
-    counts = summary.counts.items()
-    said = [", ".join(f"{count} {status}" for status, count in counts if count or status in ALWAYS_COUNTED) + "."]
+    said = [verdict_counts(summary)]
     if summary.repeats:
         said.append(f"{summary.repeats} more rows repeat one of these and are not counted.")
     if summary.mnist_time is not None:

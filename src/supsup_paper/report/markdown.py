@@ -22,6 +22,7 @@ from supsup_paper.report.grids import (
     origin_grid,
     remarks,
     tolerance_grid,
+    verdict_counts,
 )
 from supsup_paper.report.summary import EntrySummary, RowSummary, Summary
 from supsup_paper.report.verdicts import RULES, STATUSES, WORSE
@@ -31,10 +32,10 @@ README_MARKS = ("<!-- reproduction: made by supsup report from results/ -->", "<
 MAIN_ROWS = (
     ("permuted-lenet", "supsup-H-s100", "250 permutations of MNIST, task inferred"),
     ("permuted-2500", "supsup-H", "2,500 permutations, task inferred"),
-    ("permuted-2500", "nns-H", "2,500 permutations, never announced, our rule"),
+    ("permuted-2500", "nns-H", "2,500 permutations, unannounced, our rule"),
     ("rotated", "supsup-binary-H", "36 rotations by 10°, task inferred"),
     ("cifar100-gg", "supsup-s32", "SplitCIFAR100, task given"),
-    ("hopfield", "paper", "HopSupSup, masks from a memory of constant size"),
+    ("hopfield", "paper", "HopSupSup, a memory of constant size"),
 )
 
 
@@ -101,7 +102,7 @@ def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str, str]] = M
         lines.append(f"| [{_text(words)}](REPRODUCTION.md#{name}) | {ours} | {published} | {row.status} |")
     lines += [
         "",
-        f"*Measured* rows are our own method or have no published number. [All rows](REPRODUCTION.md): {headline(summary)}",
+        f"*Measured*: our own method, or no published number. [All rows](REPRODUCTION.md): {verdict_counts(summary)}",
     ]
     return "\n".join(lines)
 

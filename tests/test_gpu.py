@@ -13,8 +13,8 @@ from torch import nn
 
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, SupSup, data, evaluate, nets
 from supsup.data import Stream
-from supsup.inference.gradient import Goal, can_be_captured
-from supsup.inference.methods import alpha_gradient, choose_layers, few_coordinates, infer
+from supsup.inference.gradient import Goal, alpha_gradient, can_be_captured
+from supsup.inference.methods import infer_indices
 from supsup.inference.search import Outer, inner, short
 from supsup.inference.search.exact import add_plain
 from supsup.inference.search.factors import narrowed
@@ -187,11 +187,11 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
     for count in (700, 1, 64, 1300):
         bank.add_packed(torch.randint(256, (bank.length, count), dtype=torch.uint8))
     x, how = torch.randn(20, 1, 784, device="cuda"), Inference(layers=layers, coordinates=16384)
-    found = [int(infer(net, bank, image[None], None, 10, how)) for image in x]
+    found = [int(infer_indices(net, bank, image[None], None, 10, how)) for image in x]
     assert len(bank.replays) == 1
-    exact = infer(net, bank, x, None, 10, Inference(layers=layers))
+    exact = infer_indices(net, bank, x, None, 10, Inference(layers=layers))
     monkeypatch.setattr(short, "WAYS", short.WAYS[-1:])
-    plain = few_coordinates(net, bank, x, None, Goal("H", 10), choose_layers(net, layers), 16384)
+    plain = infer_indices(net, bank, x, None, 10, how)
     same = [f == p for f, p, e in zip(found, plain.tolist(), exact.tolist()) if p == e]
     assert len(same) >= 5
     assert sum(same) >= len(same) / 2
@@ -235,7 +235,7 @@ def test_lone_images_are_answered_from_a_graph_as_without_one(module: nn.Module,
     x = torch.randn(12, 1, *shape, device="cuda")
     assert can_be_captured(net)
     for _ in range(3):
-        alone = [int(infer(net, bank, image[None], None, 5, Inference())) for image in x]
+        alone = [int(infer_indices(net, bank, image[None], None, 5, Inference())) for image in x]
         goal = Goal("H", 5)
         direct = [int(alpha_gradient(net, bank, image[None], None, goal, list(net.weights)).argmax()) for image in x]
         assert alone == direct

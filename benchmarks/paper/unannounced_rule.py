@@ -22,8 +22,7 @@ from torch import Tensor
 
 from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Stream, Task
-from supsup.inference.gradient import Goal
-from supsup.inference.methods import alpha_gradient
+from supsup.inference.gradient import Goal, alpha_gradient
 from supsup.inference.new_task import deviations_above
 from supsup.masks.bank import Bank
 from supsup.masks.scores import initial_scores, scores_of

@@ -9,9 +9,18 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.inference.profiles.features import directions_for, features, images_for
-from supsup.inference.profiles.filters import PLACES, _filters, _whitening, is_picture, seen_by_filters
-from supsup.inference.profiles.gaussians import GaussianIndex, Gaussians
+from supsup.inference.profiles.features import (
+    _PLACES,
+    _filters,
+    _whitening,
+    direction_limit,
+    extract_features,
+    filter_features,
+    image_limit,
+    is_picture,
+)
+from supsup.inference.profiles.gaussians import Gaussians
+from supsup.inference.profiles.index import GaussianIndex
 from supsup.kernels import available
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
@@ -41,9 +50,9 @@ class BatchFirst(TimeFirst):
 def test_an_image_has_the_same_features_among_any_number(module: type[nn.Module]) -> None:
     """As many images as steps must not be taken for the steps."""
     net, x = FrozenNet(module(), 0, CPU), torch.randn(20, 8, 8, generator=torch.Generator().manual_seed(0))
-    every = features(net, x)
+    every = extract_features(net, x)
     for count in (1, 2, 8, 12, 19):
-        torch.testing.assert_close(features(net, x[:count]), every[:count])
+        torch.testing.assert_close(extract_features(net, x[:count]), every[:count])
 
 
 def test_as_many_images_as_steps_are_learned_and_answered() -> None:
@@ -66,11 +75,11 @@ def test_statistics_of_another_network_are_not_compared() -> None:
 def test_filters_see_pictures_of_any_size_each_for_itself(shape: tuple[int, ...]) -> None:
     x = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0))
     assert is_picture(shape)
-    seen = seen_by_filters(x, 10)
-    assert seen.shape == (5, 10 * PLACES)
+    seen = filter_features(x, 10)
+    assert seen.shape == (5, 10 * _PLACES)
     assert (seen >= 0).all()
-    torch.testing.assert_close(seen_by_filters(x[3:4], 10), seen[3:4])
-    torch.testing.assert_close(seen_by_filters(200 * x - 30, 10), seen_by_filters(20 * x, 10), atol=0.02, rtol=0)
+    torch.testing.assert_close(filter_features(x[3:4], 10), seen[3:4])
+    torch.testing.assert_close(filter_features(200 * x - 30, 10), filter_features(20 * x, 10), atol=0.02, rtol=0)
 
 
 def test_filters_answer_by_hand() -> None:
@@ -83,7 +92,7 @@ def test_filters_answer_by_hand() -> None:
             patch = x[0, 0, row : row + 6, column : column + 6].double()
             answers[row, column] = ((patch - patch.mean()) * weight).sum() / (patch.var(correction=0) + 0.01).sqrt()
     quarters = adaptive_avg_pool2d((answers - 0.5).relu()[None], 2).flatten().sqrt()
-    torch.testing.assert_close(seen_by_filters(x, 3)[0, 4:8].double(), quarters, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(filter_features(x, 3)[0, 4:8].double(), quarters, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="needs numba")
@@ -91,9 +100,9 @@ def test_filters_answer_by_hand() -> None:
 def test_compiled_loops_see_what_torch_does(side: int, filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = 3 * torch.rand(61, 1, side, side + 2, generator=torch.Generator().manual_seed(0)) - 1
     x[3], x[7, 0, 5, 5] = 1, torch.nan
-    compiled = seen_by_filters(x, filters)
+    compiled = filter_features(x, filters)
     monkeypatch.setattr(available, "NUMBA", False)
-    plain = seen_by_filters(x, filters)
+    plain = filter_features(x, filters)
     torch.testing.assert_close(compiled, plain, rtol=0, atol=1e-5, equal_nan=True)
     assert plain[7].isnan().any()
 
@@ -107,15 +116,15 @@ def test_a_larger_network_has_more_features_directions_and_images_within_limits(
     found = []
     for width in (8, 1000, 16000):
         net = FrozenNet(nn.Sequential(nn.Flatten(), nn.Linear(784, width, bias=False)), 0, CPU)
-        numbers = features(net, torch.rand(2, 1, 28, 28)).shape[1]
-        found.append((numbers // PLACES, directions_for(net, numbers), directions_for(net, 1000), images_for(net)))
+        numbers = extract_features(net, torch.rand(2, 1, 28, 28)).shape[1]
+        found.append((numbers // _PLACES, direction_limit(net, numbers), direction_limit(net, 1000), image_limit(net)))
     assert found == [(48, 32, 32, 2000), (152, 80, 98, 4900), (400, 128, 128, 5000)]
 
 
 def test_layers_that_are_too_wide_are_averaged() -> None:
     x = torch.randn(3, 700)
-    wide = features(FrozenNet(nets.FullyConnected((700, 1200, 600, 4)), 0, CPU), x)
-    narrow = features(FrozenNet(nets.FullyConnected((700, 300, 200, 4)), 0, CPU), x)
+    wide = extract_features(FrozenNet(nets.FullyConnected((700, 1200, 600, 4)), 0, CPU), x)
+    narrow = extract_features(FrozenNet(nets.FullyConnected((700, 300, 200, 4)), 0, CPU), x)
     assert (wide.shape, narrow.shape) == ((3, 512 + 512), (3, 300 + 200))
 
 
@@ -146,7 +155,7 @@ def test_large_pictures_are_looked_at_with_32_pixels_along_a_side(
 ) -> None:
     x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     small = x if shrunk is None else torch.nn.functional.interpolate(x, shrunk, mode="area")
-    torch.testing.assert_close(seen_by_filters(x, 4), seen_by_filters(small, 4))
+    torch.testing.assert_close(filter_features(x, 4), filter_features(small, 4))
     assert [is_picture(each) for each in ((4, 12, 12), (5, 12, 12), (1, 12, 11), (1, 11, 12))] == [
         True,
         False,
@@ -169,6 +178,6 @@ def test_compiled_loops_look_at_grey_pictures_alone(monkeypatch: pytest.MonkeyPa
         return found
 
     monkeypatch.setattr(numba_filters, "seen_by_filters", watched)
-    seen_by_filters(torch.rand(3, 1, 12, 12), 4)
-    seen_by_filters(torch.rand(4, 3, 12, 12), 4)
+    filter_features(torch.rand(3, 1, 12, 12), 4)
+    filter_features(torch.rand(4, 3, 12, 12), 4)
     assert asked == [3]

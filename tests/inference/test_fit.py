@@ -36,7 +36,7 @@ def leaving(frozen: FrozenNet, masks: Sequence[int]) -> ProfileFitter:
 def profiles(
     frozen: FrozenNet, tasks: Sequence[ProfileData], earlier: Sequence[tuple[Hashable, TaskProfile]] = ()
 ) -> list[TaskProfile]:
-    found = leaving(frozen, range(len(tasks))).profiles(tasks, earlier)
+    found = leaving(frozen, range(len(tasks))).fit(tasks, earlier)
     return [profile for profile in found if profile is not None]
 
 
@@ -50,7 +50,7 @@ def test_a_task_leaves_the_same_alone(judged: bool) -> None:
     frozen, tasks = net(), [shown(seed, judged) for seed in range(4)]
     together = profiles(frozen, tasks)
     for index, task in enumerate(tasks):
-        (alone,) = leaving(frozen, [index]).profiles([task], [])
+        (alone,) = leaving(frozen, [index]).fit([task], [])
         assert alone is not None
         assert all(torch.equal(value, left(alone)[name]) for name, value in left(together[index]).items())
 

@@ -6,13 +6,8 @@ import pytest
 import torch
 
 from supsup.inference.profiles import gaussians
-from supsup.inference.profiles.gaussians import (
-    GaussianIndex,
-    Gaussians,
-    of_tasks,
-    orthonormal_by_factors,
-    whole_numbers,
-)
+from supsup.inference.profiles.gaussians import Gaussians, orthonormal_by_factors, task_likelihood, whole_numbers
+from supsup.inference.profiles.index import GaussianIndex
 
 CPU = torch.device("cpu")
 
@@ -125,7 +120,7 @@ def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -
     spread = covariance(task)
     spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
     scores = plain(torch.cat([task.means, *rivals]), spread, x)
-    expected = of_tasks(scores, [3, 1, 4]).argmax(1) == 0
+    expected = task_likelihood(scores, [3, 1, 4]).argmax(1) == 0
     found = task.recognised(x, rivals)
     assert 0.1 < expected.float().mean() < 0.9
     assert (found == expected).float().mean() > 0.98

@@ -9,15 +9,16 @@ from torch import Tensor, nn
 
 from supsup import nets
 from supsup.inference.gradient import (
-    WAYS,
+    _VECTORISED,
+    QUERY_EXECUTORS,
     Goal,
     any_query,
     can_be_captured,
-    compiled_query,
     fully_connected_query,
     linear_query,
-    lone_query,
     query,
+    query_by_numba,
+    query_by_triton,
     vectorised_query,
 )
 from supsup.inference.search import dense
@@ -27,7 +28,7 @@ from supsup.nets import FullyConnected
 from supsup.runtime.errors import SupSupError
 
 H = Goal("H", 0)
-KERNELS = [("triton", lone_query), ("numba", compiled_query)]  # for one image, and what they need
+KERNELS = [("triton", query_by_triton), ("numba", query_by_numba)]  # for one image, and what they need
 
 
 def means(net: FrozenNet) -> dict[str, Tensor]:
@@ -112,7 +113,7 @@ def test_several_rows_at_a_time_equal_row_by_row(
     module: nn.Module, objective: str, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("supsup.inference.gradient._SIDE_BY_SIDE", 10)
+    monkeypatch.setattr("supsup.inference.gradient._VECTORISED_IMAGES", 10)
     net = FrozenNet(module, 0, torch.device("cpu"))
     x, goal = torch.randn(7, images, 1, 4, 4), Goal(objective, 2)
     superposed = means(net) | {name: value + torch.rand_like(value) for name, value in net.statistics.items()}
@@ -134,16 +135,96 @@ class Undecided(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.layer(x).flatten(1)
-        return y if float(y.sum()) > 0 else 2 * y
+        return y if float(y.detach().sum()) > 0 else 2 * y
 
 
 def test_a_module_that_looks_at_its_numbers_goes_row_by_row() -> None:
     torch.manual_seed(0)
     net = FrozenNet(Undecided(), 0, torch.device("cpu"))
+    x, superposed, layers = torch.randn(6, 2, 1, 4, 4), means(net), ["layer.weight"]
+    plain = dense(any_query(net, x, superposed, H, layers)["layer.weight"])
+    first = vectorised_query(net, x, superposed, H, layers)
+    assert first is not None
+    assert torch.equal(dense(first["layer.weight"]), plain)
+    assert vectorised_query(net, x, superposed, H, layers) is None, "it is not tried again"
+    assert torch.equal(dense(query(net, x, superposed, H, layers)["layer.weight"]), plain)
+
+
+class Recurrent(nn.Module):
+    """torch says "output with shape … doesn't match the broadcast shape" where it cannot vectorise a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gru = nn.Conv2d(1, 5, 4), nn.GRU(5, 5, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.gru(self.layer(x).flatten(1)[:, None])[0][:, 0]
+        return out
+
+
+def test_an_error_that_only_vectorising_has_is_not_the_user_s() -> None:
+    torch.manual_seed(0)
+    net = FrozenNet(Recurrent(), 0, torch.device("cpu"))
     x, superposed = torch.randn(6, 2, 1, 4, 4), means(net)
-    assert vectorised_query(net, x, superposed, H, ["layer.weight"]) is None
     result, plain = (f(net, x, superposed, H, ["layer.weight"])["layer.weight"] for f in (query, any_query))
     assert torch.equal(dense(result), dense(plain))
+
+
+class Failing(nn.Module):
+    """Raises an error while there is one."""
+
+    error: Exception | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.runs = nn.Conv2d(1, 5, 4), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if Failing.error is not None:
+            raise Failing.error
+        out: Tensor = self.layer(x).flatten(1)
+        return out
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["first query", "later query"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        RecursionError("maximum recursion depth exceeded"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {str(error)[:11]}",
+)
+def test_no_other_error_is_hidden_and_the_fast_way_is_taken_again(
+    error: Exception, learned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Quietly going row by row would hide that memory is short, and one bad batch would make every later query slow."""
+    net = FrozenNet(Failing(), 0, torch.device("cpu"))
+    x, superposed, layers = torch.randn(6, 2, 1, 4, 4), means(net), ["layer.weight"]
+    if learned:
+        query(net, x, superposed, H, layers)
+    monkeypatch.setattr(Failing, "error", error)
+    with pytest.raises(type(error), match=str(error)[:11].replace("[", r"\[")):
+        query(net, x, superposed, H, layers)
+    monkeypatch.setattr(Failing, "error", None)
+    assert _VECTORISED[net].get(tuple(layers)) == ("always" if learned else None)
+    query(net, x, superposed, H, layers)
+    assert _VECTORISED[net][tuple(layers)] == "always"
+
+
+def test_out_of_memory_only_while_vectorising_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows at a time need more memory than one: row by row would work, and be slow without a word."""
+
+    def no_memory(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    net = FrozenNet(convolutional(), 0, torch.device("cpu"))
+    monkeypatch.setattr("supsup.inference.gradient.vmap", no_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        query(net, torch.randn(6, 1, 1, 4, 4), means(net) | net.statistics, H, list(net.weights))
 
 
 def test_linear_layers_beside_normalisation() -> None:
@@ -218,7 +299,7 @@ def test_what_a_module_holds_decides_and_not_its_class(change: Callable[[Any], N
 
 def first_way(module: nn.Module, x: Tensor) -> object:
     net = FrozenNet(module, 0, torch.device("cpu"))
-    return next(way.query for way in WAYS if way.takes(net, x, list(net.weights)))
+    return next(executor.query for executor in QUERY_EXECUTORS if executor.takes(net, x, list(net.weights)))
 
 
 def test_which_way_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +309,7 @@ def test_which_way_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
     _bias(biased)
     assert first_way(FullyConnected((6, 7, 5)), x) == fully_connected_query
     monkeypatch.setattr(available, "NUMBA", True)
-    assert first_way(FullyConnected((6, 7, 5)), x[:1]) == compiled_query
+    assert first_way(FullyConnected((6, 7, 5)), x[:1]) == query_by_numba
     assert first_way(FullyConnected((6, 7, 5)), x[:1].expand(1, 2, 1, 4, 4)) == fully_connected_query
     monkeypatch.setattr(available, "NUMBA", False)
     assert first_way(FullyConnected((6, 7, 5)), x[:1]) == fully_connected_query

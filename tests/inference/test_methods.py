@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from supsup import Inference, SupSupError
-from supsup.inference.gradient import Goal
-from supsup.inference.methods import alpha_gradient, choose_layers, infer
+from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
+from supsup.inference.methods import infer_indices
 from supsup.inference.objectives import LEVELS, OBJECTIVES
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
@@ -139,8 +139,8 @@ def margin(values: Tensor, keep: int) -> float:
 @pytest.mark.parametrize("method", METHODS)
 @given(st.one_of(cases(), normalised_cases()), st.sampled_from("HGM"), st.floats(0.05, 0.95))
 def test_every_method_equals_its_definition(method: str, case: Case, objective: str, gamma: float) -> None:
-    how = Inference(method, objective, layers=case.layers, gamma=gamma, steps=4)  # type: ignore[arg-type]
-    result = infer(case.net, case.bank, case.x, None, case.classes, how)
+    how = Inference(method, objective, layers=case.layers, gamma=gamma, steps=4)
+    result = infer_indices(case.net, case.bank, case.x, None, case.classes, how)
     for images, answer in zip(case.x, result.tolist()):
         expected, closest = reference(case, images, how)
         assert answer == expected or closest < 1e-4
@@ -150,9 +150,9 @@ def test_every_method_equals_its_definition(method: str, case: Case, objective: 
 @given(st.one_of(cases(), normalised_cases()), st.sampled_from(METHODS))
 def test_among_some_masks_is_as_if_there_were_no_others(case: Case, method: str) -> None:
     members = sorted(torch.randperm(len(case.masks))[: 1 + len(case.masks) // 2].tolist())
-    how = Inference(method, "H", steps=3)  # type: ignore[arg-type]
-    result = infer(case.net, case.bank, case.x, members, case.classes, how)
-    alone = infer(case.net, case.bank.subset(members), case.x, range(len(members)), case.classes, how)
+    how = Inference(method, "H", steps=3)
+    result = infer_indices(case.net, case.bank, case.x, members, case.classes, how)
+    alone = infer_indices(case.net, case.bank.subset(members), case.x, range(len(members)), case.classes, how)
     rest = Case(case.net, case.bank, [case.masks[i] for i in members], case.x, case.classes, list(case.net.weights))
     for images, a, b in zip(case.x, result.tolist(), alone.tolist()):
         assert a == members[b] or reference(rest, images, how)[1] < 1e-4
@@ -166,8 +166,8 @@ def test_gamma_of_one_in_k_is_one_shot_and_a_half_is_binary() -> None:
         bank.add({name: torch.rand(shape) < 0.5 for name, shape in net.shapes.items()})
     x = torch.randn(50, 1, 8)
     for gamma, method in ((1 / 20, "one-shot"), (0.5, "binary")):
-        interpolated = infer(net, bank, x, range(20), 3, Inference("gamma", gamma=gamma))
-        named = infer(net, bank, x, range(20), 3, Inference(method))  # type: ignore[arg-type]
+        interpolated = infer_indices(net, bank, x, range(20), 3, Inference("gamma", gamma=gamma))
+        named = infer_indices(net, bank, x, range(20), 3, Inference(method))
         assert torch.equal(interpolated, named)
 
 
@@ -180,7 +180,7 @@ def test_all_coordinates_are_one_shot(case: Case, objective: str) -> None:
     rest = Case(case.net, case.bank, [case.masks[i] for i in members], case.x, case.classes, case.layers)
     for coordinates in (10**6, 3):
         how = Inference("one-shot", objective, layers=case.layers, coordinates=coordinates)
-        result = infer(case.net, case.bank, case.x, members, case.classes, how)
+        result = infer_indices(case.net, case.bank, case.x, members, case.classes, how)
         assert set(result.tolist()) <= set(members)
         if coordinates > 3:
             for images, answer in zip(case.x, result.tolist()):

@@ -10,7 +10,7 @@ from torch import Tensor
 from supsup import nets
 from supsup.data import Part
 from supsup.inference.objectives import CALIBRATED
-from supsup.inference.profiles.features import features
+from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread
 from supsup.inference.profiles.gaussians import Gaussians
 from supsup.inference.profiles.profile import SHARES, TaskProfile
@@ -47,9 +47,7 @@ def leave(net: FrozenNet, bank: Bank) -> Leave:
         index: int, learned: Part, judge: Part | None, classes: int = CLASSES, others: Sequence[TaskProfile] = ()
     ) -> TaskProfile | None:
         leaving = ProfileFitter(net, bank.packed(index)[:, None], {})
-        (found,) = leaving.profiles(
-            [ProfileData(learned, judge, classes)], [(None, other) for other in reversed(others)]
-        )
+        (found,) = leaving.fit([ProfileData(learned, judge, classes)], [(None, other) for other in reversed(others)])
         return found
 
     return profile
@@ -66,12 +64,12 @@ def scores(net: FrozenNet, bank: Bank, index: int, x: Tensor, gaussians: Gaussia
     """Log-likelihood, energy and mixture under one mask."""
     outputs = net.run(x, net.masked(bank.mask(index)))
     levels = (-CALIBRATED[name](outputs, CLASSES) for name in ("energy", "mixture"))
-    return [gaussians.likelihoods(features(net, x)), *levels]
+    return [gaussians.likelihoods(extract_features(net, x)), *levels]
 
 
 def gaussians_of(net: FrozenNet, part: Part, positions: Tensor) -> Gaussians:
     x, labels = part.batch(positions)
-    return Gaussians.of(features(net, x), labels, CLASSES, 32)
+    return Gaussians.of(extract_features(net, x), labels, CLASSES, 32)
 
 
 def check(profile: TaskProfile, expected: list[Tensor]) -> None:
@@ -111,7 +109,7 @@ def test_images_found_among_other_tasks_are_counted(leave: Leave, net: FrozenNet
     same = gaussians_of(net, learned, learned.labels.argsort(stable=True))
     profile = leave(0, learned, judge, CLASSES, [rival])
     assert profile is not None
-    found = same.recognised(features(net, judge.tensors()[0]), [rival.class_means])
+    found = same.recognised(extract_features(net, judge.tensors()[0]), [rival.class_means])
     assert profile.checked.tolist() == [60, int(found.sum())]
     of_another_kind = replace(rival, means=rival.means.clamp(-127, 127).to(torch.int8))
     alone = leave(0, learned, judge, CLASSES, [of_another_kind])

@@ -11,7 +11,7 @@ from supsup import Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
 from supsup.inference.profiles import TaskProfile
-from supsup.inference.profiles.features import features
+from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.gaussians import Gaussians, whole_numbers
 from supsup.model.state import state_of
 
@@ -33,7 +33,7 @@ def shown(task: Task) -> Tensor:
 def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> TaskProfile:
     """What a task left in those days, of every so manieth feature."""
     x, labels = task.train.tensors()
-    numbers = features(state_of(model).net, x)[:, ::every]
+    numbers = extract_features(state_of(model).net, x)[:, ::every]
     found = [numbers[labels == label] for label in range(CLASSES)]
     each = [Gaussians.of(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
     means, directions, variances, rest = (torch.stack(parts) for parts in zip(*each))
@@ -137,4 +137,4 @@ def test_beyond_32_tasks_one_shot_decides(tasks: int, way: str, tmp_path: Path) 
     model = supsup.load(tmp_path / "earlier.supsup", device="cpu")
     answer = model.predict(shown(learned[0]))
     assert answer.method_used == way
-    assert answer.tasks == model.predict(shown(learned[0]), inference=Inference(way)).tasks  # type: ignore[arg-type]
+    assert answer.tasks == model.predict(shown(learned[0]), inference=Inference(way)).tasks

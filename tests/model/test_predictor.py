@@ -16,9 +16,10 @@ import supsup
 from supsup import HopSupSup, Inference, Recipe, SupSup, SupSupError, UnitRecipe, data, evaluate, nets
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair
-from supsup.inference.gradient import Goal
-from supsup.inference.methods import TaskView, alpha_gradient, choose_layers, decide
-from supsup.inference.objectives import Margin
+from supsup.inference.candidates import BareMasks, Candidates, TaskNetworks, TaskView
+from supsup.inference.decision import Margin
+from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
+from supsup.inference.methods import choose_tasks
 from supsup.model.predictor import Predictor
 from supsup.model.state import state_of
 
@@ -99,12 +100,13 @@ def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -
     asking = Predictor(state_of(mixed))
     views = state_of(mixed).tasks.views()
     images = asking.images(x, views)
-    shown = [TaskView(images.seen(inputs)[:, None], members) for inputs, members in views]
-    found = decide(state_of(mixed).net, state_of(mixed).bank, shown, None, 3, how)
+    shown = [TaskView(images.preprocessed(inputs)[:, None], members) for inputs, members in views]
+    networks = TaskNetworks(state_of(mixed).net, state_of(mixed).bank, BareMasks(4, 3))
+    found = choose_tasks(Candidates(networks, shown, how))
     assert mixed.infer_task(x, method=how.method, objective=how.objective, layers=how.layers, gamma=how.gamma,
                             steps=how.steps, coordinates=how.coordinates) == asking.names(found.chosen)  # fmt: skip
     if how.method == "exhaustive":
-        alone = [decide(state_of(mixed).net, state_of(mixed).bank, [view], view.members, 3, how) for view in shown]
+        alone = [choose_tasks(Candidates(networks, [view], how, view.members)) for view in shown]
         best = torch.stack(
             [each.margin.best if isinstance(each.margin, Margin) else torch.full((20,), -9.0) for each in alone]
         )
@@ -119,12 +121,13 @@ def test_the_gradient_of_several_views_is_that_of_each(mixed: SupSup) -> None:
     goal, layers = Goal("H", 3), choose_layers(state_of(mixed).net, "all")
     expected = torch.empty(7, 4)
     for inputs, members in views:
-        seen = images.seen(inputs)[:, None]
+        seen = images.preprocessed(inputs)[:, None]
         expected[:, members] = alpha_gradient(state_of(mixed).net, state_of(mixed).bank, seen, None, goal, layers)[
             :, members
         ]
-    shown = [TaskView(images.seen(inputs)[:, None], members) for inputs, members in views]
-    found = decide(state_of(mixed).net, state_of(mixed).bank, shown, None, 3, Inference())
+    shown = [TaskView(images.preprocessed(inputs)[:, None], members) for inputs, members in views]
+    networks = TaskNetworks(state_of(mixed).net, state_of(mixed).bank, BareMasks(4, 3))
+    found = choose_tasks(Candidates(networks, shown, Inference()))
     assert torch.equal(found.chosen, expected.argmax(1))
 
 

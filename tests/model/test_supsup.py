@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from supsup import Inference, NewTaskRule, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Stream, Task
-from supsup.inference.methods import infer
+from supsup.inference.methods import infer_indices
 from supsup.model.state import state_of
 from supsup.model.supsup import observe_batches
 from supsup.training import Job
@@ -377,7 +377,7 @@ def test_many_batches_are_decided_as_each_on_its_own(learned: SupSup, stream: St
     """Grading asks for all batches of a task at once, which must change nothing but the time it takes."""
     x = torch.stack([stream[i].test.batch(torch.arange(start, start + 6))[0] for i in (0, 2, 3) for start in (0, 50)])
     before, among = learned.inference, learned.tasks[1:]
-    learned.inference = Inference(method, gamma=0.3)  # type: ignore[arg-type]
+    learned.inference = Inference(method, gamma=0.3)
     try:
         assert learned.infer_batches(x, among=among) == [
             learned.infer_task(batch, per="batch", among=among) for batch in x
@@ -408,7 +408,9 @@ def test_g_leaves_the_outputs_of_the_largest_task_in_question_alone() -> None:
         def names(most: int, members: list[int] = members) -> list[str]:
             return [
                 str(i)
-                for i in infer(state_of(model).net, state_of(model).bank, x[:, None], members, most, how).tolist()
+                for i in infer_indices(
+                    state_of(model).net, state_of(model).bank, x[:, None], members, most, how
+                ).tolist()
             ]
 
         assert found == names(classes)

@@ -288,13 +288,13 @@ def test_enough_images_stay_held_back_to_calibrate_with() -> None:
 def test_a_profile_is_made_with_images_that_were_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds of `unknown=True` that are fitted on learned images refuse too many new ones."""
     trained, profiled = _watched(monkeypatch), []
-    original = ProfileFitter.profiles
+    original = ProfileFitter.fit
 
     def watched(self: ProfileFitter, tasks: Any, earlier: Any) -> Any:
         profiled.extend(tasks)
         return original(self, tasks, earlier)
 
-    monkeypatch.setattr(ProfileFitter, "profiles", watched)
+    monkeypatch.setattr(ProfileFitter, "fit", watched)
     for augmentation in (None, Augmentation(padding=1)):
         task = _small(0, 3, 600)
         task = replace(task, train=replace(task.train, augmentation=augmentation))

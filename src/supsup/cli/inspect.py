@@ -27,6 +27,7 @@ from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
 from supsup.file.task_record import EXAMPLES, PROFILE, info_of, tensors_of
 from supsup.hopfield.file import KIND, read
+from supsup.inference.methods import METHODS
 
 File = Annotated[Path, Argument(help="The model file.")]
 Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
@@ -284,7 +285,8 @@ def _lines(model: ModelContents) -> dict[str, str]:
 
 def _inference(model: ModelContents) -> str:
     """How tasks are inferred."""
-    if model.inference.get("method") not in ("auto", "features"):
+    method = METHODS.get(model.inference.get("method", ""))
+    if method is None or not method.needs_profiles:
         return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
     some = "all" if model.profiles == model.tasks else f"{model.profiles:,} of {model.tasks:,}"
     return f"{model.inference['method']}, with the profiles of {some} tasks"

@@ -20,7 +20,7 @@ from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestSh
 from supsup.cli.networks import UserNet, user_network
 from supsup.data import Task, tables
 from supsup.data.discovery import Reading, as_numbers, image_files, pictures, tasks_at
-from supsup.inference.methods import Method
+from supsup.inference.methods import MethodName
 
 _BATCH = 256  # inputs
 _LISTED_MISTAKES = 10
@@ -29,7 +29,7 @@ _MISTAKE = ("task", "class", "predicted", "count")
 
 ModelPath = Annotated[Path, Argument(help="The model file.")]
 MethodOption = Annotated[
-    Method | None,
+    MethodName | None,
     Option("--method", help="How to infer the task.", show_default="the model's setting"),
 ]
 
@@ -202,7 +202,7 @@ def _count_correct(
     return counts
 
 
-def _load(model: Path, net: str | None, method: Method | None, device: str) -> SupSup:
+def _load(model: Path, net: str | None, method: MethodName | None, device: str) -> SupSup:
     learner = SupSup.load(model, user_network(net, model), device=device)
     if method is not None:
         learner.inference = learner.inference.replaced(method=method)

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from supsup.cli.console import escape_for_terminal, interruptible, say
 from supsup.cli.networks import UserNet, user_network
-from supsup.inference.methods import Method
+from supsup.inference.methods import MethodName
 from supsup.runtime.errors import SupSupError
 
 
@@ -36,7 +36,7 @@ def serve_command(
     ] = "memory",
     max_batch: Annotated[int, Option(help="Maximum batch size, in images.")] = 256,
     method: Annotated[
-        Method | None,
+        MethodName | None,
         Option(help="How this server infers the task; the file keeps its setting. exhaustive tries every mask."),
     ] = None,
     net: UserNet = None,

@@ -68,6 +68,15 @@ def check_can_rotate(task: Task, outputs: int) -> None:
         )
 
 
+def task_outputs(run: Callable[[Tensor], Tensor], images: Tensor, rotated_classes: int) -> Tensor:
+    """Outputs [n, s] of a task's network: averaged over rotations if it was learned in all of them.
+
+    run              the network under the task's mask
+    rotated_classes  the classes of a task that was learned in all rotations; 0 for any other
+    """
+    return mean_over_rotations(run, images, rotated_classes) if rotated_classes else run(images)
+
+
 def mean_over_rotations(run: Callable[[Tensor], Tensor], images: Tensor, classes: int) -> Tensor:
     """Outputs [n, s] of a task that was learned in rotations: the mean of the probabilities over the four views.
 

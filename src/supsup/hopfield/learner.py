@@ -335,7 +335,7 @@ class HopSupSup:
         if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
         inputs, views = self._tasks.at(0).info.inputs, self._tasks.views([0])
-        images = images_for(x, views, self.image_shape, self.device).seen(inputs)
+        images = images_for(x, views, self.image_shape, self.device).preprocessed(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
             raise SupSupError(

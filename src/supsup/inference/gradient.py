@@ -1,16 +1,15 @@
-"""The query of task inference: −W ⊙ ∂Obj/∂W_eff at a superposition of masks, one row for each decision.
+"""Gradients of task inference: the query −W ⊙ ∂Obj/∂W_eff at a superposition of masks, and −∂Obj/∂α.
 
-Its inner product with mask i is −∂Obj/∂αᵢ, so no mask is ever needed as floats. `WAYS` are tried in order, and each
-says what it takes by what the module holds. The last, `any_query`, takes every module and defines what is right.
+−∂Obj/∂αᵢ is the inner product of the query with mask i, so no mask is ever needed as floats. `QUERY_EXECUTORS` are tried
+in order; each says which modules it takes. The last, `any_query`, takes every module and defines what is right.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,13 +17,15 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from supsup.inference import objectives
+from supsup.inference import objectives, search
 from supsup.inference.search import Outer, Query
 from supsup.kernels import available
+from supsup.masks.bank import Bank
 from supsup.masks.frozen import ATTENTION, FrozenNet
 from supsup.nets import FullyConnected, HopMLP, ResNet
 from supsup.nets.resnet import BasicBlock, Bottleneck
 from supsup.nets.structure import untouched
+from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 
 if available.NUMBA:
@@ -32,20 +33,21 @@ if available.NUMBA:
 if available.TRITON:
     from supsup.kernels import triton_query
 
-_IN_KERNELS = ("H", "G")  # objectives whose gradients kernels compute
-_SIDE_BY_SIDE = 128  # images whose rows are taken together by `vectorised_query`
-# Modules that neither read a number back from the GPU nor let it decide what is done next.
+_IN_KERNELS = ("H", "G")  # objectives whose gradients the kernels compute
+_VECTORISED_IMAGES = 128  # images per chunk of `vectorised_query`
+# Modules that neither read a number back from the GPU nor branch on one.
 _CAPTURABLE = (
     *(nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.Flatten, nn.Identity),
     *(nn.Sequential, nn.ModuleList, FullyConnected, HopMLP, ResNet, BasicBlock, Bottleneck),
 )
-# By network and layers, whether rows can be computed at once: always, never, or with another kernel of attention.
+# By network and layers: can torch vectorise the rows? Always, never, or only with the plain kernel for attention.
 _VECTORISED: WeakKeyDictionary[FrozenNet, dict[tuple[str, ...], Literal["always", "never", "attention"]]]
 _VECTORISED = WeakKeyDictionary()
+_SLOW = "There is a performance drop"  # how torch's warning begins where it vectorises by a loop
+_NOT_THE_MODULE = re.compile("out of memory|can't allocate memory|CUDA error|CUBLAS|cuDNN error")
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(NamedTuple):
     """What is minimised: an objective's name and the number of real classes."""
 
     objective: str
@@ -55,29 +57,47 @@ class Goal:
         """One value per image."""
         return objectives.OBJECTIVES[self.objective](outputs, self.classes)
 
-    def gradient(self, outputs: Tensor) -> Tensor:
-        """The derivative of each image's value by its outputs."""
-        return objectives.gradient(self.objective, outputs, self.classes)
+
+def choose_layers(net: FrozenNet, layers: str | Sequence[str]) -> list[str]:
+    """Names of the weights whose gradients count."""
+    names = list(net.weights)
+    if isinstance(layers, str):
+        known = {"all": names, "first": names[:1], "last": names[-1:]}
+        if layers not in known:
+            raise SupSupError(f"unknown layers {layers!r}; use 'all', 'first', 'last' or names from {names}")
+        return known[layers]
+    unknown = set(layers) - set(names)
+    if unknown or not layers:
+        raise SupSupError(f"unknown layers {sorted(unknown)}; the network's weights are {names}")
+    return [name for name in names if name in set(layers)]
+
+
+def alpha_gradient(
+    net: FrozenNet, bank: Bank, x: Tensor, alpha: Tensor | None, goal: Goal, layers: Sequence[str]
+) -> Tensor:
+    """−∂Obj/∂αᵢ at the superposition with coefficients α [k] (None: 1/k each), for each decision: [r, k]."""
+    superposed = bank.superposition(alpha)
+    pieces = x.split(search.rows_at_once(bank, layers))
+    return torch.cat([search.inner(query(net, piece, superposed, goal, layers), bank) for piece in pieces])
 
 
 def query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]) -> Query:
-    """For images [r, b, …]: a mapping from each weight named in `layers` to [r, *shape], the mean over b images."""
-    for way in WAYS:
-        if way.takes(net, x, layers):
-            rows = way.query(net, x, superposed, goal, layers)
+    """For images [r, b, …]: by weight in `layers`, the mean over b images as [r, *shape] or as factors."""
+    for executor in QUERY_EXECUTORS:
+        if executor.takes(net, x, layers):
+            rows = executor.query(net, x, superposed, goal, layers)
             if rows is not None:
                 return rows
-    raise AssertionError("the last way takes every module")
+    raise AssertionError("the last executor takes every module")
 
 
 def can_be_captured(net: FrozenNet) -> bool:
-    """Whether a query of this network can be captured in a CUDA graph: all its parts are known to allow it."""
+    """Whether a CUDA graph can capture a query: every part of the module is known to allow it."""
     return all(type(part) in _CAPTURABLE and untouched(part) for part in net.module.modules())
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way to a query: what it takes, and how; None where only running the module shows that it cannot."""
+class QueryExecutor(NamedTuple):
+    """One implementation of `query`; it may return None where only running the module shows that it cannot."""
 
     takes: Callable[[FrozenNet, Tensor, Sequence[str]], bool]
     query: Callable[[FrozenNet, Tensor, Mapping[str, Tensor], Goal, Sequence[str]], Query | None]
@@ -98,9 +118,11 @@ def any_query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal:
 def vectorised_query(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query | None:
-    """The same for several rows at a time.
+    """Several rows at a time by `vmap`; None for a module that torch cannot vectorise, or only slowly.
 
-    None where the module does what torch cannot do for several rows, or only slowly.
+    torch has no error class for that: GRU, for one, fails with a plain RuntimeError about shapes. So the error means
+    "cannot vectorise" only where row by row works. An error of the module itself comes up again there and is raised.
+    Errors of memory or of the device are raised at once.
     """
     effective = net.masked(superposed)
     chosen = {name: effective.pop(name) for name in layers}
@@ -108,39 +130,46 @@ def vectorised_query(
     def value(weights: dict[str, Tensor], images: Tensor) -> Tensor:
         return goal.values(net.run(images, effective | weights)).mean()
 
-    together = max(1, _SIDE_BY_SIDE // x.shape[1])
-    rows = several(net, layers, lambda: vmap(grad(value), in_dims=(None, 0), chunk_size=together)(chosen, x))
-    return None if rows is None else {name: -net.weights[name] * rows[name] for name in layers}
+    def compute() -> dict[str, Tensor]:
+        chunk = max(1, _VECTORISED_IMAGES // x.shape[1])
+        rows: dict[str, Tensor] = vmap(grad(value), in_dims=(None, 0), chunk_size=chunk)(chosen, x)
+        return {name: -net.weights[name] * rows[name] for name in layers}
 
-
-def several(
-    net: FrozenNet, layers: Sequence[str], compute: Callable[[], dict[str, Tensor]]
-) -> dict[str, Tensor] | None:
-    """What torch computes for several rows of a network at once; None where it cannot, or only slowly.
-
-    Most kernels of attention are not for several rows. Which one is used is a setting of the whole process, as is what
-    becomes of torch's warning that it is slow: both are changed alone, and only for networks that need it.
-    """
-    known = _VECTORISED.setdefault(net, {})
-    way = known.get(tuple(layers))
-    if way == "never" or (way != "always" and ATTENTION.held):  # inside a pass that relies on the setting
+    known, key = _VECTORISED.setdefault(net, {}), tuple(layers)
+    mode = known.get(key)
+    if mode == "never" or (mode != "always" and ATTENTION.held):  # inside a pass that relies on the setting
         return None
-    if way == "always":
-        with suppress(RuntimeError, UserWarning), uninterrupted():  # torch would stay at a level of its own
-            return compute()
-        return None
+    if mode == "always":
+        with uninterrupted():  # an interrupt would leave torch inside the transform
+            return _if_vectorised(compute)
+    # Most kernels for attention cannot be vectorised. Which kernel is used, and whether torch's warning is an error, are
+    # settings of the whole process: they are changed under a lock, and only for networks that need it.
     with ATTENTION.writing(), warnings.catch_warnings():
-        warnings.filterwarnings("error", "There is a performance drop")
-        if way is None:
-            with suppress(RuntimeError, UserWarning):
-                rows = compute()
-                known[tuple(layers)] = "always"
-                return rows
-        with suppress(RuntimeError, UserWarning), sdpa_kernel(SDPBackend.MATH):
-            rows = compute()
-            known[tuple(layers)] = "attention"
+        warnings.filterwarnings("error", _SLOW)
+        rows = _if_vectorised(compute) if mode is None else None
+        if rows is not None:
+            known[key] = "always"
             return rows
-    known.setdefault(tuple(layers), "never")
+        with sdpa_kernel(SDPBackend.MATH):
+            rows = _if_vectorised(compute)
+        if rows is not None:
+            known[key] = "attention"
+            return rows
+    plain = any_query(net, x, superposed, goal, layers)  # an error here is the module's own
+    known.setdefault(key, "never")
+    return plain
+
+
+def _if_vectorised(compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor] | None:
+    """The result; None for an error that may come from vectorising. Others, as those of memory, are raised."""
+    try:
+        return compute()
+    except UserWarning as warning:
+        if not str(warning).startswith(_SLOW):
+            raise
+    except RuntimeError as error:
+        if type(error) not in (RuntimeError, NotImplementedError) or _NOT_THE_MODULE.search(str(error)):
+            raise
     return None
 
 
@@ -149,20 +178,20 @@ def linear_query(
 ) -> Query | None:
     """One pass for all rows: a linear layer's gradient is the product of its output's gradient and its input.
 
-    None where a layer is used more than once or sees anything but one vector per image.
+    None where a layer is used more than once or gets anything but one vector per image.
     """
     rows, images = x.shape[:2]
-    seen: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
 
-    def watch(name: str) -> Callable[..., Tensor]:
+    def record(name: str) -> Callable[..., Tensor]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-            seen[name].append((inputs[0].detach(), output))
-            return output.clone()  # what follows may work in place
+            calls[name].append((inputs[0].detach(), output))
+            return output.clone()  # the next layer may work in place
 
         return hook
 
     with net.borrowed() as module, torch.enable_grad():
-        hooks = [_layer(module, name).register_forward_hook(watch(name)) for name in layers]
+        hooks = [_layer(module, name).register_forward_hook(record(name)) for name in layers]
         try:
             effective = net.masked(superposed)
             for name in layers:
@@ -171,11 +200,11 @@ def linear_query(
         finally:
             for handle in hooks:
                 handle.remove()
-    if any(len(calls) != 1 or calls[0][0].shape[:-1] != (rows * images,) for calls in seen.values()):
+    if any(len(each) != 1 or each[0][0].shape[:-1] != (rows * images,) for each in calls.values()):
         return None
-    gradients = torch.autograd.grad(-total, [seen[name][0][1] for name in layers])
+    gradients = torch.autograd.grad(-total, [calls[name][0][1] for name in layers])
     return {
-        name: Outer(net.weights[name], gradient.view(rows, images, -1), seen[name][0][0].view(rows, images, -1))
+        name: Outer(net.weights[name], gradient.view(rows, images, -1), calls[name][0][0].view(rows, images, -1))
         for name, gradient in zip(layers, gradients)
     }
 
@@ -183,14 +212,15 @@ def linear_query(
 def fully_connected_query(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query:
-    """Forward and backward by hand, down to the lowest layer asked for."""
+    """Forward and backward by hand, down to the lowest layer in `layers`."""
     rows, images = x.shape[:2]
     effective = net.masked(superposed)
     names = list(effective)
     inputs = [x.reshape(rows * images, -1)]
     for name in names[:-1]:
         inputs.append((inputs[-1] @ effective[name].T).relu_())
-    delta = goal.gradient(inputs[-1] @ effective[names[-1]].T).div_(-images)
+    outputs = inputs[-1] @ effective[names[-1]].T
+    delta = objectives.gradient(goal.objective, outputs, goal.classes).div_(-images)
     out: dict[str, Tensor | Outer] = {}
     lowest = min(names.index(name) for name in layers)
     for i in reversed(range(lowest, len(names))):
@@ -202,17 +232,17 @@ def fully_connected_query(
     return {name: out[name] for name in layers}
 
 
-def lone_query(
+def query_by_triton(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query | None:
-    """The same for one image on a GPU, by kernels; None for an objective that they do not know."""
+    """One image on a GPU, by kernels; None for an objective that they do not know."""
     return _by_kernels(triton_query.lone_query, net, x, superposed, goal, layers)
 
 
-def compiled_query(
+def query_by_numba(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query | None:
-    """The same for one image on a CPU, by compiled loops."""
+    """One image on a CPU, by compiled loops; None for an objective that they do not know."""
     return _by_kernels(numba_query.lone_query, net, x, superposed, goal, layers)
 
 
@@ -236,24 +266,26 @@ def _by_kernels(
     return {name: Outer(factors[name][0], *(each.view(1, 1, -1) for each in factors[name][1:])) for name in layers}
 
 
-def _is_lone(net: FrozenNet, x: Tensor, kind: str) -> bool:
-    return x.device.type == kind and x.shape[:2] == (1, 1) and net.is_fully_connected
+def _is_one_image(net: FrozenNet, x: Tensor, device: str) -> bool:
+    return x.device.type == device and x.shape[:2] == (1, 1) and net.is_fully_connected
 
 
 def _layer(module: nn.Module, weight: str) -> nn.Module:
     return module.get_submodule(weight.rpartition(".")[0])
 
 
-def _plain_product(layer: nn.Module) -> bool:
+def _is_plain_product(layer: nn.Module) -> bool:
     """Whether a layer's output is its input times its weight, with at most a bias."""
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and untouched(layer)
 
 
-WAYS: tuple[Way, ...] = (
-    Way(lambda net, x, layers: available.TRITON and _is_lone(net, x, "cuda"), lone_query),
-    Way(lambda net, x, layers: available.NUMBA and _is_lone(net, x, "cpu"), compiled_query),
-    Way(lambda net, x, layers: net.is_fully_connected, fully_connected_query),
-    Way(lambda net, x, layers: all(_plain_product(_layer(net.module, name)) for name in layers), linear_query),
-    Way(lambda net, x, layers: len(x) > 1 and x.shape[1] <= _SIDE_BY_SIDE // 2, vectorised_query),
-    Way(lambda net, x, layers: True, any_query),
+QUERY_EXECUTORS: tuple[QueryExecutor, ...] = (
+    QueryExecutor(lambda net, x, layers: available.TRITON and _is_one_image(net, x, "cuda"), query_by_triton),
+    QueryExecutor(lambda net, x, layers: available.NUMBA and _is_one_image(net, x, "cpu"), query_by_numba),
+    QueryExecutor(lambda net, x, layers: net.is_fully_connected, fully_connected_query),
+    QueryExecutor(
+        lambda net, x, layers: all(_is_plain_product(_layer(net.module, name)) for name in layers), linear_query
+    ),
+    QueryExecutor(lambda net, x, layers: len(x) > 1 and x.shape[1] <= _VECTORISED_IMAGES // 2, vectorised_query),
+    QueryExecutor(lambda net, x, layers: True, any_query),
 )

@@ -1,14 +1,13 @@
-"""What task inference minimises: functions of the outputs that the right mask makes small.
+"""Objectives of task inference: functions of the outputs that are small under the right mask.
 
 Each takes outputs [..., s] and the number of real classes, and returns one value per image. `OBJECTIVES` are the
-paper's, for gradients; `LEVELS` are the same as values to compare one mask's outputs with another's; `CALIBRATED` are
-compared after each task's mean and deviation on its own images were taken out.
+paper's, for gradients. `LEVELS` are the same as values that compare the outputs of two masks. `CALIBRATED` are compared
+in deviations from the mean of each task's training images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +15,7 @@ from torch import Tensor
 from supsup.runtime.errors import SupSupError
 
 Objective = Callable[[Tensor, int], Tensor]
-_ENERGY = 0.3  # its share in the mixture
-_FEW = 3  # candidates, of which none stands out by deviations
+_ENERGY = 0.3  # its weight in the mixture
 
 
 def entropy(outputs: Tensor, classes: int) -> Tensor:
@@ -27,15 +25,15 @@ def entropy(outputs: Tensor, classes: int) -> Tensor:
 
 
 def superfluous(outputs: Tensor, classes: int) -> Tensor:
-    """G: logsumexp over all outputs, of which only the superfluous ones (index ≥ classes) pass a gradient."""
+    """G: logsumexp over all outputs; only the superfluous ones (index ≥ classes) pass a gradient."""
     need_superfluous(outputs.shape[-1], classes)
     return torch.cat([outputs[..., :classes].detach(), outputs[..., classes:]], -1).logsumexp(-1)
 
 
 def superfluous_share(outputs: Tensor, classes: int) -> Tensor:
-    """What G brings down, as a value: the log of the probability that the superfluous outputs share.
+    """G as a value: the log of the total probability of the superfluous outputs.
 
-    G itself says nothing about one mask against another: it is large where the real outputs are large.
+    G itself cannot compare two masks: it is large where the real outputs are large.
     """
     need_superfluous(outputs.shape[-1], classes)
     return outputs[..., classes:].logsumexp(-1) - outputs.logsumexp(-1)
@@ -47,14 +45,14 @@ def negative_maximum(outputs: Tensor, classes: int) -> Tensor:
 
 
 def negative_energy(outputs: Tensor, classes: int) -> Tensor:
-    """Minus logsumexp of the outputs of a task's own classes."""
+    """Minus logsumexp of the outputs of a task's classes."""
     return -outputs[..., :classes].logsumexp(-1)
 
 
 def negative_mixture(outputs: Tensor, classes: int) -> Tensor:
-    """Minus (the log-probability of the label among a task's own classes + 0.3 · their logsumexp)."""
-    own = outputs[..., :classes]
-    return (1 - _ENERGY) * own.logsumexp(-1) - own.amax(-1)
+    """Minus (the log-probability of the label among a task's classes + 0.3 · their logsumexp)."""
+    real = outputs[..., :classes]
+    return (1 - _ENERGY) * real.logsumexp(-1) - real.amax(-1)
 
 
 OBJECTIVES: dict[str, Objective] = {"H": entropy, "G": superfluous, "M": negative_maximum}
@@ -63,7 +61,7 @@ CALIBRATED: dict[str, Objective] = {"energy": negative_energy, "mixture": negati
 
 
 def gradient(name: str, outputs: Tensor, classes: int) -> Tensor:
-    """∂Obj/∂outputs in closed form, for each image on its own."""
+    """∂Obj/∂outputs in closed form, image by image."""
     p = outputs.softmax(-1)
     if name == "H":
         log_p = outputs.log_softmax(-1)
@@ -73,41 +71,12 @@ def gradient(name: str, outputs: Tensor, classes: int) -> Tensor:
         p[..., :classes] = 0
         return p
     top = p.amax(-1, keepdim=True)
-    largest = (p == top).to(p.dtype)  # several where they share the maximum, as autograd has it
+    largest = (p == top).to(p.dtype)  # all that share the maximum, as in autograd
     return top * (p - largest / largest.sum(-1, keepdim=True))
 
 
-class Margin(NamedTuple):
-    """How far the best of k candidates stands out: its number, the mean and the variance of all, each [r]."""
-
-    best: Tensor
-    mean: Tensor
-    variance: Tensor
-    candidates: int
-
-    @classmethod
-    def of(cls, best: Tensor, scores: Tensor) -> Margin:
-        """From the scores [r, k] of all candidates, the larger the better."""
-        variance, mean = torch.var_mean(scores, 1, correction=0)
-        return cls(best, mean, variance, scores.shape[1])
-
-    def confidence(self) -> Tensor:
-        """The chance [r] that the best of k − 1 wrong candidates, normal with the others' mean and deviation, is worse.
-
-        Two others or one have no deviation to speak of: then the softmax of the best number against the others' mean.
-        """
-        k = self.candidates
-        above = (self.best - self.mean).double() * (k / (k - 1))  # the mean of the others
-        if k <= _FEW:
-            return ((k - 1) * (-above).exp() + 1).reciprocal().float()
-        variance = self.variance.double() * (k / (k - 1)) - above.square() / k
-        deviations = above / variance.clamp(min=torch.finfo(torch.float64).tiny).sqrt()
-        logarithm: Tensor = torch.special.log_ndtr(deviations)
-        return ((k - 1) * logarithm).exp().float()
-
-
 def need_superfluous(outputs: int, classes: int) -> None:
-    """An error if no output is left over, which G needs."""
+    """An error if no output is superfluous, which G needs."""
     if outputs <= classes:
         raise SupSupError(
             f"objective 'G' needs superfluous outputs, but the network has {outputs} outputs for {classes} "

@@ -1,4 +1,4 @@
-"""Images that a question is about: as they were handed in, and as each task's network sees them."""
+"""The images of one call: as they were given, and preprocessed for the tasks that may answer."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from supsup.model.task_table import InputGroups
 
 
 class Images:
-    """Images [n, …] of one question, or batches of them [r, b, …]; made for each kind of task when it is asked for."""
+    """Images [n, …], or batches of them [r, b, …]; preprocessed once for all tasks that do it alike, when needed.
 
-    def __init__(self, raw: Tensor, leading: int, as_they_are: bool) -> None:
-        self._raw, self._leading, self._as_they_are = raw, leading, as_they_are
-        self._seen: dict[object, Tensor] = {}
+    ready  the network takes them as they are
+    """
+
+    def __init__(self, raw: Tensor, leading: int, ready: bool) -> None:
+        self._raw, self._leading, self._ready = raw, leading, ready
+        self._preprocessed: dict[object, Tensor] = {}
 
     def __len__(self) -> int:
         return len(self._raw)
 
-    def seen(self, inputs: Inputs | None) -> Tensor:
-        """As the network sees them for a task with these inputs."""
-        if self._as_they_are:
+    def preprocessed(self, inputs: Inputs | None) -> Tensor:
+        """As the network takes them, for a task with these inputs."""
+        if self._ready:
             return self._raw
         key = key_of(inputs)
-        if key not in self._seen:
-            self._seen[key] = self._raw.float() if inputs is None else inputs.seen(self._raw, self._leading)
-        return self._seen[key]
+        if key not in self._preprocessed:
+            self._preprocessed[key] = self._raw.float() if inputs is None else inputs.seen(self._raw, self._leading)
+        return self._preprocessed[key]
 
 
 def images_for(
-    x: Any, views: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
+    x: Any, groups: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
 ) -> Images:
-    """Images for tasks of these kinds, or an error if none of them takes such.
+    """Images for the tasks of these groups, or an error if no task takes them.
 
-    Tasks that take their inputs as the network sees them are strict: floating point, and the shape learned.
+    Tasks without preprocessing are strict: floating point, and the shape that was learned.
     """
-    kinds: Sequence[Inputs] = [inputs for inputs, _ in views if inputs is not None]
+    kinds: Sequence[Inputs] = [inputs for inputs, _ in groups if inputs is not None]
     if not kinds:
         images = (checks.images if leading == 1 else checks.batches)(x, device)
         checks.same_shape(tuple(images.shape[leading:]), shape)

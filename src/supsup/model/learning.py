@@ -166,7 +166,7 @@ class Learning:
         ]
         latest = (self.state.tasks.at(index) for index in reversed(range(len(self.state.tasks))))
         earlier = ((key_of(task.info.inputs), task.profile) for task in latest if task.profile is not None)
-        profiles = ProfileFitter(self.state.net, trained.packed, trained.statistics).profiles(data, earlier)
+        profiles = ProfileFitter(self.state.net, trained.packed, trained.statistics).fit(data, earlier)
         return {task.name: profile for task, profile in zip(trained.tasks, profiles) if profile is not None}
 
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:

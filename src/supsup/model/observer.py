@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from supsup.data import Part
-from supsup.inference.gradient import Goal
-from supsup.inference.methods import alpha_gradient
+from supsup.inference.gradient import Goal, alpha_gradient
 from supsup.inference.new_task import choose_mask
 from supsup.masks.bank import Bank
 from supsup.masks.scores import initial_scores, scores_of

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from supsup.data.labels import Label
 from supsup.data.task_info import TaskInfo
-from supsup.inference.objectives import Margin
+from supsup.inference.decision import Margin, NoMargin
 from supsup.runtime.validation import choice
 
 Outputs = Literal["classes", "all"]  # which outputs may answer: those of the task's classes, or, as in the paper, all
@@ -27,7 +27,7 @@ class Prediction:
     labels         0 … classes − 1 of the task; `names` are the user's own
     probabilities  [images, most classes of these tasks]: of each class of the image's task; 0 for classes that a task
                    does not have; empty where a learner does not say
-    standing       how far the inferred task stands out; None where it was given or there is one only
+    margin         how far the inferred task is ahead, or why there is no margin; a tensor is the confidence itself
     facts          of the tasks in `tasks`, by name
     method_used    how the task was found: "given", "the only task", or by which method
     unknown        which images are of no task that is known [images], where that was asked: their label is −1, their
@@ -38,7 +38,7 @@ class Prediction:
     tasks: list[str]
     confidence: Tensor
     probabilities: Tensor = field(default_factory=lambda: torch.empty(0, 0))
-    margin: Margin | Tensor | None = None
+    margin: Margin | NoMargin | Tensor = NoMargin.CERTAIN
     info: Mapping[str, TaskInfo] = field(default_factory=dict)
     method_used: str = ""
     unknown: Tensor | None = None
@@ -49,7 +49,7 @@ class Prediction:
         probabilities: Tensor,
         tasks: list[str],
         info: Mapping[str, TaskInfo],
-        margin: Margin | Tensor | None = None,
+        margin: Margin | NoMargin | Tensor = NoMargin.CERTAIN,
         method_used: str = "",
     ) -> Prediction:
         """The most probable class of each image."""
@@ -76,7 +76,9 @@ class Prediction:
         """How sure the task of each image is, 0 to 1: 1 where it was given (docs/inference.md)."""
         if isinstance(self.margin, Tensor):
             return self.margin
-        return torch.ones_like(self.confidence) if self.margin is None else self.margin.confidence()
+        if isinstance(self.margin, NoMargin):
+            return torch.full_like(self.confidence, self.margin.value)
+        return self.margin.confidence()
 
 
 def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:

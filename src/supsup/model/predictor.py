@@ -1,21 +1,21 @@
-"""What a model answers: which task images belong to, and which class under that task's mask."""
+"""The answers of a model: which task images belong to, and which class under that task's mask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from supsup.data.rotations import mean_over_rotations
-from supsup.inference.methods import Decision, Inference, TaskView, decide
+from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
+from supsup.inference.features import unfamiliar
+from supsup.inference.methods import METHODS, choose_tasks
+from supsup.inference.settings import Inference
 from supsup.kernels.graphs import WAITING
 from supsup.model import checks
-from supsup.model.auto_inference import AutoInference
 from supsup.model.images import Images, images_for
 from supsup.model.prediction import Outputs, Prediction
 from supsup.model.state import ModelState
@@ -23,7 +23,7 @@ from supsup.model.task_table import InputGroups
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import real
 
-_REFUSED = 0.05
+_REJECTED = 0.05
 Decisions = Callable[[Tensor], Tensor]  # from images [n, …] to the batches [r, b, …] that decide
 
 
@@ -32,18 +32,19 @@ def image_by_image(images: Tensor) -> Tensor:
     return images[:, None]
 
 
-def check_refused(unknown: Any) -> float | None:
-    """The share of images of known tasks that may be refused; None where no image may be of an unknown one."""
+def check_rejected_share(unknown: Any) -> float | None:
+    """The share of known images that may be rejected as unknown; None: no image is."""
     if isinstance(unknown, bool):
-        return _REFUSED if unknown else None
+        return _REJECTED if unknown else None
     return real(0, below=1)(unknown, "unknown")
 
 
 class Predictor:
-    """Answers from a model's state, which the caller holds for reading."""
+    """Answers from a model's state; the caller holds its read lock."""
 
     def __init__(self, state: ModelState) -> None:
-        self.state, self._by_traces = state, AutoInference(state)
+        self.state = state
+        self._networks = TaskNetworks(state.net, state.bank, state.tasks, state.switched)
 
     def predict(
         self,
@@ -52,53 +53,49 @@ class Predictor:
         among: Sequence[str] | None,
         how: Inference,
         outputs: Outputs,
-        refused: float | None = None,
+        rejected: float | None = None,
     ) -> Prediction:
-        """The answer to each image, with the task known or inferred for each on its own.
+        """The answer to each image, with the task given or inferred for each on its own.
 
-        refused  the share of images of known tasks that may be taken for images of none; None: none is
+        rejected  the share of known images that may be rejected as unknown; None: no image is
         """
         if task is not None:
             self.check_learned()
             index = self.state.tasks.index(task)
-            own = self.state.tasks.at(index).info
-            images = self.images(x, [(own.inputs, [index])])
+            info = self.state.tasks.at(index).info
+            images = self.images(x, [(info.inputs, [index])])
             probabilities = self._probabilities(images, index, None, outputs)
-            given = Prediction.of(probabilities, [task] * len(images), {task: own}, method_used="given")
-            if refused is None:
-                return given
+            answer = Prediction.of(probabilities, [task] * len(images), {task: info}, method_used="given")
+            if rejected is None:
+                return answer
             indices = torch.full((len(images),), index, device=self.state.net.device)
-            return given.without(self._by_traces.unfamiliar(images, indices, refused))
-        members, views = self._candidates(among)
-        images = self.images(x, views)
-        decided = self._decide(images, members, views, how, image_by_image)
+            return answer.without(self._unfamiliar(images, indices, rejected))
+        images, candidates = self._candidates(x, among, how, image_by_image)
+        decided = choose_tasks(candidates)
         indices = decided.chosen
         present = indices.unique().tolist()
-        info = {learned.name: learned.info for learned in map(self.state.tasks.at, present)}
         if len(present) == 1:
             probabilities = self._probabilities(images, present[0], None, outputs)
         else:
             probabilities = self._of_several(images, indices, present, outputs)
-        answer = Prediction.of(probabilities, self.names(indices), info, decided.margin, decided.method_used)
-        return answer if refused is None else answer.without(self._by_traces.unfamiliar(images, indices, refused))
+        known = {learned.name: learned.info for learned in map(self.state.tasks.at, present)}
+        answer = Prediction.of(probabilities, self.names(indices), known, decided.margin, decided.method_used)
+        return answer if rejected is None else answer.without(self._unfamiliar(images, indices, rejected))
 
     def infer(
         self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
     ) -> list[str]:
         """The name of the task that each decision falls on."""
-        members, views = self._candidates(among)
-        return self.names(self._decide(self.images(x, views, leading), members, views, how, decisions).chosen)
+        return self.names(choose_tasks(self._candidates(x, among, how, decisions, leading)[1]).chosen)
 
-    def likelihoods(self, images: Images, views: InputGroups, members: list[int] | None) -> Tensor | None:
-        """log p(features | task) [n, tasks] of images, NaN for others; None where one of them has left no trace."""
-        candidates = list(range(len(self.state.tasks)) if members is None else dict.fromkeys(members))
-        shown = [TaskView(image_by_image(images.seen(inputs)), indices) for inputs, indices in views]
-        levels = self._by_traces.likelihoods(shown, candidates)
-        if levels is None:
-            return None
-        found = torch.full((len(images), len(self.state.tasks)), torch.nan, device=self.state.net.device)
-        found[:, candidates] = levels
-        return found
+    def scores(self, x: Any, among: Sequence[str] | None, how: Inference) -> Tensor:
+        """What the first pass of a method gives each candidate, for every image: [n, candidates]."""
+        _, candidates = self._candidates(x, among, how, image_by_image)
+        found = METHODS[how.method].scores(candidates)
+        if candidates.members is None:
+            return found
+        columns = {index: column for column, index in enumerate(candidates.indices)}
+        return found[:, [columns[index] for index in candidates.members]]
 
     def waiting(self) -> AbstractContextManager[object]:
         """While it lasts, answers may wait for a GPU."""
@@ -108,44 +105,42 @@ class Predictor:
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
         return WAITING.reading()
 
-    def images(self, x: Any, views: InputGroups, leading: int = 1) -> Images:
-        """What was handed in, for tasks of these kinds."""
-        return images_for(x, views, self.state.image_shape, self.state.net.device, leading)
+    def images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
+        """The images of a call, for the tasks of these groups."""
+        return images_for(x, groups, self.state.image_shape, self.state.net.device, leading)
 
     def names(self, indices: Tensor) -> list[str]:
         """The names of tasks with these indices."""
         return [self.state.tasks.at(index).name for index in indices.tolist()]
 
     def check_learned(self) -> None:
-        """An error if there is nothing to answer from."""
+        """An error if no task was learned."""
         if not len(self.state.tasks):
             raise SupSupError("no task has been learned yet; call learn or observe first")
 
-    def _candidates(self, among: Sequence[str] | None) -> tuple[list[int] | None, InputGroups]:
-        """The indices of the tasks that come into question (None: all), and how they see images."""
+    def _candidates(
+        self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
+    ) -> tuple[Images, Candidates]:
+        """The images, and the tasks that they may belong to."""
         self.check_learned()
-        asked = checks.among_tasks(among)
-        members = None if asked is None else self.state.tasks.indices(asked)
-        return members, self.state.tasks.views(members)
+        asked, tasks = checks.among_tasks(among), self.state.tasks
+        members = None if asked is None else tasks.indices(asked)
+        groups = tasks.views(members)
+        images = self.images(x, groups, leading)
+        views = [TaskView(decisions(images.preprocessed(inputs)), indices) for inputs, indices in groups]
+        return images, Candidates(self._networks, views, how, members)
 
-    def _decide(
-        self, images: Images, members: list[int] | None, views: InputGroups, how: Inference, decisions: Decisions
-    ) -> Decision:
-        state = self.state
-        tasks = list(state.tasks) if members is None else [state.tasks.at(i) for i in members]
-        by_outputs = how.method == "exhaustive"  # a gradient is that of the images as they are, not turned
-        classes = max(task.classes if by_outputs else task.used_outputs for task in tasks)
-        rotated = [task for task in tasks if by_outputs and task.info.rotated]
-        answered = {
-            state.tasks.index(task.name): partial(mean_over_rotations, classes=task.classes) for task in rotated
-        }
-        shown = [TaskView(decisions(images.seen(inputs)), indices) for inputs, indices in views]
-        if how.needs_profiles:
-            return self._by_traces.decide(shown, members, classes, how)
-        return decide(state.net, state.bank, shown, members, classes, how, answered)._replace(method_used=how.method)
+    def _unfamiliar(self, images: Images, indices: Tensor, share: float) -> Tensor:
+        """Which images [n] are less familiar to the tasks with these indices [n] than this share of known images."""
+        found = torch.zeros(len(images), dtype=torch.bool, device=indices.device)
+        for index in indices.unique().tolist():
+            rows = (indices == index).nonzero().flatten()
+            x = images.preprocessed(self.state.tasks.at(index).info.inputs)[rows]
+            found[rows] = unfamiliar(self._networks, index, x, share)
+        return found
 
     def _of_several(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
-        """Probabilities of images of several tasks; a class that a task does not have is at 0."""
+        """Probabilities of images of several tasks; 0 for a class that a task does not have."""
         found: list[tuple[Tensor, Tensor]] = []
         for index in present:
             rows = (indices == index).nonzero().flatten()
@@ -159,18 +154,8 @@ class Predictor:
     def _probabilities(self, images: Images, index: int, rows: Tensor | None, outputs: Outputs) -> Tensor:
         """Of each class [n, classes], for some of the images under one mask."""
         learned = self.state.tasks.at(index)
-        seen = images.seen(learned.info.inputs)
-        run: Callable[[Tensor], Tensor] = partial(self.state.switched.run, self.state.bank, index)
-        if learned.info.rotated:
-            run = partial(mean_over_rotations, run, classes=learned.classes)
-        pieces = self.state.net.pieces(seen if rows is None else seen[rows])
-        answers = run(pieces[0]) if len(pieces) == 1 else torch.cat([run(piece) for piece in pieces])
+        x = images.preprocessed(learned.info.inputs)
+        answers = self._networks.outputs(index, x if rows is None else x[rows])
         if learned.info.rotated or (outputs == "classes" and learned.classes):
             answers = answers[:, : learned.classes]
         return answers.softmax(-1)
-
-
-def predictor_of(model: Any) -> Predictor:
-    """The predictor of a `SupSup` model, for extensions; use it under `state_of(model).lock.reading()`."""
-    predictor: Predictor = model._predictor
-    return predictor

@@ -15,15 +15,15 @@ from supsup.data.task_builder import Normalise
 from supsup.data.task_info import TaskInfo
 from supsup.file.header import check_notes
 from supsup.file.paths import AnyPath
-from supsup.inference.methods import AUTO, Inference
 from supsup.inference.new_task import NewTaskRule
+from supsup.inference.settings import AUTO, Inference
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.learning import Learning, gradients_kept, train_together
 from supsup.model.observer import Observer
 from supsup.model.prediction import Outputs, Prediction, check_outputs
-from supsup.model.predictor import Predictor, check_refused, image_by_image
+from supsup.model.predictor import Predictor, check_rejected_share, image_by_image
 from supsup.model.state import ModelSettings, ModelState, Setting, state_of
 from supsup.model.task_table import Extras
 from supsup.runtime import progress
@@ -273,9 +273,9 @@ class SupSup:
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
         check_outputs(outputs, "outputs")
-        refused = check_refused(unknown)
+        rejected = check_rejected_share(unknown)
         with self._predictor.waiting(), self.reading():
-            return self._predictor.predict(x, task, among, how, outputs, refused)
+            return self._predictor.predict(x, task, among, how, outputs, rejected)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -307,6 +307,18 @@ class SupSup:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         with self._predictor.waiting(), self.reading():
             return self._predictor.infer(x, among, self.inference, lambda batches: batches, leading=2)
+
+    def task_scores(
+        self, x: Array, *, among: Sequence[str] | None = None, inference: Inference | None = None
+    ) -> Tensor:
+        """How well each candidate fits each image, by the first pass of the method: [images, candidates].
+
+        Columns are in the order of `among`, or of `tasks`; the higher the better. Gradient methods give −∂Obj/∂α,
+        exhaustive minus the objective under each mask, features and auto log p(features | task).
+        """
+        how = self.inference if inference is None else given(inference, Inference, "inference")
+        with self._predictor.waiting(), self.reading():
+            return self._predictor.scores(x, among, how)
 
     def observe(self, x: Array, y: Array) -> str | None:
         """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.

@@ -18,7 +18,6 @@ from supsup.data import Inputs, Task
 from supsup.data.task_info import TaskInfo
 from supsup.file.modelfile import stored_bytes
 from supsup.file.task_record import EXAMPLES
-from supsup.inference.methods import Method
 from supsup.runtime.errors import printable
 from supsup.serve.examples import choose_examples, data_url
 from supsup.serve.requests import Array, LearnRequest, PredictRequest
@@ -33,7 +32,7 @@ class ModelService:
     method  how the server infers tasks; the setting in the model and its file stays
     """
 
-    def __init__(self, model: SupSup, path: Path, method: Method | None = None) -> None:
+    def __init__(self, model: SupSup, path: Path, method: str | None = None) -> None:
         self.model, self.path = model, path
         self._inference = None if method is None else model.inference.replaced(method=method)
         self._cached: tuple[object, _InputRule] = (None, _InputRule(raw=False))  # for all tasks, by model.version
@@ -47,7 +46,7 @@ class ModelService:
         read_only: bool = False,
         masks: Literal["memory", "disk"] = "memory",
         device: str = "auto",
-        method: Method | None = None,
+        method: str | None = None,
     ) -> Self:
         """Load a model file, and change it in place unless `read_only`; `net` if the network is the user's."""
         service = cls(SupSup.load(path, net, in_place=not read_only, masks=masks, device=device), path, method)

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import nn
 
-from supsup.inference.methods import Inference
+from supsup.inference.settings import Inference
 from supsup.model.supsup import SupSup
 from supsup.nets import FullyConnected
 from supsup.runtime.errors import SupSupError

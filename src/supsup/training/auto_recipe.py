@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import Part, Task
-from supsup.data.rotations import ROTATIONS, mean_over_rotations
+from supsup.data.rotations import ROTATIONS, task_outputs
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
@@ -235,7 +235,7 @@ class _Fit:
         weights, right = net.masked(mask | statistics), 0
         for x, y in self.images.judging.batches(_MOST_HELD, net.device):
             run, classes = partial(net.run_many, weights=weights), self.task.classes
-            outputs = run(x) if self.recipe.self_labels is None else mean_over_rotations(run, x, classes)
+            outputs = task_outputs(run, x, 0 if self.recipe.self_labels is None else classes)
             right += int((outputs[:, :classes].argmax(1) == y).sum())
         return right
 

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from supsup.data import Stream
-from supsup.inference.gradient import Goal, query
-from supsup.inference.methods import Inference, choose_layers, infer
+from supsup.inference.gradient import Goal, choose_layers, query
+from supsup.inference.methods import infer_indices
 from supsup.inference.objectives import entropy
 from supsup.inference.search import Outer, bytes_read
+from supsup.inference.settings import Inference
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
@@ -137,7 +138,7 @@ def lone_image(model: SupSup, images: Tensor, how: Inference, repeats: int = 50)
     few = images[:repeats, None]
 
     def work(x: Tensor) -> int:
-        return int(infer(state_of(model).net, state_of(model).bank, x, None, 10, how))
+        return int(infer_indices(state_of(model).net, state_of(model).bank, x, None, 10, how))
 
     work(few[:1])
     return statistics.median(once(lambda x=x: work(x), model.device) for x in few.split(1))  # type: ignore[misc]
@@ -210,7 +211,7 @@ def measure(
     goal, mean = Goal(how.objective, _CLASSES), bank.mean()
 
     def answers(x: Tensor, way: Inference) -> Tensor:
-        return infer(net, bank, x, None, _CLASSES, way)
+        return infer_indices(net, bank, x, None, _CLASSES, way)
 
     def asked(x: Tensor) -> Tensor:
         rows = query(net, x, mean, goal, layers)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from supsup.data.streams import Corners
 from supsup.evaluation.grading import GradingProtocol
-from supsup.inference.methods import Method
 from supsup.training.recipe import Transfer
 from supsup_paper.baselines.batche import BaseWeights
 from supsup_paper.baselines.inference import BatchEMethod
@@ -169,7 +168,7 @@ class SupSupGrading:
 
     scenario: Literal["GG", "GNu"] = "GNu"
     protocol: GradingProtocol = "paper"
-    method: Method = "one-shot"
+    method: str = "one-shot"
     objective: str = "H"
     layers: str = "all"
     gammas: tuple[Gamma, ...] | None = None

@@ -11,9 +11,9 @@ from typing import Any
 
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
+from supsup.inference.auto import AutoWeights
 from supsup.inference.new_task import NewTaskRule
-from supsup.inference.profiles.features import LIMITS
-from supsup.model.auto_inference import Judging
+from supsup.inference.profiles.features import FEATURE_LIMITS
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Recipe
 from supsup_paper.catalogue import experiments as images
 from supsup_paper.catalogue import experiments as mnist
@@ -65,7 +65,7 @@ def _trained(recipe: Recipe, precision: Json, **more: Json) -> Defaults:
 
 def _found() -> Defaults:
     """How tasks are found that nobody names."""
-    return {"features": settings_json(LIMITS), "finding": settings_json(Judging())}
+    return {"features": settings_json(FEATURE_LIMITS), "finding": settings_json(AutoWeights())}
 
 
 def _hopfield() -> Defaults:

@@ -17,7 +17,7 @@ from supsup import data, nets
 from supsup.cli.console import fits_terminal, interruptible, print_table
 from supsup.cli.networks import KNOWN, build_network
 from supsup.data import Stream
-from supsup.inference.methods import Inference
+from supsup.inference.settings import Inference
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime.devices import resolve

@@ -12,7 +12,6 @@ from typer import Option
 from supsup import data as sources
 from supsup.cli.console import confirm, escape_for_terminal, interruptible, is_interactive, print_table, say
 from supsup.evaluation.grading import GradingProtocol
-from supsup.inference.methods import Method
 from supsup.runtime.devices import resolve
 from supsup_paper.commands import hopfield_demo, supsup_demo
 from supsup_paper.commands.supsup_demo import NETS, STREAMS, DemoSettings
@@ -85,7 +84,7 @@ def demo(
         steps=steps,
         batch_size=batch_size,
         seed=seed,
-        method=cast(Method, method),  # Inference refuses unknown methods, evaluate unknown protocols
+        method=method,  # Inference refuses unknown methods, evaluate unknown protocols
         objective=objective,
         layers=layers,
         protocol=cast(GradingProtocol, protocol),

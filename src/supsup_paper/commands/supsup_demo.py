@@ -17,7 +17,7 @@ from supsup.evaluation.evaluator import Evaluation, evaluate, learn_and_evaluate
 from supsup.evaluation.grading import GradingProtocol
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
-from supsup.inference.methods import Inference, Method
+from supsup.inference.settings import Inference
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime.errors import SupSupError
@@ -44,7 +44,7 @@ class DemoSettings:
     steps: int = 500
     batch_size: int = 128
     seed: int = 0
-    method: Method = "one-shot"
+    method: str = "one-shot"
     objective: str = "H"
     layers: str = "all"
     protocol: GradingProtocol = "paper"

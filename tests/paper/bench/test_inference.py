@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from supsup import Inference, SupSup
 from supsup.cli import app
 from supsup.data import Stream
-from supsup.inference.methods import infer
+from supsup.inference.methods import infer_indices
 from supsup.model.state import state_of
 from supsup_paper.bench import Machine, bench_growth
 from supsup_paper.bench.inference import first_of
@@ -50,7 +50,7 @@ def test_answers_are_counted_against_the_exact_search(
     asked = [0]
 
     def half_right(*given: object) -> torch.Tensor:
-        answer: torch.Tensor = infer(*given)  # type: ignore[arg-type]
+        answer: torch.Tensor = infer_indices(*given)  # type: ignore[arg-type]
         how = given[-1]
         assert isinstance(how, Inference)
         asked[0] += how.coordinates is not None

@@ -1,30 +1,44 @@
-"""The numbers that tasks are told apart by: the same for every task, from one pass over an image, no mask in it.
+"""The features that tasks are told apart by: the same for every task, from one pass over an image without a mask.
 
-Of pictures, what random filters see (`filters.py`), or what a pretrained network makes of them; of anything else, what
-the frozen network without any mask does.
+Pictures are described by random filters, or by what a pretrained network makes of them; any other input by what the
+frozen network without a mask does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate
 
-from supsup.inference.profiles.filters import PLACES, is_picture, seen_by_filters
+from supsup.kernels import available
+from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
+from supsup.runtime.devices import on_device
 from supsup.runtime.errors import SupSupError
+
+if available.NUMBA:
+    from supsup.kernels import numba_filters
+
+_IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
+_PLACES = 8  # features of a filter: its positive and its negative responses in each quarter of the picture
+_PATCH, _LARGEST, _SMALLEST = 6, 32, 12  # pixels along a side: of a filter, and of pictures after resizing
+_MOST_COLOURS = 4
+_REACH, _COLOURS, _NOISE = 8.0, 0.8, 0.1  # correlation of pixels by distance, of colours, and uncorrelated variance
+_FAINT, _LEAST = 0.1, 0.5  # contrast that counts as little; threshold of a response
+_CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's cache; this many times more on a GPU
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How many features there are, and of how many images and directions what a task keeps of them is made.
+class FeatureLimits:
+    """How many features there are, and how many images and directions a profile is made of.
 
-    layer, trained_layer  numbers of one layer; where it has more, neighbours are averaged
+    layer, trained_layer  most numbers of one layer; of a larger one, neighbours are averaged
     filters, directions   fewest and most: more for a larger network
-    images                fewest and most that are looked at, where there are as many: more for a larger network
+    images                fewest and most that are used, if there are as many: more for a larger network
     """
 
     layer: int = 512
@@ -34,13 +48,12 @@ class Limits:
     images: tuple[int, int] = (2000, 5000)
 
 
-LIMITS = Limits()
-_BYTES = 20  # of a mask, for each image
+FEATURE_LIMITS = FeatureLimits()
 
 
 @torch.no_grad()
-def features(net: FrozenNet, x: Tensor) -> Tensor:
-    """[n, numbers] for images [n, …] as the network sees them; an error where one is not finite."""
+def extract_features(net: FrozenNet, x: Tensor) -> Tensor:
+    """[n, features] for preprocessed images [n, …]; an error where one is not finite."""
     found = unchecked_features(net, x)
     if not bool(found.isfinite().all()):
         raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
@@ -49,82 +62,140 @@ def features(net: FrozenNet, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def unchecked_features(net: FrozenNet, x: Tensor) -> Tensor:
-    """`features`, finite or not, so that a GPU is not waited for.
+    """`extract_features`, finite or not, so that nothing waits for a GPU.
 
-    Of a pretrained network: what enters its last layer. Of pictures: what filters see, more filters for a larger
-    network. Of anything else: what enters the last masked layer and what leaves the first, since random layers lose
+    Of a pretrained network: the input of its last layer. Of pictures: responses of filters, more filters for a larger
+    network. Of anything else: the input of the last masked layer and the output of the first, since random layers lose
     more of an input the deeper they are.
     """
     if not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
-        filters = _within(LIMITS.filters, _mask_bytes(net) // (80 * PLACES) // 8 * 8)
-        return torch.cat([seen_by_filters(piece, filters) for piece in net.pieces(x)])
-    return torch.cat([_of_piece(net, piece) for piece in net.pieces(x)])
+        filters = _clamp(_mask_bytes(net) // (80 * _PLACES) // 8 * 8, FEATURE_LIMITS.filters)
+        return torch.cat([filter_features(piece, filters) for piece in net.pieces(x)])
+    return torch.cat([_layer_features(net, piece) for piece in net.pieces(x)])
 
 
-def directions_for(net: FrozenNet, numbers: int) -> int:
-    """In how many directions a task remembers how its images vary: about as many bytes as a mask has."""
-    return _within(LIMITS.directions, _mask_bytes(net) // numbers)
+def direction_limit(net: FrozenNet, features: int) -> int:
+    """Most directions of a profile: about as many bytes as a mask has."""
+    return _clamp(_mask_bytes(net) // features, FEATURE_LIMITS.directions)
 
 
-def images_for(net: FrozenNet) -> int:
-    """How many images a task looks at for that: more where training takes so long that they do not matter."""
-    return _within(LIMITS.images, _mask_bytes(net) // _BYTES)
+def image_limit(net: FrozenNet) -> int:
+    """Most images that a profile is fitted to: more for networks whose training takes so long that they do not matter."""
+    return _clamp(_mask_bytes(net) // _IMAGE_BYTES, FEATURE_LIMITS.images)
 
 
-def _within(limits: tuple[int, int], wanted: int) -> int:
+def _clamp(value: int, limits: tuple[int, int]) -> int:
     fewest, most = limits
-    return max(fewest, min(most, wanted))
+    return max(fewest, min(most, value))
 
 
 def _mask_bytes(net: FrozenNet) -> int:
     return sum(shape.numel() for shape in net.shapes.values()) // 8
 
 
-def _of_piece(net: FrozenNet, x: Tensor) -> Tensor:
-    seen, out = _seen(net, x)
-    unclear = any(len(x) in value.shape[1:] for value in seen.values())  # images may lie along another dimension
+def _layer_features(net: FrozenNet, x: Tensor) -> Tensor:
+    layers, out = _first_and_last(net, x)
+    unclear = any(len(x) in value.shape[1:] for value in layers.values())  # images may lie along another dimension
     if unclear:
-        seen, out = _seen(net, torch.cat([x, x[-1:]]))
-    most = LIMITS.trained_layer if net.pretrained else LIMITS.layer
-    layers = [seen[name] for name in ("first", "last") if name in seen] or [out]
-    numbers = torch.cat([_few(layer[: len(x)], most) for layer in layers], 1)
+        layers, out = _first_and_last(net, torch.cat([x, x[-1:]]))
+    most = FEATURE_LIMITS.trained_layer if net.pretrained else FEATURE_LIMITS.layer
+    used = [layers[name] for name in ("first", "last") if name in layers] or [out]
+    numbers = torch.cat([_pooled(layer[: len(x)], most) for layer in used], 1)
     return numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers
 
 
-def _seen(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """What leaves the first layer and enters the last, where that has a row for each image; the outputs."""
-    seen: dict[str, Tensor] = {}
+def _first_and_last(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """The first layer's output and the last one's input, if they have a row for each image; and the outputs."""
+    found: dict[str, Tensor] = {}
     owners = [name.rpartition(".")[0] for name in net.weights]
 
-    def enters(_: nn.Module, given: tuple[Any, ...]) -> None:
-        _take(seen, "last", given, len(x))
+    def take(name: str, values: tuple[Any, ...]) -> None:  # of a layer that runs several times, the last run
+        if values and isinstance(values[0], Tensor) and values[0].ndim > 1 and len(values[0]) == len(x):
+            value = values[0].detach().float()
+            found[name] = value.relu() if name == "first" else value
 
-    def leaves(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
-        _take(seen, "first", out if isinstance(out, tuple) else (out,), len(x))
+    def before_last(_: nn.Module, given: tuple[Any, ...]) -> None:
+        take("last", given)
+
+    def after_first(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
+        take("first", out if isinstance(out, tuple) else (out,))
 
     with net.borrowed() as module:
-        hooks = [module.get_submodule(owners[-1]).register_forward_pre_hook(enters)]
+        hooks = [module.get_submodule(owners[-1]).register_forward_pre_hook(before_last)]
         if not net.pretrained:
-            hooks.append(module.get_submodule(owners[0]).register_forward_hook(leaves))
+            hooks.append(module.get_submodule(owners[0]).register_forward_hook(after_first))
         try:
             out = net.run(x, net.weights, module)
         finally:
             for hook in hooks:
                 hook.remove()
-    return seen, out
+    return found, out
 
 
-def _take(seen: dict[str, Tensor], name: str, values: tuple[Any, ...], images: int) -> None:
-    """Keep the first value if it has a row for each image; of a layer that runs several times, the last run."""
-    if values and isinstance(values[0], Tensor) and values[0].ndim > 1 and len(values[0]) == images:
-        value = values[0].detach().float()
-        seen[name] = value.relu() if name == "first" else value
-
-
-def _few(values: Tensor, most: int) -> Tensor:
-    """At most so many numbers of each image."""
+def _pooled(values: Tensor, most: int) -> Tensor:
+    """At most this many numbers of each image."""
     if values.ndim == 4 and values[0].numel() > most:
         side = max(1, int((most / values.shape[1]) ** 0.5))
         values = adaptive_avg_pool2d(values, (min(side, values.shape[2]), min(side, values.shape[3])))
     flat = values.flatten(1)
     return flat if flat.shape[1] <= most else adaptive_avg_pool1d(flat[:, None], most)[:, 0]
+
+
+def is_picture(shape: torch.Size | tuple[int, ...]) -> bool:
+    """Whether filters can be used on inputs of this shape, [channels, height, width]."""
+    return len(shape) == 3 and shape[0] <= _MOST_COLOURS and min(shape[1:]) >= _SMALLEST
+
+
+def filter_features(pictures: Tensor, filters: int) -> Tensor:
+    """Responses of random filters for pictures [n, channels, height, width]: [n, 8 · filters].
+
+    One layer of small patches, nothing of it learned. The filters are whitened as if neighbouring pixels and colours
+    were correlated as usual, so edges and colours count and brightness does not. Scaling pixels hardly matters.
+    """
+    height, width = pictures.shape[-2:]
+    if max(height, width) > _LARGEST:
+        shrunk = [max(_SMALLEST, round(side * _LARGEST / max(height, width))) for side in (height, width)]
+        pictures = interpolate(pictures.float(), shrunk, mode="area")
+    weights = on_device(_filters(pictures.shape[1], filters), pictures.device)
+    at_once = max(1, _CPU_RESPONSES // (filters * pictures[0, 0].numel()))
+    if pictures.device.type != "cpu":
+        at_once *= _GPU_FACTOR
+    if available.NUMBA and pictures.device.type == "cpu" and pictures.shape[1] == 1:
+        grey = pictures.detach()[:, 0].float().contiguous()
+        found = numba_filters.seen_by_filters(grey, weights[:, 0], _FAINT, _LEAST, at_once)
+    else:
+        found = torch.cat([_responses(piece.float(), weights) for piece in pictures.split(at_once)])
+    return found.flatten(1).sqrt()
+
+
+def _responses(x: Tensor, weights: Tensor) -> Tensor:
+    """[n, 2 · filters, 2, 2]: mean response above the threshold in each quarter, positive ones and negative ones."""
+    level, square = (avg_pool2d(part.mean(1, keepdim=True), _PATCH, stride=1) for part in (x, x.square()))
+    contrast = ((square - level.square()).clamp(min=0) + _FAINT**2).sqrt()
+    responses = conv2d(x, weights).div_(contrast)
+    positive = adaptive_avg_pool2d((responses - _LEAST).relu_(), 2)
+    negative = adaptive_avg_pool2d(responses.neg_().sub_(_LEAST).relu_(), 2)
+    return torch.cat([positive, negative], 1)
+
+
+@cache
+def _filters(channels: int, count: int) -> Tensor:
+    """[count, channels, patch, patch], blind to the mean of a patch."""
+    size = channels * _PATCH**2
+    drawn = philox.uniform(0, [f"filter {i}" for i in range(count)], size, 1.0).double()
+    drawn = drawn / drawn.norm(dim=1, keepdim=True)
+    white = drawn @ _whitening(channels)
+    white = white - white.mean(1, keepdim=True)
+    found: Tensor = white.float().view(count, channels, _PATCH, _PATCH)
+    return found
+
+
+def _whitening(channels: int) -> Tensor:
+    """The matrix [size, size] that makes pixels of different places and colours independent."""
+    line = torch.arange(_PATCH).double()
+    places = torch.cartesian_prod(line, line)
+    correlation = torch.exp(-torch.cdist(places, places) / _REACH)
+    colours = _COLOURS + (1 - _COLOURS) * torch.eye(channels).double()
+    values, vectors = torch.linalg.eigh(torch.kron(colours, correlation))
+    found: Tensor = (vectors * (values + _NOISE).rsqrt()) @ vectors.T
+    return found

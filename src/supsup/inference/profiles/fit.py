@@ -1,4 +1,4 @@
-"""Traces of tasks that were just trained, from the images at hand; the images are not kept."""
+"""Fits the profiles of tasks that were just trained, from the images at hand; no image is kept."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from supsup.data import Part
-from supsup.data.rotations import mean_over_rotations
+from supsup.data.rotations import task_outputs
 from supsup.inference.objectives import CALIBRATED
-from supsup.inference.profiles.features import directions_for, images_for, unchecked_features
+from supsup.inference.profiles.features import direction_limit, image_limit, unchecked_features
 from supsup.inference.profiles.gaussians import Gaussians
 from supsup.inference.profiles.profile import SCORES, SHARES, Spread, TaskProfile, familiarity
 from supsup.masks.bank import Bank
@@ -21,21 +21,21 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.switching import SwitchedNet
 from supsup.runtime.errors import SupSupError
 
-_JUDGING, _STREAMED = 256, 500  # images: for scores; at most where each has to be read from disk
-_RIVALS = 32  # tasks that a new one is compared with, the latest
-_AT_ONCE = 500
-_TOGETHER = 1 << 27  # bytes of features of tasks whose Gaussians are made together, on a GPU
+_JUDGED, _STREAMED = 256, 500  # most images: that are scored; that are read from disk
+_RIVALS = 32  # the latest tasks, which a new one is compared with
+_BATCH = 500
+_TOGETHER = 1 << 27  # bytes of features of tasks whose Gaussians are fitted together, on a GPU
 
 
 @dataclass(frozen=True)
 class ProfileData:
-    """What is at hand of a task that was trained.
+    """The images of a task that was trained.
 
-    learned  images that its Gaussians are made of
-    judge    images held back, which scores are from; None: there are none, so Gaussians of one half of the images
-             judge the other half
-    kind     of its inputs: those of one kind can be compared
-    turned   it was learned in all rotations, and is answered so
+    learned  images that its Gaussians are fitted to
+    judge    held-back images that are scored; None: there are none, so Gaussians of one half of the images score the
+             other half
+    kind     of its inputs: tasks of one kind can be compared
+    rotated  it was learned in all rotations
     """
 
     learned: Part
@@ -46,28 +46,31 @@ class ProfileData:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What a task's images give, and what those that judge give; its number among the tasks trained together."""
+class _Measured:
+    """What the networks give for a task's images; index is its number among the tasks trained together."""
 
     index: int
     task: ProfileData
     features: Tensor
     labels: Tensor
-    judged: Tensor
-    outputs: Tensor
+    judged_features: Tensor
+    judged_outputs: Tensor
 
     @property
     def form(self) -> tuple[int, ...]:
-        """Gaussians of tasks of one form can be made together."""
+        """Gaussians of tasks of one form can be fitted together."""
         return (self.task.judge is None, self.task.classes, *self.features.shape)
 
     @property
     def finite(self) -> Tensor:
-        return self.features.isfinite().all() & self.judged.isfinite().all()
+        return self.features.isfinite().all() & self.judged_features.isfinite().all()
 
 
 class Rivals:
-    """The means of the latest tasks of each kind, which new ones are compared with."""
+    """The means of the latest tasks of each kind, which new ones are compared with.
+
+    earlier  profiles of earlier tasks by kind, the latest first
+    """
 
     def __init__(
         self, kinds: Collection[Hashable], earlier: Iterable[tuple[Hashable, TaskProfile]], device: torch.device
@@ -81,12 +84,12 @@ class Rivals:
             if not lacking:
                 break
 
-    def checked(self, kind: Hashable, own: Gaussians, judged: Tensor) -> Tensor:
-        """How many of a task's images [n, d] were asked about, and how many are likelier its own than a rival's."""
-        others = [means for means in self._latest[kind] if means.shape[1] == judged.shape[1]]
+    def checked(self, kind: Hashable, gaussians: Gaussians, features: Tensor) -> Tensor:
+        """How many of a task's images [n, d] were compared, and how many fit it better than any rival."""
+        others = [means for means in self._latest[kind] if means.shape[1] == features.shape[1]]
         if not others:
-            return torch.zeros(2, dtype=torch.int64, device=judged.device)
-        found = own.recognised(judged, others)
+            return torch.zeros(2, dtype=torch.int64, device=features.device)
+        found = gaussians.recognised(features, others)
         return torch.stack([torch.ones_like(found).sum(), found.sum()])
 
     def add(self, kind: Hashable, profile: TaskProfile) -> None:
@@ -95,131 +98,130 @@ class Rivals:
 
 
 class ProfileFitter:
-    """Makes the traces of tasks that were trained together, their masks as bytes [bytes, tasks]."""
+    """Fits the profiles of tasks that were trained together, from their masks as bytes [bytes, tasks]."""
 
     def __init__(self, net: FrozenNet, packed: Tensor, statistics: dict[str, Tensor]) -> None:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
         self._switched = SwitchedNet(net, self._bank.spans)
         self._shares = torch.tensor(SHARES, device=net.device)
-        self._chosen: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # positions, by labels, which stay alive
+        self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
 
-    def profiles(
+    def fit(
         self, tasks: Sequence[ProfileData], earlier: Iterable[tuple[Hashable, TaskProfile]]
     ) -> list[TaskProfile | None]:
-        """The trace of each task, by the order of their masks; with those of earlier tasks by kind, the latest first.
+        """The profile of each task, in the order of their masks; earlier ones by kind, the latest first.
 
-        None where the network without a mask gives no numbers to compute with.
+        None where the network without a mask gives numbers that cannot be used.
         """
         rivals = Rivals({task.kind for task in tasks}, earlier, self.net.device)
         found: list[TaskProfile | None] = [None] * len(tasks)
-        waiting: list[_Seen] = []
+        waiting: list[_Measured] = []
         for index, task in enumerate(tasks):
             try:
-                seen = self._seen(index, task)
+                measured = self._measure(index, task)
             except SupSupError:
                 continue
-            if waiting and not (seen.form == waiting[0].form and self._room_for(seen, len(waiting))):
-                self._finish(waiting, rivals, found)
+            if waiting and not (measured.form == waiting[0].form and self._room_for(measured, len(waiting))):
+                self._fit_together(waiting, rivals, found)
                 waiting = []
-            waiting.append(seen)
-        self._finish(waiting, rivals, found)
+            waiting.append(measured)
+        self._fit_together(waiting, rivals, found)
         return found
 
-    def _room_for(self, seen: _Seen, others: int) -> bool:
-        """Whether one more task may wait; on a CPU there is nothing to gain by it."""
-        return self.net.device.type != "cpu" and 4 * seen.features.numel() * (others + 1) <= _TOGETHER
+    def _room_for(self, measured: _Measured, others: int) -> bool:
+        """Whether one more task may wait; on a CPU waiting gains nothing."""
+        return self.net.device.type != "cpu" and 4 * measured.features.numel() * (others + 1) <= _TOGETHER
 
-    def _seen(self, index: int, task: ProfileData) -> _Seen:
-        look = partial(unchecked_features, self.net)
-        learned, positions = task.learned.on(self.net.device), self._evenly(task.learned, images_for(self.net))
-        features, labels = self._run(learned, positions, look)
+    def _measure(self, index: int, task: ProfileData) -> _Measured:
+        extract = partial(unchecked_features, self.net)
+        learned, positions = task.learned.on(self.net.device), self._evenly(task.learned, image_limit(self.net))
+        features, labels = self._run(learned, positions, extract)
         if task.judge is None:
             half = slice(min(1, len(positions) - 1), None, 2)
-            some = slice(None, None, -(-len(positions[half]) // _JUDGING))
-            judge, asked, judged = learned, positions[half][some], features[half][some].contiguous()
+            some = slice(None, None, -(-len(positions[half]) // _JUDGED))
+            judge, judged, judged_features = learned, positions[half][some], features[half][some].contiguous()
         else:
-            judge, asked = task.judge.on(self.net.device), self._evenly(task.judge, _JUDGING)
-            judged, _ = self._run(judge, asked, look)
-        answer: Callable[[Tensor], Tensor] = partial(self._switched.run, self._bank, index)
-        if task.rotated:
-            answer = partial(mean_over_rotations, answer, classes=task.classes)
-        outputs, _ = self._run(judge, asked, answer)
-        return _Seen(index, task, features, labels, judged, outputs)
+            judge, judged = task.judge.on(self.net.device), self._evenly(task.judge, _JUDGED)
+            judged_features, _ = self._run(judge, judged, extract)
+        run = partial(self._switched.run, self._bank, index)
+        rotated_classes = task.classes if task.rotated else 0
+        outputs, _ = self._run(judge, judged, lambda x: task_outputs(run, x, rotated_classes))
+        return _Measured(index, task, features, labels, judged_features, outputs)
 
-    def _finish(self, waiting: Sequence[_Seen], rivals: Rivals, found: list[TaskProfile | None]) -> None:
-        """The traces of tasks of one form; a GPU is waited for a few times for all of them."""
-        usable = torch.stack([seen.finite for seen in waiting]).tolist() if waiting else []
-        several = [seen for seen, finite in zip(waiting, usable) if finite]
+    def _fit_together(self, waiting: Sequence[_Measured], rivals: Rivals, found: list[TaskProfile | None]) -> None:
+        """Fit the profiles of tasks of one form; this waits for a GPU a few times in all."""
+        usable = torch.stack([measured.finite for measured in waiting]).tolist() if waiting else []
+        several = [measured for measured, finite in zip(waiting, usable) if finite]
         if not several:
             return
         gaussians = judging = _gaussians(several, self.net, 1)
         if several[0].task.judge is None:
             judging = _gaussians(several, self.net, 2)
-        made = []
-        for seen, own, half in zip(several, gaussians, judging):
-            made.append(self._made(seen, own, half, rivals))
-            rivals.add(seen.task.kind, made[-1])
-        for seen, tensors in zip(several, _brought(made)):
+        profiles = []
+        for measured, fitted, half in zip(several, gaussians, judging):
+            profiles.append(self._profile(measured, fitted, half, rivals))
+            rivals.add(measured.task.kind, profiles[-1])
+        for measured, tensors in zip(several, _on_cpu(profiles)):
             try:
-                found[seen.index] = TaskProfile.from_tensors(tensors, seen.task.classes)
-            except SupSupError:  # numbers that cannot be computed with
+                found[measured.index] = TaskProfile.from_tensors(tensors, measured.task.classes)
+            except SupSupError:  # numbers that cannot be used
                 continue
 
-    def _made(self, seen: _Seen, gaussians: Gaussians, judging: Gaussians, rivals: Rivals) -> TaskProfile:
-        """A trace where the network is; images are judged by other Gaussians where they are among those learned."""
-        classes, likelihood = seen.task.classes, judging.likelihoods(seen.judged)
-        levels = {name: -level(seen.outputs, classes) for name, level in CALIBRATED.items()}
-        scores = {"likelihood": likelihood} | levels
+    def _profile(self, measured: _Measured, gaussians: Gaussians, judging: Gaussians, rivals: Rivals) -> TaskProfile:
+        """A profile on the network's device; images that were learned are scored by Gaussians of the other half."""
+        classes, features = measured.task.classes, measured.judged_features
+        scores = {"likelihood": judging.likelihoods(features)}
+        scores |= {name: -level(measured.judged_outputs, classes) for name, level in CALIBRATED.items()}
         spreads = torch.stack([_spread(scores[name]) for name in SCORES])
         by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
-        familiar = familiarity(likelihood, scores["energy"], by_name)
+        familiar = familiarity(scores["likelihood"], scores["energy"], by_name)
         at_shares = familiar.quantile(self._shares).cummax(0).values
-        return TaskProfile.of(gaussians, spreads, at_shares, rivals.checked(seen.task.kind, judging, seen.judged))
+        return TaskProfile.of(gaussians, spreads, at_shares, rivals.checked(measured.task.kind, judging, features))
 
     @torch.no_grad()
     def _run(self, part: Part, positions: Tensor, run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """What comes of the images of a part at these positions, and their labels."""
+        """The result of `run` for the images of a part at these positions, and their labels."""
         found, labels = [], []
-        for some in positions.split(_AT_ONCE):
+        for some in positions.split(_BATCH):
             x, y = part.batch(some)
             found.append(run(x))
             labels.append(y)
         return torch.cat(found).float(), torch.cat(labels)
 
     def _evenly(self, part: Part, most: int) -> Tensor:
-        """Positions of at most so many images of a part, class after class, the same share of each.
+        """Positions of at most this many images of a part, class after class, the same share of each.
 
         Fewer where they have to be read from disk.
         """
         key = (id(part.labels), most)
-        if key not in self._chosen:
+        if key not in self._positions:
             at_most = most if part.in_memory else min(most, _STREAMED)
             positions = part.labels.cpu().argsort(stable=True)[:: -(-len(part) // at_most)]
             device = self.net.device if part.in_memory else torch.device("cpu")
-            self._chosen[key] = (positions.to(device), part.labels)
-        return self._chosen[key][0]
+            self._positions[key] = (positions.to(device), part.labels)
+        return self._positions[key][0]
 
 
-def _gaussians(several: Sequence[_Seen], net: FrozenNet, step: int) -> list[Gaussians]:
+def _gaussians(several: Sequence[_Measured], net: FrozenNet, step: int) -> list[Gaussians]:
     """Those of each task, from all of its images, or from one half of them (step 2)."""
-    features = [seen.features[::step] for seen in several]
-    labels = [seen.labels[::step] for seen in several]
-    classes, directions = several[0].task.classes, directions_for(net, features[0].shape[1])
+    features = [measured.features[::step] for measured in several]
+    labels = [measured.labels[::step] for measured in several]
+    classes, directions = several[0].task.classes, direction_limit(net, features[0].shape[1])
     if len(several) == 1:
         return [Gaussians.of(features[0], labels[0], classes, directions)]
     together = Gaussians.of(torch.stack(features), torch.stack(labels), classes, directions)
     return [Gaussians(*values) for values in zip(*together)]
 
 
-def _brought(profiles: Sequence[TaskProfile]) -> list[dict[str, Tensor]]:
-    """Their tensors on the CPU, all with one copy of each kind; no two tasks share memory."""
+def _on_cpu(profiles: Sequence[TaskProfile]) -> list[dict[str, Tensor]]:
+    """Their tensors on the CPU, all with one copy per field; no two tasks share memory."""
     every = [profile.tensors() for profile in profiles]
-    kinds = {name: torch.stack([tensors[name] for tensors in every]).cpu() for name in every[0]}
-    return [{name: values[i].clone() for name, values in kinds.items()} for i in range(len(profiles))]
+    fields = {name: torch.stack([tensors[name] for tensors in every]).cpu() for name in every[0]}
+    return [{name: values[i].clone() for name, values in fields.items()} for i in range(len(profiles))]
 
 
 def _spread(score: Tensor) -> Tensor:
-    """Mean and deviation; where all images score alike, a deviation to divide by all the same."""
+    """Mean and deviation; never 0, also where all images score the same."""
     mean, deviation = score.mean(), score.std(correction=0)
     return torch.stack([mean, deviation.maximum((1e-6 * mean.abs().double() + 1e-6).float())])

@@ -14,13 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from supsup.runtime.errors import SupSupError
-
 _IMAGES = 4  # for each direction at least
 _PASSES = 4  # of the power iteration
 _APART = 1e-6  # what tells columns apart that are alike, of their length
 _LEAST = 1e-3  # of the mean variance of a feature over all classes, in every direction
-_ROUND = 0.03  # of the mean variance, added to the variance in every direction
+SMOOTHING = 0.03  # of the mean variance, added to the variance in every direction
 
 
 class Gaussians(NamedTuple):
@@ -66,14 +64,14 @@ class Gaussians(NamedTuple):
         _, axes, spread, rest = self
         means = torch.cat([self.means, *rivals]) - self.means.mean(0)
         centred = features - self.means.mean(0)
-        more = _ROUND * (spread.sum() + (features.shape[1] - len(axes)) * rest) / features.shape[1]
+        more = SMOOTHING * (spread.sum() + (features.shape[1] - len(axes)) * rest) / features.shape[1]
         weights = means / (rest + more)
         weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
         scores = centred @ weights.T - 0.5 * (weights * means).sum(1)
-        return of_tasks(scores, [len(self.means), *map(len, rivals)]).argmax(1) == 0
+        return task_likelihood(scores, [len(self.means), *map(len, rivals)]).argmax(1) == 0
 
 
-def of_tasks(scores: Tensor, classes: Sequence[int]) -> Tensor:
+def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
     """log p(features | task) [n, tasks] from those of the classes of all, each task's equally frequent."""
     if len(set(classes)) == 1:
         each_task: Tensor = scores.unflatten(1, (len(classes), -1)).logsumexp(-1)
@@ -127,66 +125,3 @@ def orthonormal_by_factors(columns: Tensor) -> Tensor:
         factor = torch.linalg.cholesky_ex(found.mT @ found).L
         found = torch.linalg.solve_triangular(factor, found.mT, upper=False).mT
     return found.float()
-
-
-class GaussianIndex:
-    """The Gaussians of many tasks, compared with one covariance: one product of matrices for an image.
-
-    first  a gallery of the tasks before these, which are added to it
-    """
-
-    def __init__(self, tasks: Sequence[Gaussians], device: torch.device, first: GaussianIndex | None = None) -> None:
-        before: list[Tensor] = [] if first is None else first._means
-        self._means: list[Tensor] = [*before, *(each.means.to(device, torch.float64) for each in tasks)]
-        features = self._means[0].shape[1]
-        if any(means.shape[1] != features for means in self._means):
-            raise SupSupError(
-                "tasks were learned with different numbers of features; give the task, or learn them again"
-            )
-        self._sum = torch.zeros(features, features, dtype=torch.float64, device=device)
-        if first is not None:
-            self._sum += first._sum
-        for each in tasks:  # one after the other, so that the sum is the same whenever tasks came
-            _add_covariance(self._sum, each)
-        self.classes = [len(means) for means in self._means]
-        ends = torch.tensor(self.classes).cumsum(0).tolist()
-        self.columns = [slice(end - count, end) for end, count in zip(ends, self.classes)]
-        self._solve()
-
-    def __len__(self) -> int:
-        return len(self._means)
-
-    def _solve(self) -> None:
-        covariance = self._sum / len(self)
-        variance = covariance.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
-        covariance.diagonal().add_(_ROUND * variance)
-        means = torch.cat(self._means)
-        middle = means.mean(0)
-        self._factor = torch.linalg.cholesky(covariance)
-        centred = means - middle
-        weights = torch.cholesky_solve(centred.T, self._factor).T
-        self._constant = (-0.5 * (weights * centred).sum(1)).float()
-        self._weights, self._middle = weights.float(), middle.float()
-
-    def class_scores(self, features: Tensor, *, absolute: bool = False) -> Tensor:
-        """log p(features | class) [n, classes of all tasks], all but a number that an image has for all classes.
-
-        absolute  with that number: features of one image are different ones for different tasks
-        """
-        centred = features - self._middle
-        scores = centred @ self._weights.T + self._constant
-        if absolute:
-            whitened = torch.linalg.solve_triangular(self._factor, centred.double().T, upper=False)
-            scores = scores - 0.5 * whitened.square().sum(0).float()[:, None]
-        return scores
-
-    def task_scores(self, scores: Tensor) -> Tensor:
-        """log p(features | task) [n, tasks] from those of classes, all classes of a task equally frequent."""
-        return of_tasks(scores, self.classes)
-
-
-def _add_covariance(total: Tensor, task: Gaussians) -> None:
-    """Add a task's covariance matrix to a sum [d, d]."""
-    axes, spread, rest = (value.to(total) for value in task[1:])
-    total.addmm_(axes.T * (spread - rest), axes)
-    total.diagonal().add_(rest)

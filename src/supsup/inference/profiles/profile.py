@@ -91,7 +91,7 @@ class TaskProfile:
         """Whether its Gaussians are of this version; earlier ones had other features, and directions of each class."""
         return self.means.dtype == torch.int16
 
-    def suits(self, features: int) -> bool:
+    def fits(self, features: int) -> bool:
         """Whether it can be compared with that many features."""
         return self.features == features and self.comparable
 

@@ -11,9 +11,9 @@ import supsup
 from supsup import Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
-from supsup.inference.objectives import Margin
-from supsup.inference.profiles.features import features
-from supsup.inference.profiles.gaussians import GaussianIndex
+from supsup.inference.decision import Margin
+from supsup.inference.profiles.features import extract_features
+from supsup.inference.profiles.index import GaussianIndex
 from supsup.model.state import state_of
 
 WAYS = (
@@ -64,7 +64,7 @@ def test_features_and_masks_decide_together_as_by_hand(model: SupSup) -> None:
     """Only tasks near the best by features are tried; the others count as if their masks knew nothing of an image."""
     x, _ = mixed(digits(), 20)
     profiles = [task.profile for task in state_of(model).tasks if task.profile is not None]
-    seen = features(state_of(model).net, x)
+    seen = extract_features(state_of(model).net, x)
     gallery, weight = (
         GaussianIndex([profile.gaussians for profile in profiles], model.device),
         3.5 / seen.shape[1] ** 0.5,

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from supsup import Recipe, SupSup, data, nets
+from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Task
-from supsup.inference import objectives
-from supsup.inference.methods import TaskView
-from supsup.inference.profiles.features import features
-from supsup.inference.profiles.gaussians import GaussianIndex
-from supsup.inference.profiles.index import FeatureScores
-from supsup.model import auto_inference as by_traces
+from supsup.inference import auto, objectives
+from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
+from supsup.inference.features import feature_scores
+from supsup.inference.profiles.features import extract_features
+from supsup.inference.profiles.index import FeatureScores, GaussianIndex
 from supsup.model.state import state_of
 
 TASKS = 35
@@ -64,10 +63,10 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
     model: SupSup, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is tried by features alone here, so that masks beyond the best by features are the gradient's choice."""
-    monkeypatch.setattr(by_traces, "_HOW", replace(by_traces._HOW, features=0.2, doubt=-1.0))
+    monkeypatch.setattr(auto, "_WEIGHTS", replace(auto._WEIGHTS, features=0.2, doubt=-1.0))
     x, members = shown(2)[0], list(range(count))
     profiles = [task.profile for task in state_of(model).tasks if task.profile is not None]
-    seen = features(state_of(model).net, x)
+    seen = extract_features(state_of(model).net, x)
     gallery, weight = (
         GaussianIndex([profile.gaussians for profile in profiles], model.device),
         0.2 / seen.shape[1] ** 0.5,
@@ -96,18 +95,16 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
 
 
 def test_where_features_know_nothing_the_gradient_finds_more(model: SupSup, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = by_traces.AutoInference._scores
-
-    def by_chance(self: by_traces.AutoInference, views: list[TaskView], candidates: list[int]) -> FeatureScores | None:
-        found = scores(self, views, candidates)
+    def by_chance(candidates: Candidates) -> FeatureScores | None:
+        found = feature_scores(candidates)
         assert found is not None
         chance = torch.rand(found.of_tasks.shape, generator=torch.Generator().manual_seed(0))
         return found._replace(of_tasks=chance)
 
-    monkeypatch.setattr(by_traces.AutoInference, "_scores", by_chance)
+    monkeypatch.setattr(auto, "feature_scores", by_chance)
     x, names = shown(8)
     with_it = model.predict(x)
-    monkeypatch.setattr(by_traces, "_FEW", TASKS)
+    monkeypatch.setattr(auto, "_FEW_TASKS", TASKS)
     without = model.predict(x)
     assert (with_it.method_used, without.method_used) == (ASKED, NOT)
     share = [sum(one == other for one, other in zip(found.tasks, names)) / len(names) for found in (with_it, without)]
@@ -125,11 +122,13 @@ def test_it_is_asked_only_among_many_tasks_and_where_features_are_close(model: S
 
 
 def test_without_superfluous_outputs_entropy_is_asked_and_filters_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_traces, "_FEW", 9)
+    monkeypatch.setattr(auto, "_FEW_TASKS", 9)
     tasks = permutations()[:10]
     x = torch.cat([task.test.tensors()[0][:6] for task in tasks])
     ten = learned(tasks, nets.FullyConnected((784, 30, 10)))
-    found = by_traces.AutoInference(state_of(ten))._outstanding([TaskView(x[:, None])], range(10), 10)
+    state = state_of(ten)
+    networks = TaskNetworks(state.net, state.bank, state.tasks)
+    found = auto._outstanding(Candidates(networks, [TaskView(x[:, None])], Inference("auto")), torch.arange(len(x)))
     torch.testing.assert_close(found, outstanding(ten, x, list(range(10)), "H"), atol=2e-3, rtol=2e-3)
     assert found.max() > 0
     assert ten.predict(x).method_used == ASKED
@@ -138,8 +137,8 @@ def test_without_superfluous_outputs_entropy_is_asked_and_filters_are_not(monkey
 
 
 def test_a_task_forgotten_was_never_learned_for_the_gradient_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_traces, "_FEW", 2)
-    monkeypatch.setattr(by_traces, "_BY_GRADIENT", by_traces.StandingOut(doubt=torch.inf))
+    monkeypatch.setattr(auto, "_FEW_TASKS", 2)
+    monkeypatch.setattr(auto, "_GRADIENT", auto.GradientWeights(doubt=torch.inf))
     tasks = permutations()[:10]
     x = torch.cat([task.test.tensors()[0][:6] for task in tasks])
     forgot, never = learned(tasks), learned([*tasks[:2], *tasks[3:]])

@@ -1,0 +1,143 @@
+"""Auto, the default: features first, the best few masks where they leave doubt, one gradient among many tasks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from supsup.inference.candidates import Candidates, first_gradient
+from supsup.inference.decision import Decision
+from supsup.inference.exhaustive import decide_exhaustive, mask_scores
+from supsup.inference.features import feature_scores
+from supsup.inference.gradient import Goal, choose_layers
+from supsup.inference.objectives import CALIBRATED
+from supsup.inference.one_shot import decide_one_shot
+from supsup.inference.profiles.index import FeatureScores
+
+_FEW_TASKS = 32  # up to here every mask can be tried; among more, a gradient helps
+
+
+@dataclass(frozen=True)
+class AutoWeights:
+    """How features and masks decide together.
+
+    tried            most masks that are tried for one decision
+    doubt            a task is tried if its feature score is at most this far behind the best
+    features         / √features: weight of log p(features | class) beside log p(class | task); features are dependent
+    energy           weight of a deviation of a mask's energy
+    lowest, highest  limits of that deviation
+    """
+
+    tried: int = 8
+    doubt: float = 6.0
+    features: float = 3.5
+    energy: float = 0.3
+    lowest: float = -6.0
+    highest: float = 3.0
+
+    def of_features(self, found: FeatureScores) -> float:
+        """The weight of a log-likelihood of features."""
+        return float(self.features / found.profile_index.features**0.5)
+
+
+@dataclass(frozen=True)
+class GradientWeights:
+    """When one gradient helps to decide among many tasks, and how much.
+
+    doubt   it is computed where the best two are closer than this
+    weight  of a standard deviation beyond what the largest of as many random numbers has
+    """
+
+    doubt: float = 2.0
+    weight: float = 2.0
+
+
+_WEIGHTS, _GRADIENT = AutoWeights(), GradientWeights()
+
+
+def decide_auto(candidates: Candidates) -> Decision:
+    """Features decide; where they leave doubt, masks and a gradient do; without profiles, `_fallback`."""
+    found = feature_scores(candidates)
+    return _fallback(candidates) if found is None else _best_masks(candidates, found)
+
+
+def auto_scores(candidates: Candidates) -> Tensor:
+    """The scores [r, candidates] of the first pass: of features, or of what is used without them."""
+    found = feature_scores(candidates)
+    if found is not None:
+        return found.of_tasks
+    return mask_scores(candidates) if len(candidates.indices) <= _FEW_TASKS else first_gradient(candidates)
+
+
+def _fallback(candidates: Candidates) -> Decision:
+    """Where a candidate has no profile, or one of an earlier version: every mask of a few tasks, else One-Shot."""
+    if len(candidates.indices) <= _FEW_TASKS:
+        return decide_exhaustive(candidates)._replace(method_used="exhaustive")
+    return decide_one_shot(candidates)._replace(method_used="one-shot")
+
+
+def _best_masks(candidates: Candidates, found: FeatureScores) -> Decision:
+    """The few best by features are scored with their masks.
+
+    Among many tasks, where the best two are close, the mask that stands out most in one gradient is tried too, and every
+    candidate's score grows by how far it stands out.
+    """
+    levels = _WEIGHTS.of_features(found) * found.of_tasks
+    best = levels.topk(min(_WEIGHTS.tried, levels.shape[1]), 1)
+    open_ = best.values >= best.values[:, :1] - _WEIGHTS.doubt
+    open_ &= open_.sum(1, keepdim=True) > 1
+    tried = torch.zeros_like(levels, dtype=torch.bool).scatter_(1, best.indices, open_)
+    scores = levels + _WEIGHTS.energy * _WEIGHTS.lowest
+    _try_masks(candidates, found, tried, scores)
+    close = None
+    if _has_gradient(candidates):
+        first, second = scores.topk(2, 1).values.T
+        close = (first - second < _GRADIENT.doubt).nonzero().flatten()
+    if close is None or not len(close):
+        return candidates.highest(scores, "features and masks")
+    outstanding = torch.zeros_like(levels)
+    outstanding[close] = _outstanding(candidates, close)
+    most = (outstanding > 0) & (outstanding == outstanding.amax(1, keepdim=True))
+    _try_masks(candidates, found, most & ~tried, scores)
+    return candidates.highest(scores + _GRADIENT.weight * outstanding, "features, masks and a gradient")
+
+
+def _try_masks(candidates: Candidates, found: FeatureScores, tried: Tensor, scores: Tensor) -> None:
+    """Fill in scores [r, candidates] where `tried` says that a mask is run.
+
+    A score is how likely the classes of the task are by features and by its mask together, plus the mask's energy in
+    deviations from what its profile expects.
+    """
+    weight = _WEIGHTS.of_features(found)
+    for column in tried.any(0).nonzero().flatten().tolist():
+        index, rows = candidates.indices[column], tried[:, column].nonzero().flatten()
+        outputs, task = candidates.outputs(index, rows), candidates.tasks[column]
+        classes = task.classes or outputs.shape[-1]
+        likely = weight * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
+        energy = -CALIBRATED["energy"](outputs, classes).mean(1)
+        assert task.profile is not None
+        standard = task.profile.spread["energy"].standard(energy).clamp(_WEIGHTS.lowest, _WEIGHTS.highest)
+        scores[rows, column] = likely.logsumexp(-1).mean(1) + _WEIGHTS.energy * standard
+
+
+def _has_gradient(candidates: Candidates) -> bool:
+    """Whether there are many tasks, and a first layer that takes the whole input: the gradient is taken there."""
+    net = candidates.networks.net
+    return len(candidates.indices) > _FEW_TASKS and not net.pretrained and len(next(iter(net.shapes.values()))) == 2
+
+
+def _outstanding(candidates: Candidates, decisions: Tensor) -> Tensor:
+    """By how many deviations candidates stand out in one gradient [n, candidates], at least 0.
+
+    Only what goes beyond the largest of as many random numbers counts.
+    """
+    net, classes = candidates.networks.net, candidates.goal.classes
+    outputs = net.run(candidates.views[0].x[:1, 0], net.weights).shape[-1]
+    goal, layers = Goal("G" if outputs > classes else "H", classes), choose_layers(net, "first")
+    g = candidates.gradient(candidates.uniform, decisions, goal, layers)[:, candidates.index_tensor]
+    deviation = g.std(1, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
+    random = math.sqrt(2 * math.log(len(candidates.indices)))
+    return ((g - g.mean(1, keepdim=True)) / deviation - random).nan_to_num(0.0).clamp(min=0)

@@ -1,0 +1,226 @@
+"""What every method of task inference decides from: images, candidate tasks, and how to run a task's network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from supsup.data.rotations import task_outputs
+from supsup.data.task_info import NO_INFO, TaskInfo
+from supsup.inference.decision import Decision, Margin
+from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
+from supsup.inference.profiles.index import ProfileIndex
+from supsup.inference.profiles.profile import TaskProfile
+from supsup.masks.bank import Bank
+from supsup.masks.frozen import FrozenNet
+from supsup.masks.switching import SwitchedNets
+
+if TYPE_CHECKING:
+    from supsup.inference.settings import Inference
+
+
+class KnownTask(Protocol):
+    """What inference needs to know of a task."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def used_outputs(self) -> int: ...
+
+    @property
+    def info(self) -> TaskInfo: ...
+
+    @property
+    def profile(self) -> TaskProfile | None: ...
+
+
+class KnownTasks(Protocol):
+    """A table of tasks, in the order of their masks; `version` is another object after every change."""
+
+    @property
+    def version(self) -> object: ...
+
+    def __len__(self) -> int: ...
+
+    def at(self, index: int) -> KnownTask: ...
+
+
+class TaskNetworks:
+    """The networks of all tasks: one frozen network, and for each task a mask and what is known of it.
+
+    checked_version  the version of the task table at which `features.py` looked for similar tasks
+    warned           whether it warned of some: it does so once
+    """
+
+    def __init__(self, net: FrozenNet, bank: Bank, tasks: KnownTasks, switched: SwitchedNets | None = None) -> None:
+        self.net, self.bank, self.tasks = net, bank, tasks
+        self.checked_version: object = None
+        self.warned = False
+        self._switched = SwitchedNets(net, bank.spans) if switched is None else switched
+        self._profile_index = ProfileIndex()
+
+    def outputs(self, index: int, x: Tensor) -> Tensor:
+        """Outputs [n, s] of one task's network, averaged over rotations if the task was learned in all of them."""
+        run, task = partial(self._switched.run, self.bank, index), self.tasks.at(index)
+        rotated_classes = task.classes if task.info.rotated else 0
+        found = [task_outputs(run, piece, rotated_classes) for piece in self.net.pieces(x)]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def profile_index(self, features: int) -> ProfileIndex:
+        """The index over all profiles with this many features, brought up to date with the task table."""
+        index, tasks = self._profile_index, self.tasks
+        if index.version is not tasks.version or index.features != features:
+            profiles = [tasks.at(i).profile for i in range(len(tasks))]
+            index = self._profile_index = index.updated(tasks.version, features, profiles, self.net.device)
+        return index
+
+
+class TaskView(NamedTuple):
+    """Images [r, b, …] as the network sees them for some of the tasks, by index (None: for all)."""
+
+    x: Tensor
+    members: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The tasks that images may belong to. Every method of the table takes this and returns a `Decision`.
+
+    networks  the frozen network, the masks, what is known of each task, and how to run its network
+    views     the images [r, b, …]: r decisions from b images each, one view for each way that tasks preprocess inputs
+    settings  how to decide
+    members   indices of the candidates; None: all tasks
+    """
+
+    networks: TaskNetworks
+    views: Sequence[TaskView]
+    settings: Inference
+    members: Sequence[int] | None = None
+
+    @cached_property
+    def all_tasks(self) -> bool:
+        """Whether every task is a candidate."""
+        return self.members is None or len(set(self.members)) == len(self.networks.bank)
+
+    @cached_property
+    def indices(self) -> Sequence[int]:
+        """The index of each candidate, once; scores [r, candidates] are in this order."""
+        if self.members is None or self.all_tasks:
+            return range(len(self.networks.bank))
+        return list(dict.fromkeys(self.members))
+
+    @cached_property
+    def tasks(self) -> list[KnownTask]:
+        """What is known of each candidate."""
+        return [self.networks.tasks.at(index) for index in self.indices]
+
+    @cached_property
+    def index_tensor(self) -> Tensor:
+        """`indices` where the masks are."""
+        device = self.networks.bank.device
+        if self.all_tasks:
+            return torch.arange(len(self.networks.bank), device=device)
+        return torch.tensor(self.indices, dtype=torch.int64, device=device)
+
+    @cached_property
+    def membership(self) -> Tensor:
+        """Which masks of the bank are candidates: [k] booleans."""
+        bank = self.networks.bank
+        return torch.zeros(len(bank), dtype=torch.bool, device=bank.device).index_fill_(0, self.index_tensor, True)
+
+    @cached_property
+    def uniform(self) -> Tensor | None:
+        """The same coefficient for every candidate's mask: α [k]; None where all tasks are candidates."""
+        return None if self.all_tasks else self.membership / self.membership.sum()
+
+    @cached_property
+    def goal(self) -> Goal:
+        """What gradients minimise; they never rotate images, so every rotation of a class counts as a class."""
+        return Goal(self.settings.objective, max(task.used_outputs for task in self.tasks))
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """Names of the weights whose gradients count."""
+        return choose_layers(self.networks.net, self.settings.layers)
+
+    @cached_property
+    def view_of(self) -> dict[int, int]:
+        """The number of a task's view, by its index; a task that is missing has the first."""
+        return {index: number for number, view in enumerate(self.views) if number for index in view.members or ()}
+
+    def outputs(self, index: int, decisions: Tensor | slice = slice(None)) -> Tensor:
+        """Outputs [n, b, s] of one candidate's network, for some of the decisions."""
+        x: Tensor = self.views[self.view_of.get(index, 0)].x[decisions]
+        found: Tensor = self.networks.outputs(index, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return found
+
+    def gradient(
+        self,
+        alpha: Tensor | None,
+        decisions: Tensor | slice = slice(None),
+        goal: Goal | None = None,
+        layers: Sequence[str] | None = None,
+    ) -> Tensor:
+        """−∂Obj/∂α [n, k] at coefficients α [k] (None: 1/k each); each task's number comes from its own view."""
+        net, bank, goal, layers = self.networks.net, self.networks.bank, goal or self.goal, layers or self.layers
+        first, *others = (alpha_gradient(net, bank, view.x[decisions], alpha, goal, layers) for view in self.views)
+        for g, view in zip(others, self.views[1:]):
+            first[:, view.members] = g[:, view.members]
+        return first
+
+    def highest(self, scores: Tensor, method_used: str = "") -> Decision:
+        """The candidate with the highest of the scores [r, candidates]."""
+        best = scores.max(1)
+        return Decision(self.index_tensor[best.indices], Margin.of(best.values, scores), method_used)
+
+
+def first_gradient(candidates: Candidates) -> Tensor:
+    """−∂Obj/∂αᵢ [r, candidates] at the uniform superposition: what gradient methods look at first."""
+    return candidates.gradient(candidates.uniform)[:, candidates.index_tensor]
+
+
+def highest_mask(values: Tensor, membership: Tensor | None) -> Decision:
+    """The mask with the highest of the values [r, k]; membership [k] says which are candidates (None: all)."""
+    best = values.max(1)
+    return Decision(best.indices, Margin.of(best.values, values if membership is None else values[:, membership]))
+
+
+def equal_rows(rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """(indices of equal rows, the row) for each different row: decisions that share one superposition."""
+    unique, group = rows.unique(dim=0, return_inverse=True)
+    return [((group == i).nonzero().flatten(), row) for i, row in enumerate(unique)]
+
+
+class _Mask(NamedTuple):
+    """A mask of which nothing is known but its number of classes."""
+
+    classes: int
+    used_outputs: int
+    name: str = ""
+    info: TaskInfo = NO_INFO
+    profile: TaskProfile | None = None
+
+
+class BareMasks:
+    """A table of masks of which nothing is known but their number of classes."""
+
+    version = None
+
+    def __init__(self, count: int, classes: int) -> None:
+        self._count, self._mask = count, _Mask(classes, classes)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def at(self, index: int) -> KnownTask:
+        """The same for each."""
+        return self._mask

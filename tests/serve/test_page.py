@@ -42,17 +42,17 @@ def test_drop_an_image_learn_a_folder_and_forget_it(
     running: Any, browser: Any, shapes: Any, image: Path, tmp_path: Path
 ) -> None:
     browser.open(running.url)
-    browser.until(says("#facts", "2 tasks"))
+    browser.until(says("#summary", "2 tasks"))
     browser.drop("#drop", image)
     browser.until("!document.querySelector('#found').hidden")
     said = running.client.post("/predict", files={"image": image.read_bytes()}).json()["answers"][0]
     assert browser.text("#label") == said["name"] == "box"
-    assert "task shapes, found among 2 tasks" in browser.text("#task")
+    assert "task: shapes (inferred from 2 tasks" in browser.text("#task")
     assert browser.text("#percent") == f"{100 * said['confidence']:.1f} %"
     assert re.search(r"[0-9.]+ ms in the server", browser.text("#time"))
     assert browser.run("document.querySelectorAll('#plot circle').length") == 2
     assert browser.run("document.querySelector('#plot text.best').textContent") == "shapes"
-    assert "shapes at" in browser.run("document.querySelector('#plot').getAttribute('aria-label')")
+    assert "shapes with" in browser.run("document.querySelector('#plot').getAttribute('aria-label')")
 
     name = "<img src=x onerror=document.title='hacked'> & <b>"
     browser.drop("#folder-drop", shapes.folder(shapes.lesson("x", negative=True, count=4), tmp_path / "new"))
@@ -61,16 +61,16 @@ def test_drop_an_image_learn_a_folder_and_forget_it(
     browser.run("document.querySelector('#name').value = ''")
     browser.type("#name", name)
     browser.click("#start")
-    browser.until(says("#jobs", "is learned"))
-    browser.until(says("#facts", "3 tasks"))
+    browser.until(says("#jobs", "was learned"))
+    browser.until(says("#summary", "3 tasks"))
     assert running.client.get("/tasks").json()["tasks"][2]["name"] == name
     browser.click("#tasks li:nth-child(3) summary")
     browser.until("document.querySelectorAll('#tasks .examples img').length === 6")
     assert "Classes: bar, box, cross" in browser.text("#tasks li:nth-child(3)")
     assert name in browser.text("#tasks li:nth-child(3)")
-    asked = browser.run("document.querySelector('#seen').src")
+    asked = browser.run("document.querySelector('#sent').src")
     browser.click("#tasks li:nth-child(3) .examples button")
-    browser.until(f"document.querySelector('#seen').src !== {asked!r}")
+    browser.until(f"document.querySelector('#sent').src !== {asked!r}")
     assert browser.text("#label") == "bar"
 
     browser.click("#tasks li:nth-child(3) .danger")
@@ -82,30 +82,30 @@ def test_drop_an_image_learn_a_folder_and_forget_it(
     browser.click("#tasks li:nth-child(3) .danger")
     browser.until("document.querySelector('#sure').open")
     browser.click("#sure button[value=yes]")
-    browser.until(says("#jobs", "is forgotten"))
-    browser.until(says("#facts", "2 tasks"))
+    browser.until(says("#jobs", "was forgotten"))
+    browser.until(says("#summary", "2 tasks"))
     assert browser.run("document.title") == "supsup"
     assert not browser.problems
 
 
 def test_draw_choose_and_search(running: Any, browser: Any, shapes: Any, image: Path, tmp_path: Path) -> None:
     browser.open(running.url)
-    browser.until(says("#facts", "2 tasks"))
+    browser.until(says("#summary", "2 tasks"))
     browser.drag("#canvas", [(0.5, 0.1), (0.5, 0.3), (0.5, 0.6), (0.5, 0.9)])
     browser.until("!document.querySelector('#found').hidden")
     assert browser.text("#label") in shapes.KINDS
-    browser.until("document.querySelector('#seen').naturalWidth === 12")  # sent in the model's own size
+    browser.until("document.querySelector('#sent').naturalWidth === 12")  # sent in the model's own size
     browser.choose("#file", image)
     browser.until(says("#label", "box"))
     browser.type("#known", "negatives")
     browser.choose("#file", image)
-    browser.until(says("#task", "by the mask of task negatives"))
+    browser.until(says("#task", "task: negatives (given)"))
     browser.run("document.querySelector('#known').value = ''")
     browser.type("#known", "nobody")
     browser.choose("#file", image)
     browser.until(says("#problem", "unknown task"))
     browser.type("#search", "NEG")
-    browser.until(says("#count", "1 task of 2 match"))
+    browser.until(says("#count", "1 of 2 tasks match"))
     assert browser.text("#tasks").startswith("negatives")
     browser.choose("#folder", shapes.folder(shapes.lesson("x", count=2), tmp_path / "chosen"))
     browser.until(says("#chosen", "6 images in 3 classes"))
@@ -144,7 +144,7 @@ def test_a_token_is_asked_for_and_read_only_has_no_forms(path: Path, serving: An
         browser.until("!document.querySelector('#token-field').hidden")
         browser.click("#tasks summary")
         browser.until("document.querySelector('#tasks .details .danger')")
-        for token, state in (("", "needs the server's token"), ("a-long-secret", "is forgotten")):
+        for token, state in (("", "needs the server's token"), ("a-long-secret", "was forgotten")):
             browser.run("document.querySelector('#token').value = ''")
             browser.type("#token", token)
             browser.click("#tasks .details .danger")
@@ -154,7 +154,7 @@ def test_a_token_is_asked_for_and_read_only_has_no_forms(path: Path, serving: An
         browser.problems.clear()  # of the answer 401
     with serving(path, read_only=True) as running:
         browser.open(running.url)
-        browser.until(says("#facts", "read-only"))
+        browser.until(says("#summary", "read-only"))
         assert browser.run("document.querySelector('#learn-card').hidden")
         browser.click("#tasks summary")
         browser.until("document.querySelector('#tasks .details').innerText")
@@ -167,7 +167,7 @@ def test_it_fits_and_can_be_read(
 ) -> None:
     """No sideways scrolling, contrast as accessibility guidelines ask, and a name for every control."""
     browser.open(running.url, width, dark=dark)
-    browser.until(says("#facts", "2 tasks"))
+    browser.until(says("#summary", "2 tasks"))
     browser.choose("#file", image)
     browser.until("!document.querySelector('#found').hidden")
     browser.click("#tasks summary")

@@ -18,7 +18,7 @@ from supsup.serve.service import ModelService
 PICTURE = Path(__file__).parents[2] / "docs" / "page.png"
 TASKS, SIZE, HEIGHT = 20, (1000, 760), 572
 PIXELS = """(() => {
-  const seen = document.querySelector('#seen'), canvas = document.createElement('canvas');
+  const seen = document.querySelector('#sent'), canvas = document.createElement('canvas');
   [canvas.width, canvas.height] = [seen.naturalWidth, seen.naturalHeight];
   canvas.getContext('2d').drawImage(seen, 0, 0);
   const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -50,17 +50,17 @@ def test_the_page_answers_a_drawing_as_the_library_does(
     """SUPSUP_PICTURE=1 puts the picture into docs/ as well."""
     with serving(digits, read_only=True) as running:
         browser.open(running.url, *SIZE)
-        browser.until(f"document.querySelector('#facts').innerText.includes('{TASKS} tasks')")
+        browser.until(f"document.querySelector('#summary').innerText.includes('{TASKS} tasks')")
         browser.drag(
             "#canvas", [(0.3, 0.2), (0.45, 0.2), (0.6, 0.2), (0.7, 0.2), (0.6, 0.45), (0.5, 0.65), (0.4, 0.88)]
         )
-        browser.until("document.querySelector('#seen').naturalWidth === 28")
+        browser.until("document.querySelector('#sent').naturalWidth === 28")
         browser.until("!document.querySelector('#found').hidden")
         drawn = np.array(browser.run(PIXELS), np.uint8).reshape(1, 1, 28, 28)
         answer = supsup.load(digits, device="cpu").predict(drawn)
         assert answer.tasks == ["digits"]
         assert browser.text("#label") == answer.names[0] == "7"
-        assert f"task digits, found among {TASKS} tasks" in browser.text("#task")
+        assert f"task: digits (inferred from {TASKS} tasks" in browser.text("#task")
         assert browser.text("#percent") == f"{100 * float(answer.confidence[0]):.1f} %"
         made = browser.picture(tmp_path / "page.png")
     made = made.crop((0, 0, made.width, HEIGHT))

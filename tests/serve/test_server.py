@@ -46,7 +46,7 @@ def command(path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
 def test_ctrl_c_ends_it_in_order(path: Path, shapes: Any) -> None:
     with command(path) as (process, url), httpx.Client(base_url=url) as client:
         assert process.stdout is not None
-        assert "only this machine can reach it; no token" in process.stdout.readline()
+        assert "reachable from this machine only; no token" in process.stdout.readline()
         image = shapes.png(shapes.drawn("box", 31))
         assert client.post("/predict", files={"image": image}).json()["answers"][0]["name"] == "box"
         process.send_signal(signal.SIGINT)
@@ -73,7 +73,9 @@ def test_several_serve_one_file_from_the_disk(path: Path, shapes: Any) -> None:
     with supsup.load(path, in_place=True, device="cpu") as model:  # enough for a block
         packed, shape = state_of(model).bank.packed(0)[:, None], model.image_shape
         assert shape is not None
-        state_of(model).add({f"copy-{number}": 2 for number in range(4096)}, packed.expand(-1, 4096), {}, shape)
+        copies = {f"copy-{number}": 2 for number in range(4096)}
+        info = dict.fromkeys(copies, model.task_info(model.tasks[0]))
+        state_of(model).add(copies, packed.expand(-1, 4096), {}, shape, info)
         model.save()
     with command(path, *options) as (_, one), command(path, *options) as (_, two):
         answers = [httpx.post(f"{url}/predict", files={"image": image}).json()["answers"] for url in (one, two)]

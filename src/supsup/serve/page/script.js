@@ -1,56 +1,57 @@
-// The page of a served model. What the server says is put on the page as text, never as markup.
+// The page of a served model. Everything from the server is inserted as text, never as markup.
 const $ = id => document.getElementById(id);
 const NS = "http://www.w3.org/2000/svg";
 const IMAGE = /\.(png|jpe?g|webp|gif|bmp|tiff?|ppm|pgm)$/i;
 const PAGE = 50;
 const number = new Intl.NumberFormat("en");
-let facts = { tasks: 0, image_shape: null, needs_token: false, read_only: false };
+let server = { tasks: 0, image_shape: null, needs_token: false, read_only: false };
 
-// Talking to the server.
+// Requests.
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   let response;
   try {
     response = await fetch(path, options);
   } catch {
-    throw new Error("The server does not answer; is it still running?");
+    throw new Error("The server does not respond. Is it still running?");
   }
-  const said = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(said.error || `The server answered ${response.status}.`);
-  return said;
+  const content = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(content.error || `The server returned status ${response.status}.`);
+  return content;
 }
 
 const change = (path, options) =>
-  ask(path, { ...options, headers: facts.needs_token ? { Authorization: `Bearer ${$("token").value}` } : {} });
+  request(path, { ...options, headers: server.needs_token ? { Authorization: `Bearer ${$("token").value}` } : {} });
 const taskPath = name => `/tasks/${encodeURIComponent(name)}`;
 const plural = (count, one) => `${number.format(count)} ${one}${count === 1 ? "" : one.endsWith("s") ? "es" : "s"}`;
 
-async function refreshFacts() {
-  facts = await ask("/health");
-  $("facts").textContent = `${facts.model} · ${plural(facts.tasks, "task")}${facts.read_only ? " · read-only" : ""}`;
-  $("token-field").hidden = !facts.needs_token || facts.read_only;
-  $("learn-card").hidden = facts.read_only;
+async function refreshSummary() {
+  server = await request("/health");
+  $("summary").textContent = `${server.model} · ${plural(server.tasks, "task")}${server.read_only ? " · read-only" : ""}`;
+  $("token-field").hidden = !server.needs_token || server.read_only;
+  $("learn-card").hidden = server.read_only;
 }
 
-// One image in, one answer out.
+// Predictions.
 
-let asked = 0, plotted = null;
+let latest = 0, plotted = null;
 
 async function predict(blob) {
-  const turn = ++asked;
+  const turn = ++latest;
   const form = new FormData();
   form.append("image", blob, blob.name || "drawing.png");
   form.append("scores", "1");
-  if ($("known").value.trim()) form.append("task", $("known").value.trim());
-  const shown = URL.createObjectURL(blob);
+  const known = $("known").value.trim();
+  if (known) form.append("task", known);
+  const url = URL.createObjectURL(blob);
   try {
     const begin = performance.now();
-    const said = await ask("/predict", { method: "POST", body: form });
-    if (turn === asked) show(said, shown, performance.now() - begin);
+    const prediction = await request("/predict", { method: "POST", body: form });
+    if (turn === latest) show(prediction, known, url, performance.now() - begin);
   } catch (error) {
-    if (turn === asked) fail(error.message);
+    if (turn === latest) fail(error.message);
   } finally {
-    setTimeout(() => URL.revokeObjectURL(shown), 10000);
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
   }
 }
 
@@ -60,20 +61,22 @@ function fail(message) {
   $("waiting").hidden = $("found").hidden = true;
 }
 
-function show(said, picture, milliseconds) {
-  const answer = said.answers[0];
-  $("seen").src = picture;
+function show(prediction, known, url, milliseconds) {
+  const answer = prediction.answers[0];
+  $("sent").src = url;
   $("label").textContent = answer.name;
-  const sure = answer.task_confidence == null ? "" : `, ${percent(answer.task_confidence)} sure`;
-  $("task").textContent = said.among === 1
-    ? `by the mask of task ${answer.task}`
-    : `task ${answer.task}, found among ${plural(said.among, "task")}${sure}`;
+  const confidence = answer.task_confidence == null ? "" : `, confidence ${percent(answer.task_confidence)}`;
+  $("task").textContent = known
+    ? `task: ${answer.task} (given)`
+    : prediction.among === 1
+      ? `task: ${answer.task} (the only one)`
+      : `task: ${answer.task} (inferred from ${plural(prediction.among, "task")}${confidence})`;
   $("confidence").value = answer.confidence ?? 0;
   $("percent").textContent = answer.confidence == null ? "unknown" : percent(answer.confidence);
-  $("time").textContent = `${said.milliseconds.toFixed(1)} ms in the server, ${milliseconds.toFixed(1)} ms with the way there and back`;
+  $("time").textContent = `${prediction.milliseconds.toFixed(1)} ms in the server, ${milliseconds.toFixed(1)} ms round trip`;
   $("problem").hidden = $("waiting").hidden = true;
   $("found").hidden = false;
-  plotted = answer.scores && said.among > 1 ? [answer.scores, said.among] : null;
+  plotted = answer.scores && prediction.among > 1 ? [answer.scores, prediction.among] : null;
   $("plot-figure").hidden = !plotted;
   if (plotted) plot(...plotted);
 }
@@ -107,19 +110,19 @@ function plot(scores, among) {
       parts.push(element("circle", { ...kind, cx: x(index), cy: y(values[index]), r: index === best ? 6 : 3 }));
   }
   const anchor = x(best) < wide / 3 ? "start" : x(best) > wide * 2 / 3 ? "end" : "middle";
-  const shown = name.length > 32 ? `${name.slice(0, 31)}…` : name;
-  parts.push(element("text", { class: "best", x: x(best), y: y(values[best]) - 13, "text-anchor": anchor }, shown));
+  const short = name.length > 32 ? `${name.slice(0, 31)}…` : name;
+  parts.push(element("text", { class: "best", x: x(best), y: y(values[best]) - 13, "text-anchor": anchor }, short));
   $("plot").replaceChildren(...parts);
-  const next = scores.best.length > 1 ? `; the next, ${scores.best[1][0]}, at ${tenths(scores.best[1][1])}` : "";
-  const told = `How the ${number.format(among)} masks scored, in standard deviations: ${name} at ${tenths(height)}${next}.`;
-  const grouped = scores.each > 1 ? ` Each line is the best of ${scores.each} neighbours.` : "";
-  $("plot").setAttribute("aria-label", told);
-  $("plot-caption").textContent = told + grouped;
+  const next = scores.best.length > 1 ? `, then ${scores.best[1][0]} with ${tenths(scores.best[1][1])}` : "";
+  const caption = `Scores of the ${number.format(among)} tasks, in standard deviations from their mean: ${name} with ${tenths(height)}${next}.`;
+  const grouped = scores.each > 1 ? ` Each line is the best of ${scores.each} neighbouring tasks.` : "";
+  $("plot").setAttribute("aria-label", caption);
+  $("plot-caption").textContent = caption + grouped;
 }
 
 window.addEventListener("resize", () => plotted && plot(...plotted));
 
-// Drawing: the ink is cut out and placed as in MNIST, 20 of 28 pixels high and centred by its mass.
+// Drawing. Ink is cropped and placed as in MNIST: 20 of 28 pixels high, centred by its mass.
 
 const canvas = $("canvas"), pen = canvas.getContext("2d", { willReadFrequently: true });
 let at = null, later = 0;
@@ -166,7 +169,7 @@ $("clear").addEventListener("click", clearCanvas);
 $("dark-ink").addEventListener("change", clearCanvas);
 
 function sides() {
-  const shape = facts.image_shape;
+  const shape = server.image_shape;
   if (!shape) return [28, 28];
   if (shape.length > 1) return shape.slice(-2);
   const grey = Math.sqrt(shape[0]), side = Number.isInteger(grey) ? grey : Math.round(Math.sqrt(shape[0] / 3));
@@ -199,20 +202,20 @@ function sendDrawing() {
   small.convertToBlob({ type: "image/png" }).then(predict);
 }
 
-// Files dropped, chosen or pasted.
+// Dropped, chosen and pasted files.
 
-function dropping(zone, taken) {
+function acceptDrops(zone, accept) {
   zone.addEventListener("dragover", event => { event.preventDefault(); zone.classList.add("over") });
   zone.addEventListener("dragleave", () => zone.classList.remove("over"));
   zone.addEventListener("drop", event => {
     event.preventDefault();
     zone.classList.remove("over");
-    taken(event.dataTransfer);
+    accept(event.dataTransfer);
   });
 }
 
 for (const kind of ["dragover", "drop"]) window.addEventListener(kind, event => event.preventDefault());
-dropping($("drop"), transfer => transfer.files.length && predict(transfer.files[0]));
+acceptDrops($("drop"), transfer => transfer.files.length && predict(transfer.files[0]));
 $("file").addEventListener("change", () => {
   if ($("file").files.length) predict($("file").files[0]);
   $("file").value = "";
@@ -229,16 +232,16 @@ let listed = 0, searching = 0, wanted = "";
 async function listTasks(again = true) {
   if (again) [listed, wanted] = [0, $("search").value];
   const turn = ++searching;
-  const said = await ask(`/tasks?search=${encodeURIComponent(wanted)}&offset=${listed}&limit=${PAGE}`);
+  const page = await request(`/tasks?search=${encodeURIComponent(wanted)}&offset=${listed}&limit=${PAGE}`);
   if (turn !== searching) return;
   if (again) $("tasks").replaceChildren();
-  $("tasks").append(...said.tasks.map(row));
-  listed += said.tasks.length;
-  $("more").hidden = listed >= said.matching;
+  $("tasks").append(...page.tasks.map(row));
+  listed += page.tasks.length;
+  $("more").hidden = listed >= page.matching;
   $("count").textContent = wanted
-    ? `${plural(said.matching, "task")} of ${number.format(said.total)} match`
-    : said.total ? plural(said.total, "task") : "Nothing has been learned yet.";
-  if (!wanted) $("names").replaceChildren(...said.tasks.map(task => new Option(task.name)));
+    ? `${number.format(page.matching)} of ${plural(page.total, "task")} match`
+    : page.total ? plural(page.total, "task") : "No tasks yet.";
+  if (!wanted) $("names").replaceChildren(...page.tasks.map(task => new Option(task.name)));
 }
 
 function html(kind, properties, ...children) {
@@ -249,23 +252,23 @@ function html(kind, properties, ...children) {
 
 function row(task) {
   const inside = html("div", { className: "details" });
-  const about = html("span", { className: "quiet", textContent: plural(task.classes, "class") });
-  const details = html("details", {}, html("summary", {}, task.name, about), inside);
+  const classes = html("span", { className: "quiet", textContent: plural(task.classes, "class") });
+  const details = html("details", {}, html("summary", {}, task.name, classes), inside);
   details.addEventListener("toggle", () => details.open && !inside.hasChildNodes() && fill(inside, task.name));
   return html("li", {}, details);
 }
 
 async function fill(inside, name) {
   try {
-    const said = await ask(taskPath(name));
-    const when = new Date(said.learned_at);
+    const task = await request(taskPath(name));
+    const when = new Date(task.learned_at);
     const parts = [
-      html("span", { textContent: `Classes: ${said.class_names.slice(0, 30).join(", ")}${said.class_names.length > 30 ? ", …" : ""}` }),
-      html("span", { className: "quiet", textContent: `learned ${isNaN(when) ? said.learned_at : when.toLocaleString()} · ${plural(said.bytes, "byte")}` }),
+      html("span", { textContent: `Classes: ${task.class_names.slice(0, 30).join(", ")}${task.class_names.length > 30 ? ", …" : ""}` }),
+      html("span", { className: "quiet", textContent: `Learned ${isNaN(when) ? task.learned_at : when.toLocaleString()} · ${plural(task.bytes, "byte")}` }),
     ];
-    if (said.examples.length)
-      parts.push(html("span", { className: "examples" }, ...said.examples.map(example)));
-    if (!facts.read_only) {
+    if (task.examples.length)
+      parts.push(html("span", { className: "examples" }, ...task.examples.map(example)));
+    if (!server.read_only) {
       const button = html("button", { type: "button", className: "danger", textContent: "Forget" });
       button.setAttribute("aria-label", `Forget ${name}`);
       button.addEventListener("click", () => forget(name));
@@ -278,8 +281,8 @@ async function fill(inside, name) {
 }
 
 function example(src) {
-  const button = html("button", { type: "button", title: "Ask about it" }, html("img", { src, alt: "" }));
-  button.setAttribute("aria-label", "An example of this task: ask about it");
+  const button = html("button", { type: "button", title: "Try this image" }, html("img", { src, alt: "" }));
+  button.setAttribute("aria-label", "Try this example of the task");
   button.addEventListener("click", () => {
     const bytes = Uint8Array.from(atob(src.split(",")[1]), letter => letter.charCodeAt(0));
     predict(new File([bytes], "example.png", { type: "image/png" }));
@@ -289,7 +292,7 @@ function example(src) {
 }
 
 function forget(name) {
-  $("sure-text").textContent = `“${name}” goes for good, from the file too. Every other answer stays as it is.`;
+  $("sure-text").textContent = `“${name}” will be permanently deleted, also from the file. Other tasks are not affected.`;
   $("sure").returnValue = "no";
   $("sure").onclose = async () => {
     if ($("sure").returnValue !== "yes") return;
@@ -309,7 +312,7 @@ $("search").addEventListener("input", () => {
 });
 $("more").addEventListener("click", () => listTasks(false));
 
-// Learning from a folder of class folders.
+// Learning from a folder with a subfolder for each class.
 
 let images = []; // [path, file]
 
@@ -332,12 +335,12 @@ function choose(files) {
   const names = [...classes].sort();
   $("chosen").textContent = classes.size > 1
     ? `${plural(images.length, "image")} in ${plural(classes.size, "class")}: ${names.slice(0, 8).join(", ")}${names.length > 8 ? ", …" : ""}`
-    : "A folder with at least two class folders with images in them is needed.";
+    : "Choose a folder with at least two subfolders of images, one for each class.";
   $("start").disabled = classes.size < 2;
   if (images.length && !$("name").value) $("name").value = images[0][0].split("/")[0];
 }
 
-dropping($("folder-drop"), async transfer => {
+acceptDrops($("folder-drop"), async transfer => {
   const entries = [...transfer.items].map(item => item.webkitGetAsEntry?.()).filter(Boolean);
   choose((await Promise.all(entries.map(entry => walk(entry)))).flat());
 });
@@ -348,7 +351,7 @@ $("learn").addEventListener("submit", async event => {
   const name = $("name").value, form = new FormData();
   for (const [path, file] of images) form.append("images", file, path);
   $("start").disabled = true;
-  $("chosen").textContent = `Sending ${plural(images.length, "image")} …`;
+  $("chosen").textContent = `Uploading ${plural(images.length, "image")} …`;
   try {
     follow(await change(taskPath(name), { method: "POST", body: form }));
     images = [];
@@ -359,11 +362,11 @@ $("learn").addEventListener("submit", async event => {
   }
 });
 
-// Jobs under way.
+// Jobs.
 
 const WORDS = {
-  learn: { waiting: "waits to be learned", running: "is being learned", done: "is learned", failed: "was not learned", stopped: "was not learned" },
-  forget: { waiting: "waits to be forgotten", running: "is being forgotten", done: "is forgotten", failed: "was not forgotten", stopped: "was not forgotten" },
+  learn: { waiting: "is queued", running: "is being learned", done: "was learned", failed: "was not learned", stopped: "was not learned" },
+  forget: { waiting: "is queued", running: "is being forgotten", done: "was forgotten", failed: "was not forgotten", stopped: "was not forgotten" },
 };
 const followed = new Set();
 
@@ -385,17 +388,17 @@ async function follow(job) {
     if (over) break;
     await new Promise(wake => setTimeout(wake, 250));
     try {
-      job = await ask(`/jobs/${job.id}`);
+      job = await request(`/jobs/${job.id}`);
     } catch (error) {
       job = { ...job, state: "stopped", error: error.message };
     }
   }
   bar.remove();
   followed.delete(job.id);
-  await Promise.all([refreshFacts(), listTasks()]).catch(error => note(error.message));
+  await Promise.all([refreshSummary(), listTasks()]).catch(error => note(error.message));
 }
 
 clearCanvas();
-Promise.all([refreshFacts(), listTasks()])
-  .then(() => facts.jobs.forEach(follow))
+Promise.all([refreshSummary(), listTasks()])
+  .then(() => server.jobs.forEach(follow))
   .catch(error => fail(error.message));

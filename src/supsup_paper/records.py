@@ -17,7 +17,7 @@ from supsup.file.modelfile import ModelFile
 from supsup.file.task_record import TaskRecord
 from supsup_paper import records
 from supsup_paper.catalogue.experiments import Experiment, Json
-from supsup_paper.catalogue.settings import recorded, settings_of
+from supsup_paper.catalogue.settings import settings_of
 from supsup_paper.provenance import provenance
 
 E = TypeVar("E", bound=Experiment, covariant=True)
@@ -50,7 +50,7 @@ class PlannedRow(Generic[E]):
         record = read_record(self.path(seed))
         if record is None or record.get("scale") != self.scale or not isinstance(record.get("settings"), dict):
             return False
-        return recorded(record["settings"]) == self.settings
+        return bool(record["settings"] == self.settings)
 
 
 @dataclass(frozen=True)

@@ -323,17 +323,9 @@ def test_split_imagenet_trains_what_the_paper_trains(
 def test_tiny_imagenet_trains_as_split_imagenet_does(
     witness: Any, built: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The paper's recipe and budgets, with either stem; the bounds train weights at the same rate and length."""
+    """The paper's recipe and budgets; the bounds train weights at the same rate and length."""
     source: data.Source = witness.environment.source("cifar100")  # ten classes
     monkeypatch.setattr(Environment, "tiny_imagenet", lambda environment: source)
-    asked: list[tuple[Any, ...]] = []
-    resnet = nets.ResNet
-
-    def small(*arguments: Any, **settings: Any) -> nets.ResNet:
-        asked.append((*arguments, settings))
-        return resnet(10, (1,), (4,), **settings)
-
-    monkeypatch.setattr(nets, "ResNet", small)
     budgets = []
     for row in ENTRIES["tiny-imagenet-gg"].rows:
         assert isinstance(row.experiment, SplitImagenetExperiment | ImagenetBoundsExperiment)
@@ -345,9 +337,8 @@ def test_tiny_imagenet_trains_as_split_imagenet_does(
             assert recipe == replace(IMAGENET, budget=row.experiment.own.budget)
         else:
             assert recipe == replace(IMAGENET, selection="threshold", budget=None)
-    assert budgets == [4, 8, 23.82] * 2
+    assert budgets == [4, 8, 23.82]
     assert built == [("resnet50", 10)] * 5
-    assert asked[5:] == [(10, (3, 4, 6, 3), (64, 128, 256, 512), {"bottleneck": True})] * 5
 
 
 def test_hopsupsup_trains_and_recovers_as_the_paper_does(witness: Any) -> None:

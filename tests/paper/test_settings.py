@@ -16,10 +16,9 @@ from supsup.masks.frozen import FrozenNet
 from supsup.training import Recipe
 from supsup.training.fast.batched import BatchedTrainer
 from supsup_paper.catalogue import recipes, settings
-from supsup_paper.catalogue.earlier_defaults import EARLIER
 from supsup_paper.catalogue.entries import ENTRIES
-from supsup_paper.catalogue.rows import Row, at_scale
-from supsup_paper.catalogue.settings import recorded, settings_of
+from supsup_paper.catalogue.rows import at_scale
+from supsup_paper.catalogue.settings import settings_of
 from supsup_paper.records import PlannedRow
 from supsup_paper.runs.reproduction import RUNNERS
 
@@ -34,19 +33,14 @@ def defaults(name: str) -> dict[str, Any]:
     return found
 
 
-def silent(row: Row) -> dict[str, Any]:
-    """The settings of a row as files had them before they named defaults."""
-    return {name: value for name, value in row.settings.items() if name != "defaults"}
-
-
 def test_every_result_belongs_to_its_row() -> None:
-    """Of those without defaults, too: none has to be made again because defaults are written down now."""
+    """With the settings and defaults of today, so that none has to be run again."""
     paths = [path for entry in ENTRIES for path in sorted((RESULTS / entry).glob("*-seed*.json"))]
     changed = []
     for path in paths:
         record = json.loads(path.read_text(encoding="utf-8"))
         row = ROWS[f"{path.parent.name}/{path.stem.rpartition('-seed')[0]}"]
-        if recorded(record["settings"]) != settings_of(at_scale(row, record["scale"])):
+        if record["settings"] != settings_of(at_scale(row, record["scale"])):
             changed.append(path.name)
     assert changed == []
     assert len(paths) >= 346
@@ -99,18 +93,14 @@ Patch = Callable[[object, str, object], None]
 def test_a_changed_default_makes_old_results_stale(
     name: str, change: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Those that named it are run again and, if it is another than the one of their time, those that did not."""
+    """They are run again."""
     row = ROWS[name]
     wanted = PlannedRow("e", "r", "", "full", row.experiment, tmp_path)
-    written = [row.settings]
-    if recorded(silent(row)) == row.settings:
-        written.append(silent(row))
-    for seed, record in enumerate(written):
-        wanted.path(seed).parent.mkdir(exist_ok=True)
-        wanted.path(seed).write_text(json.dumps({"scale": "full", "settings": record}))
-        assert wanted.finished(seed)
+    wanted.path(0).parent.mkdir(exist_ok=True)
+    wanted.path(0).write_text(json.dumps({"scale": "full", "settings": row.settings}))
+    assert wanted.finished(0)
     change(monkeypatch.setattr)
-    assert not any(wanted.finished(seed) for seed in range(len(written)))
+    assert not wanted.finished(0)
 
 
 def test_a_default_that_the_row_says_itself_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,4 +122,5 @@ def test_precisions_are_those_that_are_taken() -> None:
     assert BatchedTrainer(net, 1, Recipe(), 128).precision == torch.float32
     assert settings.MASKS == {"GPU": "bfloat16", "CPU": "float32"}
     allowed = {kind for kind, run in RUNNERS.items() if run.tf32} - {"split-cifar100-rivals"}  # those are in bfloat16
-    assert {kind for kind, known in EARLIER.items() if known["precision"] == settings.RIVALS} == allowed
+    said = {row.experiment.kind: row.settings.get("defaults", {}) for row in ROWS.values()}
+    assert {kind for kind, known in said.items() if known.get("precision") == settings.RIVALS} == allowed  # type: ignore[union-attr]

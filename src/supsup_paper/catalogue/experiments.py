@@ -354,7 +354,7 @@ class TransferSpeedTraining(CifarTraining):
 
 @dataclass(frozen=True, kw_only=True)
 class ImagenetTraining(ImageTraining):
-    """Images of size × size, of ImageNet or a part of it, and a ResNet-50 with the usual stem or a small one."""
+    """ResNet-50 on images of size × size, of ImageNet or a part of it."""
 
     tasks: int = 100
     epochs: int | None = 100
@@ -362,7 +362,6 @@ class ImagenetTraining(ImageTraining):
     classes_per_task: int = 10
     size: int = 224
     source: Literal["tiny-imagenet"] | None = None
-    stem: Literal["3×3"] | None = None
 
     def quick(self, steps: int = 2, batch_size: int = 8) -> Self:
         return replace(super().quick(steps, batch_size), size=min(self.size, 64))

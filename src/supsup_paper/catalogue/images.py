@@ -90,26 +90,20 @@ def _imagenet(budget: float) -> Row:
     return Row(f"supsup-s{budget:g}", f"SupSup, s = {budget:g}", experiment, figures, tolerances.IMAGES)
 
 
-def _tiny_imagenet(stem: Literal["3×3"] | None) -> tuple[Row, ...]:
-    """The budgets of SplitImageNet, and ordinary training, with one stem."""
-    training = ImagenetTraining(tasks=10, size=64, source="tiny-imagenet", stem=stem)
-    name, label = ("", "") if stem is None else ("-small-stem", ", 3×3 stem")
+def _tiny_imagenet() -> tuple[Row, ...]:
+    """The budgets of SplitImageNet, and ordinary training."""
+    training = ImagenetTraining(tasks=10, size=64, source="tiny-imagenet")
     masks = [
         Row(
-            f"supsup-s{budget:g}{name}",
-            f"SupSup, s = {budget:g}{label}",
+            f"supsup-s{budget:g}",
+            f"SupSup, s = {budget:g}",
             SplitImagenetExperiment(training, Budget(budget)),
             beyond=True,
         )
         for budget in _IMAGENET
     ]
     upper, lower = (
-        Row(
-            f"{bound}{name}",
-            f"{bound.title()} Bound{label}",
-            ImagenetBoundsExperiment(training, CifarRivalGrading(bound)),
-            beyond=True,
-        )
+        Row(bound, f"{bound.title()} Bound", ImagenetBoundsExperiment(training, CifarRivalGrading(bound)), beyond=True)
         for bound in _BOUNDS
     )
     return (*masks, upper, lower)
@@ -184,13 +178,12 @@ ENTRIES = (
         "tiny-imagenet-gg",
         "Tiny-ImageNet, 10 tasks of 10 classes at 64 px with the task given: accuracy against bytes",
         "not in the paper: SplitImageNet's network and recipe on a part of ImageNet",
-        (*_tiny_imagenet(None), *_tiny_imagenet("3×3")),
+        _tiny_imagenet(),
         figure="bytes",
         note="Needs --data-dir with tiny-imagenet/train/ and tiny-imagenet/val/, a folder for each class. Images are "
         "in memory, varied by crops from a frame of 8 pixels and by mirroring, not by resized crops. The bounds train "
         "all weights with the same optimiser, rate and length, task after task: Upper keeps the network as it is after "
-        "each task, Lower the last trunk and a head for each task. With the 3×3 stem nothing makes images smaller "
-        "before the first block, so a step is 16 times the work.",
+        "each task, Lower the last trunk and a head for each task.",
     ),
     Entry(
         "cifar100-unnamed",

@@ -7,7 +7,6 @@ old one stale, and they are run again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
@@ -18,7 +17,6 @@ from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Recipe
 from supsup_paper.catalogue import experiments as images
 from supsup_paper.catalogue import experiments as mnist
 from supsup_paper.catalogue import recipes
-from supsup_paper.catalogue.earlier_defaults import EARLIER
 from supsup_paper.catalogue.experiments import Experiment, Json, settings_json
 
 Defaults = dict[str, Json]
@@ -36,15 +34,6 @@ def settings_of(experiment: Experiment) -> dict[str, Json]:
     if make is None:  # nothing is trained
         return said
     return said | {"defaults": _where_silent(make(), training, own)}
-
-
-def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a file; one that is silent about defaults was made with those of its time."""
-    said = dict(settings)
-    if "defaults" in said or said.get("run") not in EARLIER:
-        return said
-    defaults = _where_silent(EARLIER[said["run"]], said.get("training", {}), said.get("own", {}))
-    return said | {"defaults": defaults}
 
 
 def _where_silent(defaults: Mapping[str, Json], training: Mapping[str, Json], own: Mapping[str, Json]) -> Defaults:

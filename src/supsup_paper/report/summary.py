@@ -16,7 +16,7 @@ from typing import Any
 
 from supsup_paper.catalogue.entries import GROUPS
 from supsup_paper.catalogue.rows import Entry, Row, at_scale, repeated_rows
-from supsup_paper.catalogue.settings import recorded, settings_of
+from supsup_paper.catalogue.settings import settings_of
 from supsup_paper.report.verdicts import STATUSES, OverSeeds, over_seeds, status_of
 
 PAPERS_COUNT, STATISTICS, BYTES, AVERAGE = "paper's count", "statistics", "bytes", "avg"
@@ -187,7 +187,7 @@ def read_results(entries: Mapping[str, Entry], folder: Path) -> tuple[list[Resul
                 )
             elif result.row not in rows:
                 damaged.append(f"{shown}: {name} has no row {result.row!r}; delete it if the row was renamed")
-            elif recorded(result.settings) != settings_of(at_scale(rows[result.row], result.scale)):
+            elif result.settings != settings_of(at_scale(rows[result.row], result.scale)):
                 damaged.append(f"{shown}: made with other settings or defaults than there are now; run it again")
             else:
                 results.append(result)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import nn
-
 from supsup import data, nets
 from supsup.data import Source, Stream
 from supsup.evaluation.evaluator import evaluate
@@ -36,7 +34,11 @@ def run_imagenet(trial: PlannedTraining[SplitImagenetExperiment], environment: E
         basic = replace(SPLIT_IMAGENET, budget=wanted.experiment.own.budget)
         recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
         fresh = SupSup(
-            _network(training), seed, recipe=recipe, inference=Inference("one-shot"), device=environment.device
+            nets.resnet50(training.classes_per_task),
+            seed,
+            recipe=recipe,
+            inference=Inference("one-shot"),
+            device=environment.device,
         )
         fresh.notes = {"data": source.name, "size": training.size}
         with living_in(file, fresh) as model:
@@ -62,7 +64,9 @@ def run_imagenet_bounds(trial: PlannedTraining[ImagenetBoundsExperiment], enviro
     filling = recipes.CIFAR_FILLING
 
     def make(seed: int) -> tuple[Baseline, Stream]:
-        model = UpperBound(_network(training), seed, recipe=recipe, filling=filling, device=environment.device)
+        model = UpperBound(
+            nets.resnet50(training.classes_per_task), seed, recipe=recipe, filling=filling, device=environment.device
+        )
         return model, _tasks(training, seed, environment)[1]
 
     yield from rows_of_seeds(trial, make, environment)
@@ -72,10 +76,3 @@ def _tasks(training: ImagenetTraining, seed: int, environment: Environment) -> t
     source = environment.imagenet(training.size) if training.source is None else environment.tiny_imagenet()
     classes = training.classes_per_task
     return source, data.split(source, classes, seed=seed, tasks=min(source.classes // classes, training.tasks))
-
-
-def _network(training: ImagenetTraining) -> nn.Module:
-    """ResNet-50 with the training's stem."""
-    if training.stem is None:
-        return nets.resnet50(training.classes_per_task)
-    return nets.ResNet(training.classes_per_task, (3, 4, 6, 3), (64, 128, 256, 512), bottleneck=True)

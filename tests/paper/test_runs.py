@@ -482,7 +482,7 @@ def test_kernels_are_made_on_another_model_before_the_clock_starts(monkeypatch: 
 
     model = SupSup(nets.lenet_300_100(outputs=20), device="cpu")
     stream = data.permuted(data.digits(), 5)
-    masks._compile(model, stream)
+    masks._compile(model, nets.lenet_300_100(outputs=20), stream)
     monkeypatch.setattr(masks, "SupSup", Watched)
     cuda = torch.device("cuda")
     masks._compile(SimpleNamespace(device=cuda, net=state_of(model).net, recipe="r", inference="i"), stream)  # type: ignore[arg-type]

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
-
 from supsup import nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
@@ -27,10 +25,10 @@ from supsup_paper.runs.schedule import PlannedTraining, Work
 
 def run_supsup(trial: PlannedTraining[SupSupExperiment], environment: Environment) -> Work:
     """Learn all tasks at once, then grade row after row."""
-    seed = trial.seeds[0]
-    stream = environment.mnist_stream(trial.experiment.training, seed)
+    training, seed = trial.experiment.training, trial.seeds[0]
+    stream = environment.mnist_stream(training, seed)
     with _model(trial, environment) as model:
-        _compile(model, stream)
+        _compile(model, net_of(training), stream)
         begin = environment.clock()
         waiting = not_learned(model, stream)
         known = len(stream) - len(waiting)
@@ -120,15 +118,8 @@ def _model(
     file.unlink()
 
 
-def _compile(model: SupSup, stream: Stream) -> None:
-    """Make the kernels before the clock starts."""
+def _compile(model: SupSup, net: nets.FullyConnected, stream: Stream) -> None:
+    """Compile the kernels, with another model of the same network, before the clock starts."""
     if model.device.type == "cuda":
-        other = SupSup(
-            nets.FullyConnected(_widths(model)), recipe=model.recipe, inference=model.inference, device=model.device
-        )
+        other = SupSup(net, recipe=model.recipe, inference=model.inference, device=model.device)
         other.learn_many(stream[:2], show_progress=False)
-
-
-def _widths(model: SupSup) -> list[int]:
-    shapes: list[torch.Size] = list(state_of(model).net.shapes.values())
-    return [shapes[0][1], *(shape[0] for shape in shapes)]

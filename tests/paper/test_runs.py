@@ -485,7 +485,8 @@ def test_kernels_are_made_on_another_model_before_the_clock_starts(monkeypatch: 
     masks._compile(model, nets.lenet_300_100(outputs=20), stream)
     monkeypatch.setattr(masks, "SupSup", Watched)
     cuda = torch.device("cuda")
-    masks._compile(SimpleNamespace(device=cuda, net=state_of(model).net, recipe="r", inference="i"), stream)  # type: ignore[arg-type]
+    other: Any = SimpleNamespace(device=cuda, recipe="r", inference="i")
+    masks._compile(other, nets.lenet_300_100(outputs=20), stream)
     settings = {"recipe": "r", "inference": "i", "device": cuda}
     assert made == [((784, 300, 100, 20), settings), (["permutation-0", "permutation-1"], False)]
 

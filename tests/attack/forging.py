@@ -80,7 +80,8 @@ def sound(kind: str = "plain", tasks: int = 3) -> bytes:
 
 def info(model: SupSup | HopSupSup) -> str:
     """A digest of all that answers depend on."""
-    digest = hashlib.blake2b(state_of(model).net.checksum.encode(), digest_size=16)
+    net = model.net if isinstance(model, HopSupSup) else state_of(model).net
+    digest = hashlib.blake2b(net.checksum.encode(), digest_size=16)
     for index, task in enumerate(model.tasks):
         digest.update(f"{task}/{model.classes(task)}/".encode(errors="surrogatepass"))
         if isinstance(model, SupSup):

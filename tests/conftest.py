@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, UnitRecipe, data, nets
 from supsup.data import Stream, Task
-from supsup.hopfield.learner import learn_together
+from supsup.hopfield.learner import learn_in_parallel
 from supsup_paper.runs.environment import Environment
 
 try:
@@ -116,7 +116,7 @@ def hop() -> tuple[HopSupSup, list[Task], list[list[torch.Tensor]]]:
     tasks = [split[0], split[3]]
     recipe = UnitRecipe(epochs=10, batch_size=64)
     model = HopSupSup(nets.HopMLP((784, 512, 512, 10)), seed=3, recipe=recipe, device="cpu")
-    return model, tasks, [learn_together([model], task) for task in tasks]
+    return model, tasks, [learn_in_parallel([model], task) for task in tasks]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Part, Task
-from supsup.hopfield.learner import learn_together
+from supsup.hopfield.learner import learn_in_parallel
 from supsup.hopfield.memory import RULES, overfull, overlap, running_mean, settle, unstable
 from supsup.masks import philox
 from supsup.runtime import progress
@@ -96,7 +96,7 @@ def learn(tasks: list[Task], width: int, recipe: UnitRecipe, device: torch.devic
     with progress.bar("learning", len(tasks)) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # filling it up is the point
         for task in tasks:
-            masks.append(learn_together([model], task))
+            masks.append(learn_in_parallel([model], task))
             advance(1)
     return masks
 

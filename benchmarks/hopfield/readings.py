@@ -25,8 +25,8 @@ from torch.nn.functional import hardtanh
 
 from supsup import HopSupSup, Recovery, UnitRecipe, data, nets
 from supsup.data import Task
-from supsup.hopfield.learner import learn_together, recover_together
-from supsup.hopfield.memory import hebb, running_mean, signs, storkey
+from supsup.hopfield.learner import learn_in_parallel, recover_in_parallel
+from supsup.hopfield.memory import hebb, running_mean, storkey, to_bipolar
 from supsup.inference.objectives import entropy
 from supsup.nets.hop_mlp import many_outputs
 from supsup.runtime.devices import resolve
@@ -144,7 +144,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         HopSupSup(nets.HopMLP(widths), seed, recipe=UnitRecipe(epochs=1), recovery=recovery, device=device)
         for seed in range(options.seeds)
     ]
-    masks = [learn_together(models, task) for task in stream]
+    masks = [learn_in_parallel(models, task) for task in stream]
     weights = [torch.stack(layer) for layer in zip(*(model.net.weights.values() for model in models))]
     check(models, weights, masks, stream[0])
     rows = []
@@ -160,7 +160,7 @@ def check(models: Sequence[HopSupSup], weights: Layers, masks: Sequence[Layers],
     """The reading that is the library's must find what the library finds."""
     x = task.test.tensors(models[0].device)[0]
     found = descend(weights, *stored(masks, PRINTED), x.flatten(1), PRINTED)
-    library = recover_together(models, x).units
+    library = recover_in_parallel(models, x).units
     differ = max(float(((a > 0) != b).float().mean()) for a, b in zip(found, library))
     assert differ < 1e-3, f"the library's own reading differs from it in {differ:.1%} of the units"
 
@@ -222,7 +222,7 @@ def descend(weights: Layers, psi: Layers, mean: Layers, x: Tensor, how: Reading)
         x = x[0]
     if how.order == "shuffled":
         x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)]
-    begin: dict[str, Callable[[Tensor], Tensor]] = {"mean": Tensor.clone, "sign": signs, "zero": torch.zeros_like}
+    begin: dict[str, Callable[[Tensor], Tensor]] = {"mean": Tensor.clone, "sign": to_bipolar, "zero": torch.zeros_like}
     strings = [begin[how.start](mu).requires_grad_() for mu in mean]
     optimiser = torch.optim.SGD(
         strings, how.learning_rate, how.momentum, weight_decay=how.weight_decay, nesterov=how.nesterov
@@ -243,7 +243,7 @@ def descend(weights: Layers, psi: Layers, mean: Layers, x: Tensor, how: Reading)
             moving = int(step >= steps / 2) if how.turn == "first" else int(step < steps / 2)
             strings[1 - moving].grad = None
         optimiser.step()
-    return [signs(string.detach()).to(weights[0].dtype).float() for string in strings]
+    return [to_bipolar(string.detach()).to(weights[0].dtype).float() for string in strings]
 
 
 def _state(string: Tensor, kind: State) -> Tensor:
@@ -252,7 +252,7 @@ def _state(string: Tensor, kind: State) -> Tensor:
     if kind == "tanh":
         return string.tanh()
     through = hardtanh(string) if kind == "clipped" else string
-    return through + (signs(string) - through).detach()
+    return through + (to_bipolar(string) - through).detach()
 
 
 def with_table(text: str, record: dict[str, Any]) -> str:

@@ -675,7 +675,7 @@ def hop_calls(w: World) -> dict[str, Calls]:
         "HopSupSup.recover": Calls(
             h.recover,
             {"x": x},
-            {"x": [*images(SHAPE), x[:1]], "trace": FLAG, "procedure": [v for v in WORD if v is not None]},
+            {"x": [*images(SHAPE), x[:1]], "history": FLAG, "procedure": [v for v in WORD if v is not None]},
         ),
         "HopSupSup.store": Calls(
             h.store,

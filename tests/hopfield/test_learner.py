@@ -8,7 +8,7 @@ from torch import Tensor
 
 from supsup import HopSupSup, Recovery, SupSupError, UnitRecipe, data, nets
 from supsup.data import Task
-from supsup.hopfield.learner import MemoryFull, learn_together, outputs_together, recover_together
+from supsup.hopfield.learner import MemoryFull, learn_in_parallel, outputs_in_parallel, recover_in_parallel
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 
@@ -35,7 +35,7 @@ def test_an_unknown_tasks_images_are_answered_with_its_own_mask(hop: Hop) -> Non
     for task, learned in zip(tasks, masks):
         x, y = task.test.tensors()
         answer = model.predict(x)
-        direct = outputs_together([model], x, learned)[0].argmax(-1)
+        direct = outputs_in_parallel([model], x, learned)[0].argmax(-1)
         assert torch.equal(answer.labels[direct == y + first], y[direct == y + first])
         right = sum(name == task.name and label == true for name, label, true in zip(answer.tasks, answer.labels, y))
         assert right == int((direct == y + first).sum())
@@ -78,13 +78,13 @@ def test_models_that_learn_together_are_those_that_learn_alone() -> None:
     x, y = pairs(120)
     task = data.permuted(data.arrays(x, y, x, y, normalise=False), 1)[0]
     models = [tiny_with(seed) for seed in (1, 2)]
-    learn_together(models, task)
+    learn_in_parallel(models, task)
     for model in models:
         alone = tiny_with(model.seed)
         alone.learn(task)
         for mine, ours in zip([*alone.psi, *alone.mean], [*model.psi, *model.mean]):
             assert (mine == ours).float().mean() > 0.9
-    found = recover_together(models, x)
+    found = recover_in_parallel(models, x)
     assert found.entropy.shape == (2,)
 
 

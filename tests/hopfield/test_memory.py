@@ -17,16 +17,16 @@ from supsup.hopfield.memory import (
     rule_named,
     running_mean,
     settle,
-    signs,
     storkey,
     storkey_capacity,
+    to_bipolar,
     unstable,
 )
 from supsup.masks import philox
 
 
 def patterns(seed: int, count: int, units: int) -> Tensor:
-    return signs(philox.uniform(seed, [f"pattern/{i}" for i in range(count)], units, 1.0)).double()
+    return to_bipolar(philox.uniform(seed, [f"pattern/{i}" for i in range(count)], units, 1.0)).double()
 
 
 def memory(rule: str, stored: Tensor) -> Tensor:

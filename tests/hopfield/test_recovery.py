@@ -9,7 +9,7 @@ from torch import Tensor
 from supsup import HopSupSup, Recovery, SupSupError, nets
 from supsup.data import Task
 from supsup.hopfield import recovery
-from supsup.hopfield.memory import energy, settle, signs, unstable
+from supsup.hopfield.memory import energy, settle, to_bipolar, unstable
 from supsup.hopfield.recovery import Memory, mean_entropy, recombined, recover, start_strings
 from supsup.inference.objectives import entropy
 from supsup.nets.hop_mlp import many_outputs
@@ -24,7 +24,7 @@ def by_hand(model: HopSupSup, x: Tensor, steps: int) -> list[Tensor]:
     weights = [weight[None] for weight in model.net.weights.values()]
     for t in range(1, steps + 1):
         images = x[(torch.arange(64) + (t - 1) * 64) % len(x)]
-        binary = [signs(string).requires_grad_() for string in z]
+        binary = [to_bipolar(string).requires_grad_() for string in z]
         units = [((string + 1) / 2)[None, None] for string in binary]
         unsure = entropy(many_outputs(weights, images[None, None], units), 0).mean()
         pulls = torch.autograd.grad(unsure, binary)
@@ -39,13 +39,13 @@ def by_hand(model: HopSupSup, x: Tensor, steps: int) -> list[Tensor]:
 def test_the_papers_procedure_is_the_protocol(hop: Hop) -> None:
     model, tasks, _ = hop
     x = tasks[0].test.tensors()[0]
-    found = model.recover(x, procedure="paper", trace=True)
+    found = model.recover(x, procedure="paper", history=True)
     expected = by_hand(model, x.flatten(1), steps=30)
     for units, z in zip(found.units, expected):
         assert (units[0] == (z >= 0)).float().mean() > 0.99  # sums are taken in another order
-    assert found.trace is not None
-    assert found.trace.shape == (30, 1, 1024)
-    assert torch.equal(found.trace[-1, 0], torch.cat(found.units, dim=-1)[0])
+    assert found.history is not None
+    assert found.history.shape == (30, 1, 1024)
+    assert torch.equal(found.history[-1, 0], torch.cat(found.units, dim=-1)[0])
 
 
 def test_several_starts_find_the_mask_exactly(hop: Hop) -> None:
@@ -90,7 +90,7 @@ def test_combinations_are_judged_on_every_image_where_there_are_few() -> None:
     for seed in range(12):
         chance = torch.Generator().manual_seed(seed)
         weights = [torch.randn(1, b, a, generator=chance) for a, b in ((20, 30), (30, 24), (24, 6))]
-        ends = [signs(torch.randn(1, 3, width, generator=chance)) for width in (30, 24)]
+        ends = [to_bipolar(torch.randn(1, 3, width, generator=chance)) for width in (30, 24)]
         x = torch.randn(4, 20, generator=chance)
         choices = [(i, j) for i in range(3) for j in range(3)]
         levels = [mean_entropy(weights, x, [ends[0][:, [i]], ends[1][:, [j]]], 64).item() for i, j in choices]
@@ -104,16 +104,16 @@ def test_starts_are_the_mean_and_strings_around_it() -> None:
     mean = [torch.tensor([[-1.0, -0.5, 0.5, 1.0]])]
     (starts,) = start_strings(mean, 50)
     assert torch.equal(starts[:, 0], mean[0])
-    sure = signs(starts[0])[:, [0, 3]]
+    sure = to_bipolar(starts[0])[:, [0, 3]]
     assert torch.equal(sure, torch.tensor([[-1.0, 1.0]]).expand(50, 2))  # units on which all masks agree stay
-    assert signs(starts[0])[:, 1].unique().numel() == 2
+    assert to_bipolar(starts[0])[:, 1].unique().numel() == 2
     assert torch.equal(start_strings(mean, 50)[0], starts)
 
 
 def test_models_recover_together_as_alone() -> None:
     chance = torch.Generator().manual_seed(0)
     weights = [torch.randn(2, b, a, generator=chance) for a, b in ((20, 30), (30, 24), (24, 6))]
-    z = [signs(torch.randn(2, width, generator=chance)) for width in (30, 24)]
+    z = [to_bipolar(torch.randn(2, width, generator=chance)) for width in (30, 24)]
     psi = [string[:, :, None] * string[:, None, :] / string.shape[1] for string in z]
     x, how = torch.randn(90, 20, generator=chance), Recovery(starts=3)
     both = recover(weights, Memory(psi, z), x, how)
@@ -150,9 +150,9 @@ def test_steps_go_through_the_images_in_order_and_begin_again(
 
     memory, x = Memory([torch.zeros(1, 3, 3)], [torch.zeros(1, 3)]), torch.arange(float(count))[:, None]
     monkeypatch.setattr(recovery, "many_outputs", watched)
-    found = recover(weights, memory, x, Recovery("paper"), trace=True)
-    assert found.trace is not None
-    assert len(found.trace) == steps
+    found = recover(weights, memory, x, Recovery("paper"), history=True)
+    assert found.history is not None
+    assert len(found.history) == steps
     expected = torch.arange(float(size * steps)) % count
     assert torch.equal(torch.cat(shown[:steps]), expected)
     judged = torch.cat(shown[steps:])
@@ -162,7 +162,7 @@ def test_steps_go_through_the_images_in_order_and_begin_again(
 def test_a_network_of_one_hidden_layer_takes_the_end_of_least_entropy() -> None:
     chance = torch.Generator().manual_seed(0)
     weights = [torch.randn(1, b, a, generator=chance) for a, b in ((20, 30), (30, 6))]
-    ends = [signs(torch.randn(1, 5, 30, generator=chance))]
+    ends = [to_bipolar(torch.randn(1, 5, 30, generator=chance))]
     x = torch.randn(40, 20, generator=chance)
     best = mean_entropy(weights, x, ends, 64).argmin()
     assert torch.equal(recombined(weights, x, ends, 64)[0], ends[0][:, best])
@@ -178,7 +178,7 @@ def test_combinations_are_judged_on_four_batches_from_the_first_image_to_the_las
         return torch.zeros(1, z[0].shape[1])
 
     monkeypatch.setattr(recovery, "mean_entropy", watched)
-    ends = [signs(torch.randn(1, 3, 30)), signs(torch.randn(1, 3, 24))]
+    ends = [to_bipolar(torch.randn(1, 3, 30)), to_bipolar(torch.randn(1, 3, 24))]
     recombined([], torch.arange(1000.0)[:, None], ends, 16)
     assert len(shown) == 3
     for images in shown:
@@ -210,8 +210,8 @@ def test_a_string_at_zero_counts_as_on_everywhere() -> None:
     """On the way, in the end and in the answer."""
     weights = [torch.zeros(1, 3, 4), torch.zeros(1, 2, 3)]
     found = recover(
-        weights, Memory([torch.zeros(1, 3, 3)], [torch.zeros(1, 3)]), torch.ones(5, 4), Recovery("paper"), trace=True
+        weights, Memory([torch.zeros(1, 3, 3)], [torch.zeros(1, 3)]), torch.ones(5, 4), Recovery("paper"), history=True
     )
-    assert found.trace is not None
-    assert found.trace.all()
+    assert found.history is not None
+    assert found.history.all()
     assert found.units[0].all()

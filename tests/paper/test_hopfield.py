@@ -63,7 +63,7 @@ def test_only_the_output_of_the_right_task_and_label_counts(
 
     split = data.split(data.digits(), 2)
     model = HopSupSup(nets.HopMLP((784, 64, 64, 10)), 0, recipe=UnitRecipe(batch_size=400), device="cpu")
-    monkeypatch.setattr(module, "outputs_together", always)
+    monkeypatch.setattr(module, "outputs_in_parallel", always)
     tasks = [split[0], split[3]]
     found = learn_and_recover([model], tasks, []).own.accuracy[0].tolist()
     ones = [float((task.test.labels == 1).float().mean()) for task in tasks]

@@ -1,8 +1,7 @@
-"""`HopSupSup`: task after task on one frozen network, all masks in a Hopfield memory whose size never changes.
+"""`HopSupSup`: many tasks on one frozen network, with all masks in a Hopfield memory of constant size.
 
-A mask lies on the hidden units and, once learned, is stored in Ψ and μ and thrown away. When images come, their mask is
-recovered from the two. Many models with seeds of their own can do the same work at once: `learn_together` and
-`recover_together` are what `learn` and `recover` do for one.
+A mask selects hidden units. Once learned it is stored in Ψ and μ and discarded; from images of the task it is recovered
+from the two. Many models with different seeds can do the same work at once: `learn_in_parallel`, `recover_in_parallel`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from supsup.file.header import build_network, check_network, check_notes, explai
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
-from supsup.file.task_record import LearnedTask
-from supsup.hopfield.file import Contents, fill, read, read_memory, write
+from supsup.file.task_record import LearnedTask, tensors_from_bytes
+from supsup.hopfield.file import HopContents, fill_memory, read_contents, write_hop_file
 from supsup.hopfield.memory import overfull, rule_named, running_mean
 from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
 from supsup.hopfield.units import UnitRecipe, train_units
@@ -50,15 +49,14 @@ class MemoryFull(UserWarning):
 class HopSupSup:
     """Many tasks on one frozen network, in a memory of constant size.
 
-    net       nets.hop_mlp(outputs=…) or nets.HopMLP(widths); all tasks together may have as many
-              classes as it has outputs
+    net       nets.hop_mlp(outputs=…) or nets.HopMLP(widths); it needs an output for every class of every task
     rule      how a mask is stored: "storkey" or "hebb"
     recipe    how a mask is trained
     recovery  how a mask is recovered
 
-    Each task gets the next free outputs for its classes, so an answer says task and label at once. `notes` (JSON
-    values) are the user's own and are saved with the model. Many threads may ask while one learns; those that learn
-    take turns.
+    Each task gets the next free outputs for its classes, so an output stands for a task and a label. `notes` (JSON
+    values) belong to the user and are saved with the model. Many threads may predict while one learns; threads that
+    learn take turns.
     """
 
     one_task_per_call = True
@@ -81,9 +79,9 @@ class HopSupSup:
         self._store = rule_named(rule)
         self.recipe = checks.setting(recipe, UnitRecipe, "recipe")
         self.recovery = checks.setting(recovery, Recovery, "recovery")
-        widths = net.widths[1:-1]
-        self.psi = [torch.zeros(width, width, device=self.device) for width in widths]
-        self.mean = [torch.zeros(width, device=self.device) for width in widths]
+        self._widths, self.outputs = net.widths, net.widths[-1]
+        self.psi = [torch.zeros(width, width, device=self.device) for width in net.widths[1:-1]]
+        self.mean = [torch.zeros(width, device=self.device) for width in net.widths[1:-1]]
         self._notes: dict[str, Any] = {}
         self.created = now()
         self.image_shape: tuple[int, ...] | None = None  # of the images learned
@@ -92,10 +90,10 @@ class HopSupSup:
         self.changing = new_lock()  # held by the thread that learns
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By the bytes of its file, and by its own module where the file does not say how to build it."""
+        """As the bytes of its file, and the module where the file cannot name it."""
         with self._lock.reading():
-            own = None if architecture_of(self._module) is not None else self._module
-            return _from_content, (type(self), model_to_bytes(self.save), own, str(self.device))
+            module = None if architecture_of(self.net.module) is not None else self.net.module
+            return _from_bytes, (type(self), model_to_bytes(self.save), module, str(self.device))
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
@@ -116,7 +114,7 @@ class HopSupSup:
 
     @property
     def tasks(self) -> list[str]:
-        """Names of the tasks learned, in order."""
+        """Names of the learned tasks, in order."""
         return self._tasks.names
 
     def classes(self, task: str) -> int:
@@ -128,13 +126,8 @@ class HopSupSup:
         return self._tasks[task].learned_at
 
     @property
-    def outputs(self) -> int:
-        """How many outputs the network has."""
-        return self._module.widths[-1]
-
-    @property
     def memory_bytes(self) -> int:
-        """The size of Ψ and μ: a matter of the network's widths alone."""
+        """The size of Ψ and μ, which depends on the widths of the network only."""
         return sum(tensor.nbytes for tensor in [*self.psi, *self.mean])
 
     def learn(
@@ -149,25 +142,22 @@ class HopSupSup:
     ) -> str:
         """Train a mask on a `Task`, or on data of any form (docs/own-data.md) with task="name", and store it.
 
-        A mask is sought before its task is known, so all tasks have the normalisation of the first. Returns the name.
+        A mask is recovered before its task is known, so all tasks use the normalisation of the first. Returns the name.
         """
         about = self._expectations()
         made = checks.task_of(data, task, about, label=label, layout=layout, normalise=flag(normalise, "normalise"))
         checked = self._checked(made, task)
-        learn_together([self], checked)
+        learn_in_parallel([self], checked)
         return checked.name
 
-    def recover(self, x: Array, *, trace: bool = False, procedure: str | None = None) -> Recovered:
+    def recover(self, x: Array, *, history: bool = False, procedure: str | None = None) -> Recovered:
         """The mask of the task that all these images come from.
 
-        trace      also keep the string after every step
-        procedure  "paper" or "best-of", in place of the model's own setting
+        history    also return the units after every step
+        procedure  "paper" or "best-of" instead of the model's setting
         """
         with self._lock.reading():
-            return self._recovered(self._images(x), flag(trace, "trace"), procedure)
-
-    def _recovered(self, images: Tensor, trace: bool = False, procedure: str | None = None) -> Recovered:
-        return recover_together([self], images, trace=trace, procedure=procedure)
+            return recover_in_parallel([self], self._images(x), history=flag(history, "history"), procedure=procedure)
 
     def predict(
         self,
@@ -177,44 +167,38 @@ class HopSupSup:
         among: Sequence[str] | None = None,
         units: Sequence[Tensor] | None = None,
     ) -> Prediction:
-        """A label and a task for every image; all the images must come from one task, which need not be known.
+        """A label and a task for every image; all images must come from one task, which may be unknown.
 
-        task   the task, if it is known: only its outputs may answer. The mask is recovered from the images all the
-               same, since none is kept
-        among  where it is not known: only the outputs of these tasks may answer (of all by default)
-        units  a mask that was recovered before (`recover(...).units`), so that it is not sought again
+        task   the task, if known: only its outputs are used. The mask is recovered from the images in any case
+        among  if the task is unknown: use only the outputs of these tasks (default: all)
+        units  a mask that was recovered before (`recover(...).units`), to be used as it is
         """
         with self._lock.reading():
             images = self._images(x)
             columns, classes = self._outputs_of(task, among)
-            found = self._recovered(images).units if units is None else self._units(units)
+            found = recover_in_parallel([self], images).units if units is None else self._units(units)
             mask = [part.view(1, -1) for part in found]
             info = {name: self._tasks[name].info for name in classes}
-        outputs = outputs_together([self], images, mask)[0]
+        outputs = outputs_in_parallel([self], images, mask)[0]
         return answer_among(outputs[:, columns], classes, info)
 
     def store(
-        self,
-        task: str,
-        classes: int,
-        units: Sequence[Tensor],
-        shape: tuple[int, ...],
-        info: TaskInfo = NO_INFO,
+        self, task: str, classes: int, units: Sequence[Tensor], shape: tuple[int, ...], info: TaskInfo = NO_INFO
     ) -> None:
-        """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; a warning says when they hold too many."""
+        """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; warns when they hold too many."""
         classes = whole(1)(classes, "classes")
         units = self._units(units)
         change = self._tasks.prepare_add([LearnedTask(text(task, "task"), classes, now(), info=info)])
         self._check_outputs(task, classes)
         self._check_shape(shape)
         count = len(self._tasks) + 1
-        signs = [mask.flatten().float() * 2 - 1 for mask in units]
-        psi = [self._store(old, z) for old, z in zip(self.psi, signs)]
-        mean = [running_mean(old, z, count) for old, z in zip(self.mean, signs)]
+        patterns = [mask.flatten().float() * 2 - 1 for mask in units]
+        psi = [self._store(old, z) for old, z in zip(self.psi, patterns)]
+        mean = [running_mean(old, z, count) for old, z in zip(self.mean, patterns)]
         with self._lock.writing():
             self.psi, self.mean, self.image_shape = psi, mean, shape
             change()
-        if any(overfull(self.rule, *layer, count) for layer in zip(psi, mean, signs)):
+        if any(overfull(self.rule, *layer, count) for layer in zip(psi, mean, patterns)):
             warnings.warn(
                 f"the memory is full: with task {task!r} it holds {count} masks, and some may no longer be recovered; "
                 "use a wider network, rule='storkey' or another model for further tasks",
@@ -223,23 +207,23 @@ class HopSupSup:
             )
 
     def save(self, path: AnyPath) -> None:
-        """Write the model to a file, whole or not at all; an older model file there is replaced."""
+        """Write the model to a file, complete or not at all; an older model file is replaced."""
         settings = (self.rule, self.recipe, self.recovery)
         with self._lock.reading():
-            contents = Contents(*settings, self._tasks, self.image_shape, self.notes, self.created)
-            write(path, self.net, contents, self._memory)
+            contents = HopContents(*settings, self._tasks, self.image_shape, self.notes, self.created)
+            write_hop_file(path, self.net, contents, self._memory)
 
     @classmethod
     def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
-        """The model in a file, checked; `net` is needed only where it was not built from `supsup.nets`."""
+        """The HopSupSup model in a file, checked; `net`: your module, if it was not built from `supsup.nets`."""
         with ModelFile(path) as file, explain_errors(file.path):
-            there, seed = read(file), file.header.seed
+            there, seed = read_contents(file), file.header.seed
             with explain_unknown_settings():
                 module: Any = net if net is not None else build_network(file.header)
                 model = cls(module, seed, rule=there.rule, recipe=there.recipe, recovery=there.recovery, device=device)
             check_network(model.net, file.header)
-            stored = read_memory(file)
-        fill(model._memory, stored, path)
+            stored = tensors_from_bytes(file.state(), "the model's state")
+        fill_memory(model._memory, stored, path)
         model._tasks, model.image_shape = there.tasks, there.image_shape
         model.notes, model.created = there.notes, there.created
         return model
@@ -250,21 +234,15 @@ class HopSupSup:
         return {"psi": self.psi, "mean": self.mean}
 
     @property
-    def _module(self) -> HopMLP:
-        module = self.net.module
-        assert isinstance(module, HopMLP)
-        return module
-
-    @property
     def _outputs_used(self) -> int:
         return sum(task.classes for task in self._tasks)
 
     def _outputs_of(self, task: Any, among: Sequence[str] | None) -> tuple[list[int], dict[str, int]]:
-        """The outputs that may answer, task by task, and how many each task has."""
+        """The outputs to use, task by task, and how many each task has."""
         if task is not None and not isinstance(task, str):
-            raise SupSupError("task is the name of a task; a recovered mask goes in as predict(x, units=…)")
-        asked = [task] if task is not None else checks.among_tasks(among)
-        indices = range(len(self._tasks)) if asked is None else set(self._tasks.indices(asked))
+            raise SupSupError("task is the name of a task; give a recovered mask as predict(x, units=…)")
+        wanted = [task] if task is not None else checks.among_tasks(among)
+        indices = range(len(self._tasks)) if wanted is None else set(self._tasks.indices(wanted))
         columns: list[int] = []
         classes: dict[str, int] = {}
         start = 0
@@ -276,35 +254,35 @@ class HopSupSup:
         return columns, classes
 
     def _units(self, units: Sequence[Tensor]) -> list[Tensor]:
-        """A mask as booleans [width] for each hidden layer, or an error if it is none of this network."""
-        widths = self._module.widths[1:-1]
+        """A mask as booleans [width] for each hidden layer, or an error if it does not fit the network."""
+        widths = list(self._widths[1:-1])
         masks = [plain_tensor(part, "units").to(self.device) for part in listed(units, "units", "tensors")]
-        if any(mask.dtype != torch.bool for mask in masks) or [mask.numel() for mask in masks] != list(widths):
+        if any(mask.dtype != torch.bool for mask in masks) or [mask.numel() for mask in masks] != widths:
             raise SupSupError(
-                f"units must be booleans for the hidden layers of widths {list(widths)}, as recover(...).units are"
+                f"units must be booleans for the hidden layers of widths {widths}, as recover(...).units are"
             )
         return masks
 
     def task_info(self, task: str) -> TaskInfo:
-        """What a task has of its own: the names of its classes, and what becomes of its raw inputs."""
+        """The metadata of a task: class names, how raw inputs are prepared."""
         return self._tasks[task].info
 
     def __repr__(self) -> str:
-        names, widths = self.tasks, " → ".join(map(str, self._module.widths))
+        widths = " → ".join(map(str, self._widths))
         used = f"{self._outputs_used} of {self.outputs} outputs used; {self.memory_bytes:,} bytes of memory"
-        return f"HopSupSup({widths}, seed {self.seed}; {len(names):,} tasks, {used}; on {self.device})"
+        return f"HopSupSup({widths}, seed {self.seed}; {len(self._tasks):,} tasks, {used}; on {self.device})"
 
     def _expectations(self) -> checks.Expectations:
-        """What has to be known to make tasks of raw data for this model."""
+        """What raw data must fit to become a task of this model."""
         shape, tasks = self.image_shape, self._tasks
         learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
-        return checks.Expectations(None, self._module, self.device, learned, one_normalisation=True)
+        return checks.Expectations(None, self.net.module, self.device, learned, one_normalisation=True)
 
     def _checked(self, data: Task, name: str | None) -> Task:
         suited = checks.suited(given(data, Task, "the task"), self._expectations())
         task = checks.task_to_learn(suited, name, self._tasks)
         if task.inputs is None and len(self._tasks) and self._tasks.at(0).info.inputs is not None:
-            raise SupSupError(f"this model takes raw inputs; make task {task.name!r} of raw data, by data.task")
+            raise SupSupError(f"this model takes raw inputs; make task {task.name!r} from raw data, with data.task")
         if len(task.train) < 2:
             raise SupSupError(f"task {task.name!r} has {len(task.train)} training images; give at least 2")
         checks.finite(task, self.device)
@@ -314,7 +292,7 @@ class HopSupSup:
         return task
 
     def _check_outputs(self, task: str, classes: int) -> None:
-        """An error unless the network has outputs left for so many classes."""
+        """An error unless the network has enough free outputs."""
         needed = self._outputs_used + classes
         if needed > self.outputs:
             raise SupSupError(
@@ -325,9 +303,9 @@ class HopSupSup:
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         checks.same_shape(shape, self.image_shape)
         features = torch.Size(shape).numel()
-        if features != self._module.widths[0]:
+        if features != self._widths[0]:
             raise SupSupError(
-                f"images of shape {shape} have {features} pixels, but the network takes {self._module.widths[0]}; "
+                f"images of shape {shape} have {features} pixels, but the network takes {self._widths[0]}; "
                 f"build it with inputs={features}"
             )
 
@@ -338,17 +316,15 @@ class HopSupSup:
         images = images_for(x, views, self.image_shape, self.device).preprocessed(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
-            raise SupSupError(
-                "HopSupSup normalises over the batch, so it needs several images of one task at a time; got 1"
-            )
+            raise SupSupError("HopSupSup normalises over the batch, so it needs several images of one task; got 1")
         return images
 
 
-def learn_together(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
+def learn_in_parallel(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
     """Every model learns the task, all in the same matrix products.
 
-    The models must share widths, recipe and tasks so far; their seeds differ. Returns the masks, booleans [n, width]
-    for each hidden layer, which the models themselves do not keep.
+    The models must share widths, recipe and the tasks so far; their seeds differ. Returns the masks, booleans
+    [n, width] for each hidden layer; the models do not keep them.
     """
     first = models[0]
     with ExitStack() as held:
@@ -364,29 +340,29 @@ def learn_together(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
     return units
 
 
-def recover_together(
-    models: Sequence[HopSupSup], x: Tensor, *, trace: bool = False, procedure: str | None = None
+def recover_in_parallel(
+    models: Sequence[HopSupSup], x: Tensor, *, history: bool = False, procedure: str | None = None
 ) -> Recovered:
-    """`recover` by every model at once, for the same images [m, …]; the first model's setting holds."""
+    """`recover` by every model at once, for the same images [m, …], with the settings of the first model."""
     how = models[0].recovery if procedure is None else replace(models[0].recovery, procedure=procedure)  # type: ignore[arg-type]
-    psi, mean = ([model.psi for model in models], [model.mean for model in models])
-    memory = Memory(*([torch.stack(layer) for layer in zip(*each)] for each in (psi, mean)))
-    return recover(_weights(models), memory, x.flatten(1), how, trace=trace)
+    psi, mean = (zip(*(model._memory[name] for model in models)) for name in ("psi", "mean"))
+    memory = Memory([torch.stack(layer) for layer in psi], [torch.stack(layer) for layer in mean])
+    return recover(_weights(models), memory, x.flatten(1), how, history=history)
 
 
 @torch.no_grad()
-def outputs_together(models: Sequence[HopSupSup], x: Tensor, units: Sequence[Tensor]) -> Tensor:
-    """What each model answers to the same images [m, …] with its mask [n, width] for each layer: outputs [n, m, s].
+def outputs_in_parallel(models: Sequence[HopSupSup], x: Tensor, units: Sequence[Tensor]) -> Tensor:
+    """The outputs [n, m, s] of each model for the same images [m, …] with its mask [n, width] for each layer.
 
-    The images are answered in batches of about `recovery.batch_size`, none of them small.
+    The images are split evenly into batches of at most `recovery.batch_size`.
     """
     weights, masks = _weights(models), [mask[:, None].float() for mask in units]
     pieces = x.flatten(1).tensor_split(-(-len(x) // models[0].recovery.batch_size))
     return torch.cat([many_outputs(weights, piece[None, None], masks)[:, 0] for piece in pieces], dim=1)
 
 
-def _from_content(kind: type[HopSupSup], content: bytes, net: HopMLP | None, device: str) -> HopSupSup:
-    """A model from what `HopSupSup.__reduce__` has made of it."""
+def _from_bytes(kind: type[HopSupSup], content: bytes, net: nn.Module | None, device: str) -> HopSupSup:
+    """The inverse of `HopSupSup.__reduce__`."""
     return model_from_bytes(content, lambda path: kind.load(path, net, device=device))
 
 

@@ -1,7 +1,7 @@
 """A Hopfield network as a memory of constant size: patterns of ±1 become minima of the energy −½ zᵀΨz.
 
-Functions of tensors: Ψ is [..., d, d], the patterns asked about are [..., k, d]. Leading dimensions are memories that
-have nothing to do with each other. Ψ is symmetric, so Ψz is taken as zᵀΨ: one matrix product for all k.
+Pure functions of tensors: Ψ is [..., d, d], patterns are [..., k, d]. Leading dimensions are independent memories.
+Ψ is symmetric, so Ψz is computed as zᵀΨ: one matrix product for all k.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from supsup.masks import philox
 from supsup.runtime.validation import choice
 
-LOST = 0.01  # a pattern of which more than this share of the units does not come back is lost
+LOST = 0.01  # a pattern is lost if more than this share of its units is not recalled
 Rule = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -24,7 +24,7 @@ def hebb(psi: Tensor, z: Tensor) -> Tensor:
 
 
 def storkey(psi: Tensor, z: Tensor) -> Tensor:
-    """Ψ + (zzᵀ − z(Ψz)ᵀ − (Ψz)zᵀ − I)/d, as the paper has it: symmetric; the diagonal is zero for one pattern only."""
+    """Ψ + (zzᵀ − z(Ψz)ᵀ − (Ψz)zᵀ − I)/d, the paper's form: symmetric; the diagonal is zero for one pattern only."""
     pattern, pull = z[..., :, None], psi @ z[..., :, None]
     return psi + (pattern * pattern.mT - (pattern * pull.mT + pull * pattern.mT) - _identity(z)) / z.shape[-1]
 
@@ -33,7 +33,7 @@ RULES: dict[str, Rule] = {"hebb": hebb, "storkey": storkey}
 
 
 def rule_named(name: str) -> Rule:
-    """A learning rule from its name."""
+    """The learning rule with a name."""
     return RULES[choice(*RULES)(name, "learning rule")]
 
 
@@ -42,7 +42,7 @@ def running_mean(mean: Tensor, z: Tensor, count: int) -> Tensor:
     return mean * ((count - 1) / count) + z / count
 
 
-def signs(values: Tensor) -> Tensor:
+def to_bipolar(values: Tensor) -> Tensor:
     """+1 where a value is at least 0, else −1."""
     return (values >= 0).to(values.dtype) * 2 - 1
 
@@ -58,19 +58,18 @@ def unstable(psi: Tensor, z: Tensor) -> Tensor:
 
 
 def settle(psi: Tensor, z: Tensor, most_sweeps: int = 100) -> Tensor:
-    """Asynchronous updates, one unit after the other, until none wants to flip: a minimum of the energy.
+    """Asynchronous updates, one unit after the other, until none flips: a minimum of the energy.
 
-    A unit takes the sign of the field of all *other* units (and stays as it is where that is 0), so that no update can
-    raise the energy.
+    A unit takes the sign of the field of all *other* units (and stays where that is 0), so no update raises the energy.
     """
     z = z.clone()
     diagonal = _diagonal(psi)
     for _ in range(most_sweeps):
         field = z @ psi
-        wanting = ((field - diagonal * z) * z < 0).flatten(0, -2).any(0).nonzero().flatten().tolist()
-        if not wanting:
+        flipping = ((field - diagonal * z) * z < 0).flatten(0, -2).any(0).nonzero().flatten().tolist()
+        if not flipping:
             break
-        for unit in wanting:
+        for unit in flipping:
             old = z[..., unit]
             others = field[..., unit] - diagonal[..., unit] * old
             change = torch.where(others * old < 0, -2 * old, 0.0)
@@ -80,23 +79,23 @@ def settle(psi: Tensor, z: Tensor, most_sweeps: int = 100) -> Tensor:
 
 
 def overfull(rule: str, psi: Tensor, mean: Tensor, z: Tensor, count: int) -> bool:
-    """Whether a memory holds more than can be recovered from it, now that z [d] was stored as its `count`th pattern.
+    """Whether a memory holds more patterns than it can recall, after z [d] was stored as number `count`.
 
-    Hebb's rule loses new patterns with the old ones, so the newest tells. Storkey's always keeps the newest and slowly
-    loses the oldest, which are not known any more: there the number tells, beside how alike the patterns are.
+    Hebb's rule loses new patterns with the old ones, so recalling the newest is the test. Storkey's rule always keeps
+    the newest and slowly loses the oldest, which are no longer known: the test is their number and their overlap.
     """
     if lost(psi, z) > LOST:
         return True
     return rule == "storkey" and count > storkey_capacity(len(z), overlap(mean, count))
 
 
-def storkey_capacity(units: int, alike: float) -> int:
-    """About how many patterns come back from 20 % flipped units at least 19 times in 20 under Storkey's rule.
+def storkey_capacity(units: int, overlap: float) -> int:
+    """About how many patterns Storkey's rule recalls with 20 % of their units flipped, at least 19 times in 20.
 
-    A fit to what benchmarks/hopfield/capacity.py measures: 0.155 d for patterns that have nothing in common, less the
-    more they overlap (on average, from 0 to 1), and hardly more than 10 from an overlap of 1/4 on.
+    A fit to what benchmarks/hopfield/capacity.py measures: 0.155 d for unrelated patterns, fewer with a higher mean
+    overlap (0 to 1), and about 10 from an overlap of 1/4 on.
     """
-    return int(max(0.155 * units * (1 - 4 * alike), min(10, 0.155 * units)))
+    return int(max(0.155 * units * (1 - 4 * overlap), min(10, 0.155 * units)))
 
 
 def overlap(mean: Tensor, count: int) -> float:
@@ -107,15 +106,15 @@ def overlap(mean: Tensor, count: int) -> float:
 
 
 def lost(psi: Tensor, z: Tensor, flipped: float = 0.2, draws: int = 8) -> float:
-    """The share of a stored pattern z [d] that does not come back after `flipped` of its units were turned over.
+    """The share of a stored pattern z [d] that is not recalled after a share `flipped` of its units was flipped.
 
-    Near 0 until more is stored than the memory holds; then it jumps.
+    Near 0 until the memory is full; then it jumps.
     """
     labels = [f"lost/{draw}" for draw in range(draws)]
     damaged = philox.uniform(0, labels, len(z), 1.0, z.device) < 2 * flipped - 1
     recalled = torch.where(damaged, -z, z)
     for _ in range(20):
-        recalled = signs(recalled @ psi - _diagonal(psi) * recalled)
+        recalled = to_bipolar(recalled @ psi - _diagonal(psi) * recalled)
     return (recalled != z).float().mean().item()
 
 

@@ -1,8 +1,8 @@
 """Hopfield recovery: from images of an unknown task to the mask that was stored for it, with Ψ and μ alone.
 
 Gradient descent on a string z per hidden layer: at first on the entropy of the outputs, which leads towards the right
-mask, in the end on the Hopfield energy, which leads to a stored one. Which of several ends to trust is judged without
-labels, by the entropy that its mask leaves on the images.
+mask, in the end on the Hopfield energy, which leads to a stored one. Of several results, the one whose mask leaves the
+lowest entropy on the images is taken; no labels are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from supsup.hopfield.memory import energy, settle, signs
+from supsup.hopfield.memory import energy, settle, to_bipolar
 from supsup.inference.objectives import entropy
 from supsup.masks import philox
 from supsup.nets.hop_mlp import many_outputs
@@ -22,19 +22,19 @@ from supsup.runtime.validation import check_fields, choice, real, whole
 
 Procedure = Literal["paper", "best-of"]
 _MOST_STARTS, _MOST_STEPS = 256, 100_000  # a file may ask for any number
-_JUDGED = 4  # batches of images on which combinations are compared
+_JUDGED = 4  # batches of images used to compare combinations
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a mask is recovered. All but `procedure`, `starts` and `least_steps` is the paper's.
+    """How a mask is recovered. All defaults but `procedure`, `starts` and `least_steps` are the paper's.
 
-    procedure      "paper": one descent from μ. "best-of": `starts` descents, from μ and from strings around it, each
-                   end settled into a minimum of the energy; of all combinations of these, a string for each layer,
-                   the one that leaves the least entropy is taken
-    energy_weight  γ: what the energy weighs at the end
-    batch_size     images in a step; the steps are one pass over the images
-    least_steps    several passes where the images are too few to make so many steps
+    procedure      "paper": one descent from μ. "best-of": `starts` descents, from μ and from strings around it; each
+                   end settles into a minimum of the energy, and of all combinations of ends, one per layer, the one
+                   with the lowest entropy is taken
+    energy_weight  γ: the weight of the energy in the last step
+    batch_size     images per step; the steps make one pass over the images
+    least_steps    make several passes if one has fewer steps than this
     """
 
     procedure: Procedure = "best-of"
@@ -70,26 +70,26 @@ class Memory:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The masks found by n networks for the same images, and what is known of them without labels.
+    """The masks that n networks recovered from the same images.
 
     units    booleans [n, width] for each hidden layer
-    entropy  [n], mean over all the images with that mask, in nats
+    entropy  [n], mean over all images with that mask, in nats
     energy   [n], summed over the layers
-    start    [n], the start whose own end left the least entropy (0 is μ)
-    trace    the units after every step of the descent from that start, if asked for: booleans [steps, n, all units]
+    start    [n], the start whose end has the lowest entropy (0 is μ)
+    history  if asked for, the units after every step of the descent from that start: booleans [steps, n, all units]
     """
 
     units: list[Tensor]
     entropy: Tensor
     energy: Tensor
     start: Tensor
-    trace: Tensor | None = field(default=None, repr=False)
+    history: Tensor | None = field(default=None, repr=False)
 
 
-def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery, *, trace: bool = False) -> Recovered:
+def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery, *, history: bool = False) -> Recovered:
     """The mask of the task that images x [m, inputs] come from, for each of n networks (weights [n, out, in])."""
     starts = start_strings(memory.mean, 1 if how.procedure == "paper" else how.starts)
-    ends, path = _descend(weights, memory.psi, x, starts, how, trace)
+    ends, path = _descend(weights, memory.psi, x, starts, how, history)
     if how.procedure == "best-of":
         ends = [settle(psi, z) for psi, z in zip(memory.psi, ends)]
     levels = mean_entropy(weights, x, ends, how.batch_size)
@@ -105,14 +105,14 @@ def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery,
         entropy=level,
         energy=energies,
         start=start,
-        trace=path[:, network, start] if path is not None else None,
+        history=path[:, network, start] if path is not None else None,
     )
 
 
 def recombined(weights: Sequence[Tensor], x: Tensor, ends: Sequence[Tensor], batch_size: int) -> list[Tensor]:
-    """Of the ends [n, k, d] of all layers, the combination that leaves the least entropy: [n, d] for each layer.
+    """Of the ends [n, k, d] of all layers, the combination with the lowest entropy: [n, d] for each layer.
 
-    Descents often end in one task's mask in one layer and in another task's in the next. Judged on a few batches.
+    A descent often ends in one task's mask in one layer and in another task's in the next. A few batches decide.
     """
     k = ends[0].shape[1]
     images = x[torch.linspace(0, len(x) - 1, min(len(x), _JUDGED * batch_size), device=x.device).long()]
@@ -127,7 +127,7 @@ def recombined(weights: Sequence[Tensor], x: Tensor, ends: Sequence[Tensor], bat
 
 
 def start_strings(mean: Sequence[Tensor], starts: int) -> list[Tensor]:
-    """Where descents begin, [n, starts, d] for each layer: at μ, and at random strings around it, always the same."""
+    """Where descents begin, [n, starts, d] for each layer: at μ and at fixed random strings around it."""
     strings = []
     for layer, mu in enumerate(mean):
         labels = [f"recovery/{layer}/{start}" for start in range(1, starts)]
@@ -138,7 +138,7 @@ def start_strings(mean: Sequence[Tensor], starts: int) -> list[Tensor]:
 
 @torch.no_grad()
 def mean_entropy(weights: Sequence[Tensor], x: Tensor, z: Sequence[Tensor], batch_size: int) -> Tensor:
-    """How unsure the networks are of images x [m, inputs] with masks of ±1 [n, k, d], in nats: [n, k]."""
+    """The mean entropy of the outputs for images x [m, inputs] with masks of ±1 [n, k, d], in nats: [n, k]."""
     units = [(string + 1) / 2 for string in z]
     pieces = x.tensor_split(-(-len(x) // batch_size))
     totals = [entropy(many_outputs(weights, piece[None, None], units), 0).sum(-1) for piece in pieces]
@@ -146,9 +146,9 @@ def mean_entropy(weights: Sequence[Tensor], x: Tensor, z: Sequence[Tensor], batc
 
 
 def _descend(
-    weights: Sequence[Tensor], psi: Sequence[Tensor], x: Tensor, starts: Sequence[Tensor], how: Recovery, trace: bool
+    weights: Sequence[Tensor], psi: Sequence[Tensor], x: Tensor, starts: Sequence[Tensor], how: Recovery, history: bool
 ) -> tuple[list[Tensor], Tensor | None]:
-    """The paper's descent from each start: where it ends, as ±1, and the strings after each step if asked for."""
+    """The paper's descent from each start: its end as ±1, and the units after each step if asked for."""
     steps, size = max(how.least_steps, -(-len(x) // how.batch_size)), min(how.batch_size, len(x))
     strings = [start.clone().requires_grad_() for start in starts]
     optimiser = torch.optim.SGD(strings, lr=how.learning_rate, momentum=how.momentum, weight_decay=how.weight_decay)
@@ -157,22 +157,22 @@ def _descend(
         images = x[(torch.arange(size, device=x.device) + (step - 1) * size) % len(x)]
         z = [_binarised(string) for string in strings]
         outputs = many_outputs(weights, images[None, None], [(string + 1) / 2 for string in z])
-        unsure = entropy(outputs, 0).mean(-1)
+        entropies = entropy(outputs, 0).mean(-1)
         energies = torch.stack([energy(matrix, string) for matrix, string in zip(psi, z)]).sum(0)
         late = step / steps
-        loss = (how.energy_weight * late * energies + (1 - late) * unsure).sum()
+        loss = (how.energy_weight * late * energies + (1 - late) * entropies).sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        if trace:
+        if history:
             path.append(torch.cat([string.detach() >= 0 for string in strings], dim=-1))
-    return [signs(string.detach()) for string in strings], torch.stack(path) if trace else None
+    return [to_bipolar(string.detach()) for string in strings], torch.stack(path) if history else None
 
 
 class _Binarised(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, string: Tensor) -> Tensor:
-        return signs(string)
+        return to_bipolar(string)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

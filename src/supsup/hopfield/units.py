@@ -1,4 +1,4 @@
-"""Training masks on hidden units (HopSupSup): one task, many networks with weights of their own at once."""
+"""Training masks on hidden units (HopSupSup): one task on many networks with different weights at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UnitRecipe:
         )
 
     def steps(self, images: int) -> int:
-        """How many batches the epochs make, laid end to end; the last is filled up from one epoch more."""
+        """How many batches the epochs make, end to end; one more epoch fills up the last batch."""
         return -(-self.epochs * images // self.batch_size)
 
 
@@ -49,8 +49,8 @@ def train_units(
     """A mask for one task on each of n networks: for each hidden layer booleans [n, width].
 
     weights       one [n, out, in] for each layer
-    seeds         of the n networks; with the task's name they decide the order of its images
-    first_output  the output of the network that stands for the task's label 0
+    seeds         of the n networks; with the task's name they decide the order of the images
+    first_output  the output that stands for the task's label 0
     """
     device = weights[0].device
     part = part.on(device)
@@ -65,7 +65,7 @@ def train_units(
         images, labels = part.batch(chosen.flatten())
         x = images.flatten(1).view(len(seeds), 1, recipe.batch_size, -1)
         outputs = many_outputs(weights, x, [soft_mask(score, None) for score in scores])
-        # The sum over networks of each one's mean: no network's gradient depends on how many there are.
+        # The sum of the networks' means: the gradient of one does not depend on how many there are.
         loss = cross_entropy(outputs.flatten(0, 2), labels + first_output, reduction="sum") / recipe.batch_size
         optimiser.zero_grad()
         loss.backward()

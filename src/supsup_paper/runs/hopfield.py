@@ -15,7 +15,7 @@ from torch import Tensor
 
 from supsup import data, nets
 from supsup.data import Task
-from supsup.hopfield.learner import HopSupSup, learn_together, outputs_together, recover_together
+from supsup.hopfield.learner import HopSupSup, learn_in_parallel, outputs_in_parallel, recover_in_parallel
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
 from supsup.runtime import progress
@@ -83,7 +83,7 @@ def learn_and_recover(models: Sequence[HopSupSup], stream: Sequence[Task], proce
     begin = _clock(models[0].device)
     with progress.bar("learning", len(tasks)) as advance:
         for task in tasks:
-            masks.append(learn_together(models, task))
+            masks.append(learn_in_parallel(models, task))
             sizes.append(models[0].memory_bytes)
             advance(1)
     learning = _clock(models[0].device) - begin
@@ -106,12 +106,12 @@ def _graded(
             units, levels = list(masks[index]), torch.full((len(models),), torch.nan)
             if procedure is not None:
                 begin = _clock(device)
-                recovered = recover_together(models, x, trace=True, procedure=procedure)
+                recovered = recover_in_parallel(models, x, history=True, procedure=procedure)
                 seconds += _clock(device) - begin
                 units, levels = recovered.units, recovered.entropy
-                assert recovered.trace is not None
-                traces.append((recovered.trace[:, None, 0] != true[None, :, 0]).float().mean(-1).cpu())
-            answers = outputs_together(models, x, units).argmax(-1)
+                assert recovered.history is not None
+                traces.append((recovered.history[:, None, 0] != true[None, :, 0]).float().mean(-1).cpu())
+            answers = outputs_in_parallel(models, x, units).argmax(-1)
             accuracy.append((answers == y + first_output).float().mean(-1).cpu())
             distance.append((torch.cat(units, dim=-1) != true[index]).float().mean(-1).cpu())
             unsure.append(levels.cpu())

@@ -26,7 +26,7 @@ from supsup.file import codec
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
 from supsup.file.task_record import EXAMPLES, PROFILE, info_of, tensors_of
-from supsup.hopfield.file import KIND, read_contents
+from supsup.hopfield.file import KIND, read_hop_contents
 from supsup.inference.methods import METHODS
 
 File = Annotated[Path, Argument(help="The model file.")]
@@ -161,7 +161,7 @@ def example_images(task: Task, most: int = 6) -> Tensor | None:
 def read_tasks(model: ModelFile) -> Iterator[TaskContents]:
     """Every task, in order."""
     if model.header.kind == KIND:
-        for task in read_contents(model).tasks:
+        for task in read_hop_contents(model).tasks:
             yield TaskContents(task.name, task.classes, task.info, task.learned_at)
         return
     weights = sum(model.header.sizes)
@@ -185,7 +185,7 @@ def read_contents(model: ModelFile) -> ModelContents:
     header = model.header
     common = _common(header) | {"file_bytes": model.path.stat().st_size}
     if header.kind == KIND:
-        contents = read_contents(model)
+        contents = read_hop_contents(model)
         recovery = {"rule": contents.rule, **asdict(contents.recovery)}
         return ModelContents(**common, tasks=len(contents.tasks), inference=recovery, memory=len(model.state()))
     totals: Counter[str] = Counter()

@@ -53,7 +53,7 @@ def write_hop_file(path: AnyPath, net: FrozenNet, contents: HopContents, memory:
     write_new(path, header, state=tensors_to_bytes(named))
 
 
-def read_contents(file: ModelFile) -> HopContents:
+def read_hop_contents(file: ModelFile) -> HopContents:
     """All but the memory of the model in a file; an error if the file holds another kind of model."""
     header = file.header
     if header.kind != KIND:

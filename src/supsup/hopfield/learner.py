@@ -23,7 +23,7 @@ from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
 from supsup.file.task_record import LearnedTask, tensors_from_bytes
-from supsup.hopfield.file import HopContents, fill_memory, read_contents, write_hop_file
+from supsup.hopfield.file import HopContents, fill_memory, read_hop_contents, write_hop_file
 from supsup.hopfield.memory import overfull, rule_named, running_mean
 from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
 from supsup.hopfield.units import UnitRecipe, train_units
@@ -217,7 +217,7 @@ class HopSupSup:
     def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
         """The HopSupSup model in a file, checked; `net`: your module, if it was not built from `supsup.nets`."""
         with ModelFile(path) as file, explain_errors(file.path):
-            there, seed = read_contents(file), file.header.seed
+            there, seed = read_hop_contents(file), file.header.seed
             with explain_unknown_settings():
                 module: Any = net if net is not None else build_network(file.header)
                 model = cls(module, seed, rule=there.rule, recipe=there.recipe, recovery=there.recovery, device=device)

@@ -94,6 +94,19 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not heading or heading in anchors(path), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_names_exists(page: Path) -> None:
+    """Files by their path, and the benchmarks that make its figures; a changelog speaks of what was."""
+    if page.name == "CHANGELOG.md":
+        pytest.skip("it names what was")
+    text = page.read_text()
+    runnable = runpy.run_path(str(ROOT / "benchmarks" / "__main__.py"))["benchmarks"]()
+    assert {name for name in re.findall(r"python\s-m\sbenchmarks\s(\w+)", text) if name not in runnable} == set()
+    paths = re.findall(r"`((?:src|tests|benchmarks|docs|\.ci|supsup|supsup_paper)/[\w/.-]+\.\w+)`", text)
+    missing = [path for path in paths if not ((ROOT / path).exists() or (ROOT / "src" / path).exists())]
+    assert missing == []
+
+
 def anchors(page: Path) -> list[str]:
     """The names that headings of a page have in links."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)

@@ -24,7 +24,7 @@ from supsup.runtime.progress import Advance
 from supsup.training.batches import Feed, fits
 from supsup.training.executors import Job, Trained, count_fitting, free_memory, grouped
 from supsup.training.fast.operations import loss_gradient
-from supsup.training.fast.residual.layers import BLOCK, network_of
+from supsup.training.fast.residual.layers import BLOCK, layout_of
 from supsup.training.fast.residual.passes import Passes
 from supsup.training.recipe import Recipe
 
@@ -136,7 +136,7 @@ def _activations(module: nn.Module, part: Part, batch: int, border: int = 0) -> 
     """How many numbers come out of each convolution in one step of one task, with a border."""
     assert isinstance(module, ResNet)
     _, height, width = part.shape
-    layers = [each.layer for each in network_of(module, height, width, batch).convolutions]
+    layers = [each.layer for each in layout_of(module, height, width, batch).convolutions]
     around = 2 * border
     return [batch * (layer.out_height + around) * (layer.out_width + around) * layer.padded[1] for layer in layers]
 
@@ -180,9 +180,8 @@ class ResidualTrainer:
             return torch.tensor(values, dtype=torch.int32, device=device)
 
         chunks = [(i, start, each) for i, each in enumerate(self.layers) for start in range(0, each.weights, _CHUNK)]
-        self._chunk_layer = table([i for i, _, _ in chunks])
-        self._chunk_start = table([layer.first + start for _, start, layer in chunks])
-        self._chunk_stop = table([layer.first + layer.weights for _, _, layer in chunks])
+        spans = [(i, layer.first + start, layer.first + layer.weights) for i, start, layer in chunks]
+        self._chunks = [table(values) for values in zip(*spans)]  # layer, start and stop of each
         self._selects = self.kept[0][0] is not None
         self._keep = torch.tensor([[n or 1 for n in task] for task in self.kept], dtype=torch.int32, device=device)
         self._least = torch.zeros_like(self._keep)
@@ -226,11 +225,7 @@ class ResidualTrainer:
             self.scores if self.first is None else self.first,
             self.scores if self.second is None else self.second,
             self.gradients,
-            tables.layer_of,
-            tables.offset_of,
-            tables.gradient_start,
-            tables.splits,
-            tables.sizes,
+            *tables,
             self.factors,
             self.step_count,
             self.recipe.weight_decay,
@@ -252,13 +247,11 @@ class ResidualTrainer:
         if self._selects:
             self._counts.zero_()
             for number in range(_PASSES):
-                k._count[(len(self._chunk_layer), self.tasks)](
+                k._count[(len(self._chunks[0]), self.tasks)](
                     self.scores,
                     self._keep,
                     self._counts,
-                    self._chunk_layer,
-                    self._chunk_start,
-                    self._chunk_stop,
+                    *self._chunks,
                     self.scores.shape[1],
                     layers,
                     number=number,
@@ -280,12 +273,8 @@ class ResidualTrainer:
 
     def final_scores(self) -> dict[str, Tensor]:
         """The scores as they stand, [t, …] by weight, in the network's order."""
-        by_name = {layer.name: layer for layer in self.layers}
-        out = {}
-        for name in self.net.shapes:
-            layer = by_name[name]
-            out[name] = layer.from_flat(self.scores[:, layer.first : layer.first + layer.blocks * BLOCK])
-        return out
+        flat = {layer.name: layer.from_flat(self.scores[:, layer.first :]) for layer in self.layers}
+        return {name: flat[name] for name in self.net.shapes}
 
     def masks(self) -> dict[str, Tensor]:
         """The masks as they stand, exactly as many weights as are to be kept: booleans [t, …] by weight."""

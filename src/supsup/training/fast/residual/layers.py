@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -16,7 +17,7 @@ BLOCK = 1024  # weights in one program of the update; every layer is padded to w
 _PROGRAMS = 96  # for the weight gradient of one task, about
 
 
-def padded(channels: int) -> int:
+def pad_channels(channels: int) -> int:
     """Channels are padded with zeros to a multiple of 4, so that 8 bytes are read at a time."""
     return -(-channels // 4) * 4
 
@@ -63,7 +64,7 @@ class Layer:
 
     @property
     def padded(self) -> tuple[int, int]:
-        return padded(self.channels[0]), padded(self.channels[1])
+        return pad_channels(self.channels[0]), pad_channels(self.channels[1])
 
     @property
     def weights(self) -> int:
@@ -101,18 +102,25 @@ class Layer:
         return masked[:, self.first : self.first + self.weights].view(-1, *self.padded)
 
 
-class Tables:
-    """What launches over all layers need to know of each block of weights and of each layer."""
+class Tables(NamedTuple):
+    """What launches over all layers need: for each block its layer and its offset there, and three for each layer."""
 
-    def __init__(self, layers: Sequence[Layer], device: torch.device) -> None:
-        def table(values: Sequence[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int32, device=device)
+    layer_of: Tensor
+    offset_of: Tensor
+    gradient_start: Tensor
+    splits: Tensor
+    sizes: Tensor
 
-        self.layer_of = table([i for i, layer in enumerate(layers) for _ in range(layer.blocks)])
-        self.offset_of = table([BLOCK * block for layer in layers for block in range(layer.blocks)])
-        self.sizes = table([layer.weights for layer in layers])
-        self.splits = table([layer.splits for layer in layers])
-        self.gradient_start = table([layer.gradient_first for layer in layers])
+    @classmethod
+    def build(cls, layers: Sequence[Layer], device: torch.device) -> Tables:
+        values = (
+            [i for i, layer in enumerate(layers) for _ in range(layer.blocks)],
+            [BLOCK * block for layer in layers for block in range(layer.blocks)],
+            [layer.gradient_first for layer in layers],
+            [layer.splits for layer in layers],
+            [layer.weights for layer in layers],
+        )
+        return cls(*(torch.tensor(each, dtype=torch.int32, device=device) for each in values))
 
 
 class Buffers:
@@ -139,7 +147,7 @@ def border_of(x: Tensor, height: int) -> int:
 
 def splits_for(layer: nn.Conv2d, rows: int) -> int:
     """Into how many shares the pixels are divided for the weight gradient of a layer."""
-    size, into, out = layer.kernel_size[0], padded(layer.in_channels), padded(layer.out_channels)
+    size, into, out = layer.kernel_size[0], pad_channels(layer.in_channels), pad_channels(layer.out_channels)
     if size == layer.stride[0] == 1:
         return 1
     return max(1, min(_PROGRAMS // gradient_tiles(size, into, out), rows // 256))
@@ -223,12 +231,8 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
         masked.shape[1],
         layer.first,
         rows,
-        in_height=layer.out_height,
-        in_width=layer.out_width,
-        in_channels=out,
-        out_height=layer.height,
-        out_width=layer.width,
-        out_channels=into,
+        **_sides("in", layer.out_height, layer.out_width, out),
+        **_sides("out", layer.height, layer.width, into),
         size=layer.size,
         border=layer.border,
         adds=extra is not None,
@@ -236,6 +240,11 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
         **tile,
     )
     return result
+
+
+def _sides(of: str, height: int, width: int, channels: int) -> dict[str, int]:
+    """The size of images, as kernels take it."""
+    return {f"{of}_height": height, f"{of}_width": width, f"{of}_channels": channels}
 
 
 def _launch(
@@ -261,12 +270,8 @@ def _launch(
         masked.shape[1],
         layer.first,
         rows,
-        in_height=height,
-        in_width=width,
-        in_channels=x.shape[4],
-        out_height=result.shape[2],
-        out_width=result.shape[3],
-        out_channels=out,
+        **_sides("in", height, width, x.shape[4]),
+        **_sides("out", *result.shape[2:]),
         size=layer.size,
         stride=layer.stride,
         border=border_of(x, height),
@@ -301,12 +306,8 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         layer.weights,
         rows,
         share,
-        in_height=layer.height,
-        in_width=layer.width,
-        in_channels=into,
-        out_height=layer.out_height,
-        out_width=layer.out_width,
-        out_channels=out,
+        **_sides("in", layer.height, layer.width, into),
+        **_sides("out", layer.out_height, layer.out_width, out),
         size=layer.size,
         stride=layer.stride,
         border=border_of(x, layer.height),
@@ -317,16 +318,14 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
     )
 
 
-@dataclass(frozen=True)
-class Normalised:
+class Normalised(NamedTuple):
     """A convolution, and the path of the normalisation layer behind it."""
 
     layer: Layer
     norm: str
 
 
-@dataclass(frozen=True)
-class Block:
+class ResidualBlock(NamedTuple):
     """Convolutions one after the other, and the one of the shortcut, if it has any."""
 
     path: tuple[Normalised, ...]
@@ -334,12 +333,12 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Network:
+class ResidualLayout:
     """Stem, blocks and classifier; `pools`: there is max-pooling behind the stem."""
 
     stem: Normalised
     pools: bool
-    blocks: tuple[Block, ...]
+    blocks: tuple[ResidualBlock, ...]
     classifier: Layer
 
     @property
@@ -357,8 +356,8 @@ class Network:
         return [*(each.layer for each in self.convolutions), self.classifier]
 
 
-def network_of(module: ResNet, height: int, width: int, batch: int) -> Network:
-    """The network for batches of images of this size."""
+def layout_of(module: ResNet, height: int, width: int, batch: int) -> ResidualLayout:
+    """The layout of a network for batches of images of this size."""
     paths = {id(child): path for path, child in module.named_modules()}
     last: Layer | None = None
 
@@ -388,12 +387,10 @@ def network_of(module: ResNet, height: int, width: int, batch: int) -> Network:
             height, width = path[-1].layer.out_height, path[-1].layer.out_width
         beside = block.shortcut
         shortcut = normalised(beside[0], beside[1], *before) if isinstance(beside, nn.Sequential) else None
-        blocks.append(Block(tuple(path), shortcut))
-    return Network(stem, module.large_images, tuple(blocks), place(module.classifier, 1, 1))
+        blocks.append(ResidualBlock(tuple(path), shortcut))
+    return ResidualLayout(stem, module.large_images, tuple(blocks), place(module.classifier, 1, 1))
 
 
 def _path(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, nn.Module]]:
-    pairs: list[tuple[nn.Module, nn.Module]] = [(block.conv1, block.norm1), (block.conv2, block.norm2)]
-    if isinstance(block, Bottleneck):
-        pairs.append((block.conv3, block.norm3))
-    return pairs
+    third = [(block.conv3, block.norm3)] if isinstance(block, Bottleneck) else []
+    return [(block.conv1, block.norm1), (block.conv2, block.norm2), *third]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -14,11 +14,10 @@ from supsup.training.fast.residual.layers import border_of
 
 _TILE = 4096  # values in one program
 _CHANNELS = 512  # in one program at most: more do not fit into registers
-_BLOCK, _ROWS = 64, 32  # channels and rows in one program of the pooling
+_POOLING = {"block_rows": 32, "block": 64}  # rows and channels in one program of the pooling
 
 
-@dataclass
-class Normal:
+class Normal(NamedTuple):
     """What was convolved, [t, b, height, width, channels], and the moments it is normalised by, [t, channels]."""
 
     z: Tensor
@@ -30,8 +29,7 @@ class Normal:
         return self.z[0].numel() // self.z.shape[-1]
 
 
-@dataclass
-class Running:
+class RunningMoments(NamedTuple):
     """Running moments of one layer for all tasks, [t, channels], padded, and the layer's ε and momentum."""
 
     mean: Tensor
@@ -40,16 +38,14 @@ class Running:
     momentum: float
 
 
-def moments(z: Tensor, sums: Tensor, running: Running) -> Normal:
+def moments(z: Tensor, sums: Tensor, running: RunningMoments) -> Normal:
     """Moments from the partial sums [t, parts, 2, channels] that a convolution made; the running ones follow them."""
     tasks, parts, _, channels = sums.shape
     normal = Normal(z, *(torch.empty(tasks, channels, device=z.device) for _ in range(2)))
     k._moments[(tasks, triton.cdiv(channels, 8))](
         sums,
-        normal.mean,
-        normal.spread,
-        running.mean,
-        running.variance,
+        *normal[1:],
+        *running[:2],
         parts,
         normal.rows,
         channels=channels,
@@ -68,17 +64,12 @@ def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -
     other = shortcut if isinstance(shortcut, Normal) else normal
     tile = _tile(channels)
     k._normalise[(triton.cdiv(normal.rows, tile["block_rows"]), len(z), triton.cdiv(channels, tile["block"]))](
-        z,
-        normal.mean,
-        normal.spread,
+        *normal,
         shortcut if isinstance(shortcut, Tensor) else other.z,
-        other.mean,
-        other.spread,
+        *other[1:],
         out,
         normal.rows,
-        height=z.shape[2],
-        width=z.shape[3],
-        channels=channels,
+        **_sides(z),
         border=border_of(out, z.shape[2]),
         kind=kind,
         **tile,
@@ -100,18 +91,12 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
     k._slope_sums[(parts, len(slope), triton.cdiv(channels, tile["block"]))](
         slope,
         slope if gate is None else gate,
-        normal.z,
-        normal.mean,
-        normal.spread,
-        other.z,
-        other.mean,
-        other.spread,
+        *normal,
+        *other,
         sums,
         rows,
         share,
-        height=slope.shape[2],
-        width=slope.shape[3],
-        channels=channels,
+        **_sides(slope),
         border=0 if gate is None else border_of(gate, slope.shape[2]),
         gated=gate is not None,
         two=shortcut is not None,
@@ -120,7 +105,7 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
     return sums.sum(1)
 
 
-def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bool, which: int = 1) -> Tensor:
+def normalise_backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bool, which: int = 1) -> Tensor:
     """The gradient at z, with the border of `out`, from the slope that `slope_sums` left.
 
     gated  a gate was given there
@@ -131,21 +116,22 @@ def backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bo
     grid = (triton.cdiv(normal.rows, tile["block_rows"]), len(slope), triton.cdiv(channels, tile["block"]))
     k._normalise_back[grid](
         slope,
-        normal.z,
-        normal.mean,
-        normal.spread,
+        *normal,
         sums,
         out,
         normal.rows,
         which,
         gated=gated,
-        height=slope.shape[2],
-        width=slope.shape[3],
-        channels=channels,
+        **_sides(slope),
         border=border_of(out, slope.shape[2]),
         **tile,
     )
     return out
+
+
+def _sides(images: Tensor) -> dict[str, int]:
+    """The size of images [t, b, height, width, channels], as kernels take it."""
+    return dict(zip(("height", "width", "channels"), images.shape[2:]))
 
 
 def _tile(channels: int) -> dict[str, int]:
@@ -153,8 +139,7 @@ def _tile(channels: int) -> dict[str, int]:
     return {"block_rows": max(8, _TILE // block), "block": block}
 
 
-@dataclass(frozen=True)
-class Pooled:
+class Pooled(NamedTuple):
     """What came out, with its border, and for each number which of the nine pixels it was: [t, b, h, w, channels]."""
 
     out: Tensor
@@ -167,7 +152,7 @@ def pool(x: Tensor, out: Tensor, height: int, width: int) -> Pooled:
     out_height, out_width = -(-height // 2), -(-width // 2)
     chosen = torch.empty(tasks, batch, out_height, out_width, channels, dtype=torch.int8, device=x.device)
     rows = batch * out_height * out_width
-    triton_pooling._pool[(triton.cdiv(rows, _ROWS), tasks, triton.cdiv(channels, _BLOCK))](
+    triton_pooling._pool[(triton.cdiv(rows, _POOLING["block_rows"]), tasks, triton.cdiv(channels, _POOLING["block"]))](
         x,
         out,
         chosen,
@@ -178,8 +163,7 @@ def pool(x: Tensor, out: Tensor, height: int, width: int) -> Pooled:
         out_width=out_width,
         channels=channels,
         border=border_of(out, out_height),
-        block_rows=_ROWS,
-        block=_BLOCK,
+        **_POOLING,
     )
     return Pooled(out, chosen)
 
@@ -189,7 +173,9 @@ def pool_back(pooled: Pooled, slope: Tensor, height: int, width: int) -> Tensor:
     tasks, batch, out_height, out_width, channels = slope.shape
     below = slope.new_empty(tasks, batch, height, width, channels)
     rows = batch * height * width
-    triton_pooling._pool_back[(triton.cdiv(rows, _ROWS), tasks, triton.cdiv(channels, _BLOCK))](
+    triton_pooling._pool_back[
+        (triton.cdiv(rows, _POOLING["block_rows"]), tasks, triton.cdiv(channels, _POOLING["block"]))
+    ](
         slope,
         pooled.chosen,
         below,
@@ -199,7 +185,6 @@ def pool_back(pooled: Pooled, slope: Tensor, height: int, width: int) -> Tensor:
         out_height=out_height,
         out_width=out_width,
         channels=channels,
-        block_rows=_ROWS,
-        block=_BLOCK,
+        **_POOLING,
     )
     return below

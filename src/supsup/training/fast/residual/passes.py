@@ -7,8 +7,7 @@ one has left for the way back is gone with the next. `ResidualFunction` makes th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,23 +21,23 @@ from supsup.nets.resnet import ResNet
 from supsup.training.batches import Feed
 from supsup.training.fast.residual.layers import (
     BLOCK,
-    Block,
     Buffers,
     Normalised,
+    ResidualBlock,
     Tables,
     border_of,
     convolve,
     convolve_back,
-    network_of,
-    padded,
+    layout_of,
+    pad_channels,
     weight_gradient,
 )
 from supsup.training.fast.residual.normalisation import (
     Normal,
     Pooled,
-    Running,
-    backward,
+    RunningMoments,
     moments,
+    normalise_backward,
     pool,
     pool_back,
     relu,
@@ -68,22 +67,22 @@ class Passes:
     ) -> None:
         self.precision = precision
         channels, height, width = image
-        self._network = network_of(module, height, width, batch_size)
+        self._network = layout_of(module, height, width, batch_size)
         self.layers = self._network.layers
-        self.tables = Tables(self.layers, device)
+        self.tables = Tables.build(self.layers, device)
         total = sum(layer.blocks for layer in self.layers) * BLOCK
         self.weights = torch.zeros(tasks, total, dtype=precision, device=device)
         self.gradients = torch.zeros(tasks, sum(layer.splits * layer.weights for layer in self.layers), device=device)
         self._buffer = Buffers(tasks, batch_size, precision, device)
-        self.x = self._buffer("images", height, width, padded(channels), self._network.stem.layer.border)
+        self.x = self._buffer("images", height, width, pad_channels(channels), self._network.stem.layer.border)
         self.y = torch.zeros(tasks, batch_size, dtype=torch.int32, device=device)
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningMoments] = {}
         self.statistics: dict[str, Tensor] = {}
         for name, layer in module.named_modules():
             if isinstance(layer, nn.BatchNorm2d):
                 assert layer.momentum is not None
-                mean, variance = torch.zeros(2, tasks, padded(layer.num_features), device=device)
-                self._running[name] = Running(mean, variance, layer.eps, layer.momentum)
+                mean, variance = torch.zeros(2, tasks, pad_channels(layer.num_features), device=device)
+                self._running[name] = RunningMoments(mean, variance, layer.eps, layer.momentum)
                 self.statistics[f"{name}.running_mean"] = mean[:, : layer.num_features]
                 self.statistics[f"{name}.running_var"] = variance[:, : layer.num_features]
 
@@ -202,22 +201,22 @@ class Passes:
         self, slope: Tensor, normal: Normal, sums: Tensor, border: int, gated: bool, which: int = 1
     ) -> Tensor:
         _, _, height, width, channels = slope.shape
-        return backward(slope, normal, sums, self._buffer("slope", height, width, channels, border), gated, which)
+        return normalise_backward(
+            slope, normal, sums, self._buffer("slope", height, width, channels, border), gated, which
+        )
 
 
-@dataclass(frozen=True)
-class BlockState:
+class BlockState(NamedTuple):
     """What one block's backward pass needs: the inputs of its convolutions, what they gave, and what came out."""
 
-    block: Block
+    block: ResidualBlock
     inputs: list[Tensor]
     normals: list[Normal]
     shortcut: Normal | None
     out: Tensor
 
 
-@dataclass(frozen=True)
-class PassState:
+class PassState(NamedTuple):
     """What the backward pass needs of the forward pass.
 
     features  what the classifier sees, [t, b, channels]
@@ -269,11 +268,7 @@ class Packing:
             gradients,
             out,
             self._place,
-            tables.layer_of,
-            tables.offset_of,
-            tables.gradient_start,
-            tables.splits,
-            tables.sizes,
+            *tables,
             start,
             stride,
             gradients.shape[1],
@@ -326,12 +321,10 @@ class _Outputs(torch.autograd.Function):
         needed = ctx.needs_input_grad[1:]
         trunk = any(needed[:-1])
         passes.backward(ctx.trace, pad(slope, (0, ctx.trace.outputs.shape[2] - slope.shape[2])), trunk)
-        if trunk:
-            gradients = packing.unpack()
-        else:
-            classifier = passes.layers[-1]
-            gradients = [None] * len(passes.layers)
-            gradients[-1] = classifier.from_flat(passes.gradients[:, classifier.gradient_first :])
+        last = passes.layers[-1]
+        gradients = [None] * len(passes.layers) if not trunk else packing.unpack()
+        if not trunk:
+            gradients[-1] = last.from_flat(passes.gradients[:, last.gradient_first :])
         return None, *(
             None if not wanted or found is None else found.sum(0) if once else found
             for found, wanted, once in zip(gradients, needed, ctx.shared)

@@ -22,7 +22,7 @@ from benchmarks.gpu.residual_step import ROOT, Case, Measuring, compiled
 from supsup import nets
 from supsup.data import Stream
 from supsup.training import Recipe
-from supsup.training.fast.captured import Lane, run_lanes
+from supsup.training.fast.captured import CapturedTraining, run_captured
 from supsup.training.fast.residual.executor import bytes_of_training
 from supsup_paper.baselines import Baseline, BatchE, SeparateHeads, UpperBound
 from supsup_paper.baselines.training import started
@@ -112,10 +112,10 @@ def captured_step(each: RivalCase, stream: Stream, count: int, device: torch.dev
     lanes = []
     for task in stream[:count]:
         state = rival.begin(task)
-        lane = Lane(rival, state, rival.recipe_of_next(), task.train)
+        lane = CapturedTraining(rival, state, rival.recipe_of_next(), task.train)
         lane.start(state, task)
         lanes.append(lane)
-    return once(partial(run_lanes, lanes), device) / _CAPTURED / count
+    return once(partial(run_captured, lanes), device) / _CAPTURED / count
 
 
 def _taken(device: torch.device) -> int:

@@ -14,8 +14,8 @@ from supsup.data.rotations import check_can_rotate, mean_over_rotations, with_ro
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.training import Job, train_mask, train_masks
-from supsup.training.fast.captured import Lane, run_lanes
-from supsup.training.plain import MaskTrainee
+from supsup.training.fast.captured import CapturedTraining, run_captured
+from supsup.training.plain import TrainableMask
 from supsup_paper.baselines import LowerBound
 
 CPU = torch.device("cpu")
@@ -93,10 +93,12 @@ def test_fast_executors_train_the_plain_masks(pairs: Stream) -> None:
     mirrored = replace(task, train=replace(task.train, augmentation=Augmentation(padding=1, flip=True)))
     layers = (nn.Conv2d(1, 6, 5, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(864, 8))
     other = FrozenNet(nn.Sequential(*layers), 0, CPU)
-    trainee = MaskTrainee(other, recipe)
-    lane = Lane(trainee, trainee.begin(Job(mirrored, recipe).first_scores(other)), recipe, mirrored.train)
+    trainable = TrainableMask(other, recipe)
+    lane = CapturedTraining(
+        trainable, trainable.begin(Job(mirrored, recipe).first_scores(other)), recipe, mirrored.train
+    )
     lane.start(lane.ended(), mirrored)
-    run_lanes([lane])
+    run_captured([lane])
     for name, value in train_mask(other, task.name, mirrored.train, recipe).state.items():
         assert torch.allclose(lane.state[name], value, atol=2e-4), name
 

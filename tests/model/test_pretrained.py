@@ -16,8 +16,8 @@ from supsup.file.repair import repair
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import ModelState, state_of
 from supsup.training import Job, train_mask, train_masks
-from supsup.training.fast.captured import Lane, run_lanes
-from supsup.training.plain import MaskTrainee
+from supsup.training.fast.captured import CapturedTraining, run_captured
+from supsup.training.plain import TrainableMask
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-3, steps=30, batch_size=50, score_bound=0.005)
@@ -136,10 +136,10 @@ def test_tasks_are_rescued_without_a_header(net: nn.Module, split: Stream, tmp_p
 def test_a_lane_trains_the_head_of_the_plain_path(net: nn.Module, split: Stream) -> None:
     """What runs on a GPU as graphs takes the same steps."""
     frozen, task = FrozenNet(net, 0, CPU, pretrained=True), split[0]
-    trainee = MaskTrainee(frozen, RECIPE)
-    lane = Lane(trainee, trainee.begin(Job(task, RECIPE).first_scores(frozen)), RECIPE, task.train)
+    trainable = TrainableMask(frozen, RECIPE)
+    lane = CapturedTraining(trainable, trainable.begin(Job(task, RECIPE).first_scores(frozen)), RECIPE, task.train)
     lane.start(lane.ended(), task)
-    run_lanes([lane])
+    run_captured([lane])
     plain = train_mask(frozen, task.name, task.train, RECIPE)
     assert bool(plain.statistics["5.weight"].any())
     for name, value in plain.state.items():

@@ -161,7 +161,7 @@ def test_figures_are_those_of_the_batch_before_its_step(stream: Stream) -> None:
     assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(outputs, y)), rel=1e-4)
     assert accuracy == pytest.approx(float((outputs.argmax(1) == y).float().mean()))
     assert int(trainer.step_count) == 1
-    assert [batched.padded(width) for width in (1, 8, 9, 784)] == [8, 8, 16, 784]
+    assert [batched.pad_width(width) for width in (1, 8, 9, 784)] == [8, 8, 16, 784]
 
 
 def test_scores_are_drawn_piece_by_piece(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:

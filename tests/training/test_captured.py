@@ -13,8 +13,8 @@ from supsup.data import Augmentation, Stream, Task
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.training import Job, train_mask, train_masks
-from supsup.training.fast.captured import CannotCapture, Lane, captures, run_lanes
-from supsup.training.plain import MaskTrainee
+from supsup.training.fast.captured import CannotCapture, CapturedTraining, can_capture, run_captured
+from supsup.training.plain import TrainableMask
 from supsup_paper.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
 from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.baselines.training import learn_captured, learn_plain
@@ -29,10 +29,10 @@ RIVALS: dict[str, Make] = {
 CPU = torch.device("cpu")
 
 
-def lane_of(net: FrozenNet, task: Task, recipe: Recipe) -> Lane:
-    trainee = MaskTrainee(net, recipe)
-    state = trainee.begin(initial_scores(net.seed, task.name, net.shapes, net.device))
-    return Lane(trainee, state, recipe, task.train)
+def lane_of(net: FrozenNet, task: Task, recipe: Recipe) -> CapturedTraining:
+    trainable = TrainableMask(net, recipe)
+    state = trainable.begin(initial_scores(net.seed, task.name, net.shapes, net.device))
+    return CapturedTraining(trainable, state, recipe, task.train)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_lanes_train_the_masks_of_the_plain_path(
     for lane, task in zip(lanes, tasks):
         lane.start(lane.ended(), task)
     heard: list[float] = []
-    run_lanes(lanes, heard.append)
+    run_captured(lanes, heard.append)
     assert sum(heard) == pytest.approx(2)
     for lane, task in zip(lanes, tasks):
         plain = train_mask(net, task.name, task.train, recipe)
@@ -114,11 +114,11 @@ def _count(module: nn.Module) -> None:
 def test_what_python_decides_is_not_captured(besides: Callable[[nn.Module], object], stream: Stream) -> None:
     """A graph would repeat the first decision for ever: a layer that is skipped by chance would always be skipped."""
     lane = lane_of(FrozenNet(Own(besides), 0, CPU), stream[0], Recipe())
-    assert isinstance(lane.trainee, MaskTrainee)
+    assert isinstance(lane.trainable, TrainableMask)
     with pytest.raises(CannotCapture, match="draws random numbers on the host or changes the network"):
         lane.rehearse()
     with pytest.warns(UserWarning, match="cannot be captured"):
-        assert not captures(lane)
+        assert not can_capture(lane)
 
 
 class Viewing(nn.Module):
@@ -137,7 +137,7 @@ class Viewing(nn.Module):
 def test_a_network_that_wants_another_layout_is_not_captured_and_told(split: Stream) -> None:
     net = FrozenNet(Viewing(), 0, CPU)
     with pytest.warns(UserWarning, match="use `reshape` or `nn.Flatten`"):
-        assert not captures(lane_of(net, split[0], Recipe(steps=2, batch_size=8)))
+        assert not can_capture(lane_of(net, split[0], Recipe(steps=2, batch_size=8)))
 
 
 def test_a_rehearsal_leaves_no_trace(convolutional: nn.Module, split: Stream) -> None:
@@ -146,7 +146,7 @@ def test_a_rehearsal_leaves_no_trace(convolutional: nn.Module, split: Stream) ->
     state = lane.ended()
     assert not lane.rehearse()
     lane.start(state, split[0])
-    run_lanes([lane])
+    run_captured([lane])
     plain = train_mask(net, split[0].name, split[0].train, recipe)
     assert all(torch.allclose(lane.state[name], value, atol=1e-4) for name, value in plain.state.items())
     assert torch.equal(torch.get_rng_state(), before)

@@ -9,7 +9,7 @@ import torch
 from supsup import data
 from supsup.data import Augmentation, Stream
 from supsup.training import batches as feeding
-from supsup.training.batches import Feed, batch_positions, feature_map, fits
+from supsup.training.batches import Feed, batch_positions, can_feed, feature_map
 from supsup.training.fast.operations import gather
 
 
@@ -63,8 +63,8 @@ def test_a_lone_task_is_fed_the_batches_of_the_plain_path(kind: str) -> None:
 
 def test_frames_too_wide_for_a_feed_are_left_to_the_plain_path() -> None:
     part = data.split(colour(), 2)[0].train
-    assert fits(replace(part, augmentation=Augmentation(padding=127)))
-    assert not fits(replace(part, augmentation=Augmentation(padding=128)))
+    assert can_feed(replace(part, augmentation=Augmentation(padding=127)))
+    assert not can_feed(replace(part, augmentation=Augmentation(padding=128)))
 
 
 def test_a_feed_is_filled_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from supsup import Recipe
 from supsup.training.fast import captured as loop
-from supsup.training.fast.captured import Loop, Pace, whole_launches
+from supsup.training.fast.captured import ScheduledOptimiser, StepLoop, whole_launches
 
 
 @pytest.mark.parametrize("steps", [1, 7, 1000, 5000, 997, 120])
@@ -19,7 +19,7 @@ def test_launches_make_up_all_steps(steps: int) -> None:
 
 def test_a_loop_runs_its_steps() -> None:
     done: list[int] = []
-    Loop(lambda: done.append(1), 7, torch.device("cpu")).run()
+    StepLoop(lambda: done.append(1), 7, torch.device("cpu")).run()
     assert len(done) == 7
 
 
@@ -28,21 +28,21 @@ def test_a_restarted_optimiser_is_a_new_one(optimiser: str) -> None:
     """What keeps one task's moments out of the next."""
     recipe = Recipe(optimiser, 0.1, schedule="cosine", momentum=0.9 if optimiser == "sgd" else 0.0)  # type: ignore[arg-type]
 
-    def path(pace: Pace, value: torch.Tensor) -> list[float]:
+    def path(scheduled: ScheduledOptimiser, value: torch.Tensor) -> list[float]:
         found = []
         for _ in range(4):
             value.grad = 2 * value.detach()
-            pace.step()
+            scheduled.step()
             found.append(float(value.detach()))
         return found
 
     value = torch.ones((), requires_grad=True)
-    pace = Pace(recipe, [value], 4)
-    first = path(pace, value)
+    scheduled = ScheduledOptimiser(recipe, [value], 4)
+    first = path(scheduled, value)
     with torch.no_grad():
         value.fill_(1)
-    pace.restart()
-    assert path(pace, value) == pytest.approx(first)
+    scheduled.restart()
+    assert path(scheduled, value) == pytest.approx(first)
     plain = torch.ones((), requires_grad=True)
     reference = recipe.build([plain])
     for step, expected in enumerate(first):
@@ -69,6 +69,6 @@ def test_on_a_gpu_a_launch_is_many_steps(
         return lambda: launched.append(None)
 
     monkeypatch.setattr(loop, "repeated", repeated)
-    made = Loop(lambda: None, steps, torch.device("cuda"))
+    made = StepLoop(lambda: None, steps, torch.device("cuda"))
     made.run()
     assert (made.steps, len(launched), asked) == (steps, launches, [captured])

@@ -20,10 +20,10 @@ from supsup.training.fast.residual.executor import (
     ResidualTrainer,
     addressable,
     alike,
-    by_hand,
     bytes_of_training,
     feed_of,
     feeds,
+    knows,
 )
 
 CPU = torch.device("cpu")
@@ -80,15 +80,15 @@ def test_jobs_go_together_that_share_images_and_length(stream: Stream) -> None:
 
 def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: Stream) -> None:
     job = Job(stream[0], RECIPE)
-    assert by_hand(net, [job])
-    assert by_hand(net, [job, Job(stream[1], replace(RECIPE, budget=4))]), "jobs may keep different numbers of weights"
-    assert not by_hand(net, [job, Job(stream[1], replace(RECIPE, epochs=3))])
-    assert by_hand(net, [Job(stream[0], Recipe("sgd"))])
-    assert by_hand(FrozenNet(nets.resnet50(3), 0, CPU), [job])
+    assert knows(net, [job])
+    assert knows(net, [job, Job(stream[1], replace(RECIPE, budget=4))]), "jobs may keep different numbers of weights"
+    assert not knows(net, [job, Job(stream[1], replace(RECIPE, epochs=3))])
+    assert knows(net, [Job(stream[0], Recipe("sgd"))])
+    assert knows(FrozenNet(nets.resnet50(3), 0, CPU), [job])
     module, part = nets.ResNet(3, (1,), (4,), channels=2), stream[0].train
     assert addressable(module, part, RECIPE)
     assert not addressable(module, part, replace(RECIPE, batch_size=1 << 23)), "numbers would run over"
-    assert not by_hand(FrozenNet(nets.FullyConnected((8, 3)), 0, CPU), [job])
+    assert not knows(FrozenNet(nets.FullyConnected((8, 3)), 0, CPU), [job])
     assert feeds(stream[0].train)
     permuted = data.permuted(data.arrays(torch.zeros(4, 1, 8, 8), [0, 1] * 2, torch.zeros(1, 1, 8, 8), [0]), 1)
     assert not feeds(permuted[0].train)
@@ -131,4 +131,4 @@ def test_a_network_that_somebody_changed_is_left_to_others(change: Callable[[Any
     """The kernels would compute the network of the class, not this one."""
     module = nets.ResNet(3, (1,), (4,), channels=2)
     change(module)
-    assert not by_hand(FrozenNet(module, 0, CPU, pretrained=True), [Job(stream[0], RECIPE)])
+    assert not knows(FrozenNet(module, 0, CPU, pretrained=True), [Job(stream[0], RECIPE)])

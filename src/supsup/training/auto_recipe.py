@@ -23,7 +23,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
 from supsup.runtime.progress import Advance, in_rounds
 from supsup.runtime.validation import check_fields, choice, optional, real, whole
-from supsup.training.executors import Job, Trained, as_learned, free_memory, train_masks
+from supsup.training.executors import Job, Trained, free_memory, prepare_task, train_masks
 from supsup.training.recipe import MNIST, FirstScores, Recipe, SelfLabels, Transfer
 
 _RATE = 0.1  # of Adam, beside scores that start within ±1
@@ -205,7 +205,7 @@ class _Fit:
         name = self.task.name if not self.done else f"{self.task.name}/after {self.done}"
         train = self.images.final if self.is_final else self.images.trained
         task, recipe = replace(self.task, name=name, train=train), self.recipe_of(self.length)
-        return Job(as_learned(task, recipe), recipe, self.scores, keep_scores=True)
+        return Job(prepare_task(task, recipe), recipe, self.scores, keep_scores=True)
 
     def take(self, net: FrozenNet, trained: Trained) -> None:
         """Judge a round that was trained, and decide on the next one."""

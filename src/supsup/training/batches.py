@@ -46,7 +46,7 @@ _POSITIONS = 1 << 26  # drawn at once
 _CROPS = 1 << 22  # drawn at once
 
 
-def fits(part: Part) -> bool:
+def can_feed(part: Part) -> bool:
     """Whether a feed can hold a part's images and, in eight bits each, its crops."""
     padding = 0 if part.augmentation is None else part.augmentation.padding
     return part.in_memory and 2 * padding < 256

@@ -121,9 +121,9 @@ def executors() -> tuple[Executor, ...]:
     others = (BatchedOnGPU(), BatchedOnCPU(), SideBySide(), Captured(), Plain())
     if not available.TRITON:
         return others
-    from supsup.training.fast.residual import Residual
+    from supsup.training.fast.residual import ResidualOnGPU
 
-    return (Residual(), *others)
+    return (ResidualOnGPU(), *others)
 
 
 def executors_for(
@@ -155,7 +155,7 @@ def train_masks(
             continue
 
 
-def as_learned(task: Task, recipe: Recipe) -> Task:
+def prepare_task(task: Task, recipe: Recipe) -> Task:
     """A task as executors train it: cropped as far as the recipe says, and with self-labels in all rotations."""
     varied = task.train.augmentation
     if varied is not None and recipe.crops is not None:

@@ -1,8 +1,8 @@
 """Training on any module with autograd, one task at a time: the path that defines what is right.
 
-A `Trainee` is a state of named tensors and the outputs it gives: masks are one kind, the rivals of the paper another.
+A `Trainable` is a state of named tensors and the outputs it gives: masks are one kind, the rivals of the paper another.
 One plain loop and one captured loop serve both. Layers may draw random numbers in training (dropout). They draw from
-torch's generator, of which a process has one. Whoever trains such a network holds `DRAWING` for each step, and puts the
+torch's generator, of which a process has one. Whoever trains such a network holds `RANDOM_LOCK` for each step, and puts the
 generator into the state that its own last step left: so the numbers depend on the seed and the task's name alone.
 """
 
@@ -28,10 +28,10 @@ from supsup.training.batches import batch_positions
 from supsup.training.executors import Job, Trained, first_scores
 from supsup.training.recipe import Recipe
 
-DRAWING = new_lock()  # held by who makes layers draw
+RANDOM_LOCK = new_lock()  # held by who makes layers draw
 
 
-class Draws:
+class TaskRandom:
     """The generator as one task's training finds it from step to step."""
 
     def __init__(self, seed: int, task: str, device: torch.device) -> None:
@@ -40,7 +40,7 @@ class Draws:
 
     def run(self, step: Callable[[], None]) -> None:
         """One step, drawing on from the last one."""
-        with DRAWING:
+        with RANDOM_LOCK:
             outer = _states(self._device)
             try:
                 if self._states is None:
@@ -55,7 +55,7 @@ class Draws:
 
 @contextmanager
 def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
-    """The same for as long as it lasts; hold `DRAWING` around it."""
+    """The same for as long as it lasts; hold `RANDOM_LOCK` around it."""
     outer = _states(device)
     try:
         _seed(_start(seed, task), device)
@@ -90,7 +90,7 @@ def _put(states: list[Tensor], device: torch.device) -> None:
 State = dict[str, Tensor]
 
 
-class Trainee(Protocol):
+class Trainable(Protocol):
     """What an executor needs to know of anything that is trained."""
 
     @property
@@ -122,7 +122,7 @@ class Trainee(Protocol):
         """Called after the optimiser's step."""
 
 
-class MaskTrainee:
+class TrainableMask:
     """A mask: scores and a head of the task's own, if any, which are trained, and statistics, which are seen.
 
     weights  the frozen ones, where they lie in memory in another way than the network's
@@ -173,7 +173,7 @@ class MaskTrainee:
         return {name: hard_mask(state[name], self.recipe.kept(shape)) for name, shape in self.net.shapes.items()}
 
 
-def figures_of(outputs: Tensor, y: Tensor) -> tuple[float, float]:
+def loss_and_accuracy(outputs: Tensor, y: Tensor) -> tuple[float, float]:
     """Loss and accuracy of a batch."""
     return float(cross_entropy(outputs, y)), float((outputs.argmax(1) == y).float().mean())
 
@@ -185,50 +185,50 @@ class PlainTraining:
     draws  where layers that draw random numbers have them from (None: from torch's generator as it is)
     """
 
-    draws: Draws | None = None
+    draws: TaskRandom | None = None
 
-    def __init__(self, trainee: Trainee, state: Mapping[str, Tensor], recipe: Recipe, steps: int) -> None:
-        self.trainee, self.recipe, self.steps, self.done = trainee, recipe, steps, 0
+    def __init__(self, trainable: Trainable, state: Mapping[str, Tensor], recipe: Recipe, steps: int) -> None:
+        self.trainable, self.recipe, self.steps, self.done = trainable, recipe, steps, 0
         self.state: State = {name: value.clone() for name, value in state.items()}
-        trained = [self.state[name].requires_grad_() for name in trainee.trained_names(self.state)]
+        trained = [self.state[name].requires_grad_() for name in trainable.trained_names(self.state)]
         self.optimiser = recipe.build(trained)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One batch."""
-        if not self.trainee.draws:
+        if not self.trainable.draws:
             self._step(x, y)
         elif self.draws is not None:
             self.draws.run(partial(self._step, x, y))
         else:
-            with DRAWING:
+            with RANDOM_LOCK:
                 self._step(x, y)
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.done, self.steps)
-        with self.trainee.training() as module, torch.enable_grad():
-            outputs = self.trainee.run(self.state, x, module)
+        with self.trainable.training() as module, torch.enable_grad():
+            outputs = self.trainable.run(self.state, x, module)
             loss = cross_entropy(outputs, y)
-            penalty = self.trainee.penalty(self.state)
+            penalty = self.trainable.penalty(self.state)
             total = loss if penalty is None else loss + penalty
         self.optimiser.zero_grad()
         total.backward()
-        self.trainee.before_update(self.state)
+        self.trainable.before_update(self.state)
         self.optimiser.step()
-        self.trainee.after_update(self.state)
+        self.trainable.after_update(self.state)
         self.done += 1
         self._last = outputs.detach(), y
 
     def figures(self) -> tuple[float, float]:
         """Loss and accuracy of the last batch, before its step."""
-        return figures_of(*self._last)
+        return loss_and_accuracy(*self._last)
 
     def run(
         self, task: str, part: Part, offset: int = 0, after_step: Callable[[PlainTraining], None] | None = None
     ) -> None:
         """All batches of a task, whose name and size decide their order; `offset` is added to the labels."""
-        order = batch_positions(self.trainee.seed, task, len(part), self.recipe.batch_size, self.steps)
-        for x, y in part.on(self.trainee.device).training_batches(order, self.trainee.seed, task):
+        order = batch_positions(self.trainable.seed, task, len(part), self.recipe.batch_size, self.steps)
+        for x, y in part.on(self.trainable.device).training_batches(order, self.trainable.seed, task):
             self.step(x, y + offset if offset else y)
             if after_step is not None:
                 after_step(self)
@@ -237,7 +237,7 @@ class PlainTraining:
 class MaskTraining(PlainTraining):
     """The same for a mask: its scores, their optimiser and the task's statistics; the frozen weights are only read."""
 
-    trainee: MaskTrainee
+    trainable: TrainableMask
 
     def __init__(
         self,
@@ -247,22 +247,24 @@ class MaskTraining(PlainTraining):
         steps: int | None = None,
         statistics: Mapping[str, Tensor] | None = None,
     ) -> None:
-        trainee = MaskTrainee(net, recipe)
-        super().__init__(trainee, trainee.begin(scores, statistics), recipe, recipe.steps if steps is None else steps)
+        trainable = TrainableMask(net, recipe)
+        super().__init__(
+            trainable, trainable.begin(scores, statistics), recipe, recipe.steps if steps is None else steps
+        )
 
     @property
     def scores(self) -> State:
         """The scores as they stand."""
-        return self.trainee.scores(self.state)
+        return self.trainable.scores(self.state)
 
     @property
     def statistics(self) -> State:
         """The task's statistics as they stand, its head among them."""
-        return {name: value.detach() for name, value in self.trainee.statistics(self.state).items()}
+        return {name: value.detach() for name, value in self.trainable.statistics(self.state).items()}
 
     def mask(self) -> State:
         """The mask as the scores stand now."""
-        return self.trainee.mask(self.state)
+        return self.trainable.mask(self.state)
 
 
 def train_mask(
@@ -280,7 +282,7 @@ def train_mask(
     if scores is None:
         scores = first_scores(net, task, recipe)
     training = MaskTraining(net, scores, recipe, recipe.steps_for(len(part)))
-    training.draws = Draws(net.seed, task, net.device)
+    training.draws = TaskRandom(net.seed, task, net.device)
     training.run(task, part, after_step=after_step)
     return training
 

@@ -23,7 +23,7 @@ from supsup.masks.scores import weights_kept
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.progress import Advance
 from supsup.runtime.validation import check_fields, choice, optional, real, whole
-from supsup.training.executors import Job, Trained, as_learned, executors_for, train_masks
+from supsup.training.executors import Job, Trained, executors_for, prepare_task, train_masks
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
 Schedule = Literal["constant", "cosine"]
@@ -205,7 +205,7 @@ class Recipe:
     def job(self, task: Task, first_scores: FirstScores | None = None) -> Job:
         """A task to train by this recipe."""
         first = None if self.transfer == "none" or first_scores is None else first_scores(task.name, self)
-        return Job(as_learned(task, self), self, first, keep_scores=self.transfer == "scores")
+        return Job(prepare_task(task, self), self, first, keep_scores=self.transfer == "scores")
 
     def keeps_all_of(self, pretrained: bool) -> bool:
         """Whether a task starts with every weight kept, on a network with trained weights or not."""

@@ -35,7 +35,7 @@ from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import one_thread_when_forked
 from supsup.runtime.validation import choice, given, listed, whole
 from supsup.training import Recipe
-from supsup.training.fast.captured import Lane
+from supsup.training.fast.captured import CapturedTraining
 from supsup.training.plain import State
 from supsup_paper.baselines import initial
 from supsup_paper.baselines.training import Stack, learn_independent, learn_one
@@ -90,7 +90,7 @@ class Baseline(ABC):
         self.own: dict[str, State] = {}  # by task, in the order of learning
         self.learned: dict[str, LearnedTask] = {}  # what is known of each of them
         self.stack: Stack | None = None  # what the last task was trained with, where states are run at once
-        self.lanes: list[Lane] = []  # the same on another network on a GPU
+        self.lanes: list[CapturedTraining] = []  # the same on another network on a GPU
         self.captures: bool | None = None  # whether that network can be captured, once it was tried
         self.stackable = plain_layers(self.net) is not None  # `run_side_by_side` knows the forward pass
         self.residual = self.broadcasts and _has_known_passes(self.net)  # kernels know all of its passes

@@ -23,7 +23,14 @@ from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import listed
 from supsup.training.batches import Feed
 from supsup.training.executors import count_fitting, free_memory, grouped
-from supsup.training.fast.captured import Lane, Loop, Pace, captures, lane_for, run_lanes
+from supsup.training.fast.captured import (
+    CapturedTraining,
+    ScheduledOptimiser,
+    StepLoop,
+    can_capture,
+    reuse_or_capture,
+    run_captured,
+)
 from supsup.training.fast.operations import gather
 from supsup.training.plain import PlainTraining, State
 from supsup.training.recipe import Recipe
@@ -137,9 +144,9 @@ class Stack:
         self._stacked = [name for name in self.state if name not in common]
         self._trained = [name for name in self._stacked if rival.trains(name, first)]
         steps = recipe.steps_for(len(part))
-        self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
+        self.pace = ScheduledOptimiser(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
         self.feed = Feed.empty(part, count, steps * recipe.batch_size, mapped=self.network.mapped)
-        self.loop = Loop(self._step, steps, device, self.network.at_once)
+        self.loop = StepLoop(self._step, steps, device, self.network.at_once)
 
     def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
         """Whether these states can be trained here."""
@@ -306,13 +313,13 @@ def learn_captured(rival: Baseline, tasks: Sequence[Task]) -> None:
     for index, task in enumerate(tasks):
         state = rival.begin(task)
 
-        def make(task: Task = task) -> Lane:
+        def make(task: Task = task) -> CapturedTraining:
             return _lane(rival, task)
 
-        lane = lane_for(rival.lanes, index, state, recipe, task.train, make)
+        lane = reuse_or_capture(rival.lanes, index, state, recipe, task.train, make)
         lane.start(state, task, rival.label_offset(task))
         lanes.append(lane)
-    run_lanes(lanes)
+    run_captured(lanes)
     for lane, task in zip(lanes, tasks):
         rival.keep(task, lane.ended())
 
@@ -322,9 +329,9 @@ def _captured(rival: Baseline, task: Task) -> bool:
     if rival.device.type != "cuda":
         return False
     if rival.captures is None:
-        rival.captures = captures(_lane(rival, task))
+        rival.captures = can_capture(_lane(rival, task))
     return rival.captures
 
 
-def _lane(rival: Baseline, task: Task) -> Lane:
-    return Lane(rival, rival.begin(task), rival.recipe_of_next(), task.train)
+def _lane(rival: Baseline, task: Task) -> CapturedTraining:
+    return CapturedTraining(rival, rival.begin(task), rival.recipe_of_next(), task.train)

@@ -31,7 +31,7 @@ _REPORTED = 50  # steps between two looks at the clock
 _SCORES = 1 << 26  # drawn at once
 
 
-def padded(width: int) -> int:
+def pad_width(width: int) -> int:
     """Widths are rounded up to a multiple of 8, with weights of 0, so that rows of half-precision numbers align."""
     return -(-width // 8) * 8
 
@@ -57,7 +57,7 @@ class BatchedTrainer:
         if precision is None:
             precision = torch.bfloat16 if device.type == "cuda" else torch.float32
         shapes = list(net.shapes.values())
-        self.widths = [padded(shapes[0][1]), *(padded(shape[0]) for shape in shapes)]
+        self.widths = [pad_width(shapes[0][1]), *(pad_width(shape[0]) for shape in shapes)]
         self.outputs = shapes[-1][0]
         self.precision = precision
         self.rates = Rates(recipe, recipe.steps if steps is None else steps, device)
@@ -76,7 +76,7 @@ class BatchedTrainer:
 
     def _layer(self, weight: Tensor, tasks: int, precision: torch.dtype) -> LayerState:
         rows, columns = weight.shape
-        weight = pad(weight, (0, padded(columns) - columns, 0, padded(rows) - rows))
+        weight = pad(weight, (0, pad_width(columns) - columns, 0, pad_width(rows) - rows))
 
         def state() -> Tensor:
             return torch.zeros(tasks, *weight.shape, device=weight.device)

@@ -20,9 +20,9 @@ from supsup.kernels.graphs import WAITING, repeated
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.progress import Advance
-from supsup.training.batches import Feed, batch_positions, fits
+from supsup.training.batches import Feed, batch_positions, can_feed
 from supsup.training.executors import CannotTrain, Job, Trained, count_fitting, free_memory
-from supsup.training.plain import DRAWING, MaskTrainee, State, Trainee, seeded
+from supsup.training.plain import RANDOM_LOCK, State, Trainable, TrainableMask, seeded
 from supsup.training.recipe import Recipe
 
 _STEPS = 10  # in one launch: each is hundreds of kernels
@@ -41,7 +41,7 @@ def whole_launches(steps: int, most: int) -> int:
     return max(count for count in range(1, most + 1) if steps % count == 0)
 
 
-class Loop:
+class StepLoop:
     """Repeats `step`, which must read and write the same tensors each time and never wait for the host.
 
     On a GPU up to `at_once` steps are captured when the loop is made: whatever the tensors held then is spoilt.
@@ -61,7 +61,7 @@ class Loop:
             self.launch()
 
 
-class Pace:
+class ScheduledOptimiser:
     """An optimiser that can start anew, and whose learning rate follows a recipe from step to step, on the device."""
 
     def __init__(self, recipe: Recipe, trained: Sequence[Tensor], steps: int) -> None:
@@ -90,42 +90,44 @@ class Pace:
                     value.zero_()
 
 
-class Lane:
+class CapturedTraining:
     """One task at a time of a trainee: its state in tensors that stay, its batches, and its step to be captured.
 
     precision  of the matrix products (None: bfloat16 on a GPU, float32 on a CPU)
     """
 
     def __init__(
-        self, trainee: Trainee, state: State, recipe: Recipe, part: Part, precision: torch.dtype | None = None
+        self, trainable: Trainable, state: State, recipe: Recipe, part: Part, precision: torch.dtype | None = None
     ) -> None:
-        device = trainee.device
-        self.trainee, self.recipe, self.part = trainee, recipe, part.on(device)
+        device = trainable.device
+        self.trainable, self.recipe, self.part = trainable, recipe, part.on(device)
         self.steps = recipe.steps_for(len(part))
         self.precision = precision or (torch.bfloat16 if device.type == "cuda" else torch.float32)
         self.state: State = {name: _laid_out(value.clone()) for name, value in state.items()}
-        self._trained = trainee.trained_names(self.state)
-        self.pace = Pace(recipe, [self.state[name].requires_grad_() for name in self._trained], self.steps)
+        self._trained = trainable.trained_names(self.state)
+        self.scheduled = ScheduledOptimiser(
+            recipe, [self.state[name].requires_grad_() for name in self._trained], self.steps
+        )
         self.feed: Feed | None = None
         self._given: Iterator[tuple[Tensor, Tensor]] = iter(())  # batches from the host, where there is no feed
-        if fits(part):
+        if can_feed(part):
             drawn = self.steps * recipe.batch_size
             self.feed = Feed.empty(self.part, 1, drawn, mapped=part.pixels is not None)
         else:
             self._x = torch.zeros(recipe.batch_size, *part.shape, device=device)
             self._y = torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
-        self._loop: Loop | None = None
+        self._loop: StepLoop | None = None
 
     def fits(self, state: State, recipe: Recipe, part: Part) -> bool:
         """Whether such a task can be trained here."""
-        if (recipe, self.trainee.trained_names(state)) != (self.recipe, self._trained):
+        if (recipe, self.trainable.trained_names(state)) != (self.recipe, self._trained):
             return False
         shapes = {name: value.shape for name, value in state.items()}
         if shapes != {name: value.shape for name, value in self.state.items()}:
             return False
         own, same = self.part, recipe.steps_for(len(part)) == self.steps and part.shape == self.part.shape
-        if self.feed is None or not fits(part):
-            return same and self.feed is None and not fits(part)
+        if self.feed is None or not can_feed(part):
+            return same and self.feed is None and not can_feed(part)
         mapped = (part.pixels is None) == (own.pixels is None)
         return same and mapped and part.on(own.images.device).images is own.images and _alike(part, own)
 
@@ -136,7 +138,7 @@ class Lane:
             at_once = _STEPS if self.feed is not None else 1
             try:
                 with torch.enable_grad():
-                    self._loop = Loop(self._step, self.steps, self.trainee.device, at_once)
+                    self._loop = StepLoop(self._step, self.steps, self.trainable.device, at_once)
             except RuntimeError as error:
                 raise CannotCapture(str(error).splitlines()[0]) from error
         return self._loop.launches
@@ -147,13 +149,13 @@ class Lane:
         assert self.launches
         for name, value in state.items():
             self.state[name].copy_(value)
-        self.pace.restart()
-        seed, recipe = self.trainee.seed, self.recipe
+        self.scheduled.restart()
+        seed, recipe = self.trainable.seed, self.recipe
         if self.feed is not None:
             self.feed.fill([task], seed, recipe.batch_size, offset=offset)
             return
         order = batch_positions(seed, task.name, len(task.train), recipe.batch_size, self.steps)
-        batches = task.train.on(self.trainee.device).training_batches(order, seed, task.name)
+        batches = task.train.on(self.trainable.device).training_batches(order, seed, task.name)
         self._given = ((x, y + offset) for x, y in batches)
 
     def launch(self) -> None:
@@ -174,17 +176,17 @@ class Lane:
         x = _laid_out(x)
         reduced = self.precision != torch.float32
         with (
-            self.trainee.training() as module,
+            self.trainable.training() as module,
             torch.autocast(x.device.type, self.precision, reduced, cache_enabled=False),
         ):
-            outputs = self.trainee.run(self.state, x, watched or module)
+            outputs = self.trainable.run(self.state, x, watched or module)
         loss = cross_entropy(outputs.float(), y)
-        penalty = self.trainee.penalty(self.state)
-        self.pace.optimiser.zero_grad()
+        penalty = self.trainable.penalty(self.state)
+        self.scheduled.optimiser.zero_grad()
         (loss if penalty is None else loss + penalty).backward()
-        self.trainee.before_update(self.state)
-        self.pace.step()
-        self.trainee.after_update(self.state)
+        self.trainable.before_update(self.state)
+        self.scheduled.step()
+        self.trainable.after_update(self.state)
 
     def rehearse(self) -> bool:
         """One step that is not captured, on whatever the buffers hold; whether it drew random numbers on the device.
@@ -215,25 +217,25 @@ class Lane:
 
     def _rehearsed(self) -> tuple[bool, bool]:
         """Whether Python decided something during one step, and whether random numbers were drawn on the device."""
-        device = self.trainee.device
-        with DRAWING, seeded(self.trainee.seed, "rehearsal", device), self.trainee.training() as module:
+        device = self.trainable.device
+        with RANDOM_LOCK, seeded(self.trainable.seed, "rehearsal", device), self.trainable.training() as module:
             before, drawn = _decisions(module), _generator_state(device)
             with WAITING.writing() if device.type == "cuda" else nullcontext(), _no_waiting(device):
                 self._try_step(module)
             after, drawn_after = _decisions(module), _generator_state(device)
-        self.pace.restart()
+        self.scheduled.restart()
         if self.feed is not None:
             self.feed.step.zero_()
         return before != after, not torch.equal(drawn, drawn_after)
 
 
-def run_lanes(lanes: Sequence[Lane], advance: Advance | None = None) -> None:
+def run_captured(lanes: Sequence[CapturedTraining], advance: Advance | None = None) -> None:
     """All steps of the tasks that the lanes were started with, each lane on a stream of its own.
 
     advance  hears of every finished share of a task; without it the host does not wait for the device
     """
     rounds = max(lane.launches for lane in lanes)
-    if not torch.cuda.is_available() or lanes[0].trainee.device.type != "cuda":
+    if not torch.cuda.is_available() or lanes[0].trainable.device.type != "cuda":
         streams: list[torch.cuda.Stream] | None = None
     else:
         here = torch.cuda.current_stream()
@@ -286,7 +288,7 @@ class Captured:
             yield from _train_group(net, jobs[start : start + at_once], lanes, precision, advance)
 
 
-def captures(lane: Lane) -> bool:
+def can_capture(lane: CapturedTraining) -> bool:
     """Whether a lane's step can be captured; a warning says why not."""
     try:
         lane.rehearse()
@@ -296,7 +298,14 @@ def captures(lane: Lane) -> bool:
     return True
 
 
-def lane_for(lanes: list[Lane], index: int, state: State, recipe: Recipe, part: Part, make: Callable[[], Lane]) -> Lane:
+def reuse_or_capture(
+    lanes: list[CapturedTraining],
+    index: int,
+    state: State,
+    recipe: Recipe,
+    part: Part,
+    make: Callable[[], CapturedTraining],
+) -> CapturedTraining:
     """The lane of this index if it fits, since capturing takes its time; else a new one in its place."""
     if index < len(lanes) and lanes[index].fits(state, recipe, part):
         return lanes[index]
@@ -305,10 +314,10 @@ def lane_for(lanes: list[Lane], index: int, state: State, recipe: Recipe, part: 
 
 
 def _train_group(
-    net: FrozenNet, group: Sequence[Job], lanes: list[Lane], precision: torch.dtype | None, advance: Advance
+    net: FrozenNet, group: Sequence[Job], lanes: list[CapturedTraining], precision: torch.dtype | None, advance: Advance
 ) -> Generator[Trained, None, None]:
     chosen, name = [], group[0].task.name
-    lock: AbstractContextManager[object] = nullcontext() if net.is_known else DRAWING
+    lock: AbstractContextManager[object] = nullcontext() if net.is_known else RANDOM_LOCK
 
     def draws() -> AbstractContextManager[None]:
         return nullcontext() if net.is_known else seeded(net.seed, name, net.device)
@@ -317,33 +326,33 @@ def _train_group(
         for i, job in enumerate(group):
             state = _first_state(net, job)
 
-            def make(job: Job = job) -> Lane:
+            def make(job: Job = job) -> CapturedTraining:
                 return _mask_lane(net, job, precision)
 
-            lane = lane_for(lanes, i, state, job.recipe, job.task.train, make)
+            lane = reuse_or_capture(lanes, i, state, job.recipe, job.task.train, make)
             lane.start(state, job.task)
             chosen.append(lane)
     with lock, draws():
-        run_lanes(chosen, advance)
+        run_captured(chosen, advance)
     for job, lane in zip(group, chosen):
-        trainee = MaskTrainee(net, job.recipe)
-        packed = pack_columns({name: bits[None] for name, bits in trainee.mask(lane.state).items()})
+        trainable = TrainableMask(net, job.recipe)
+        packed = pack_columns({name: bits[None] for name, bits in trainable.mask(lane.state).items()})
         state = lane.ended()
         statistics, scores = (
             {name: value[None] for name, value in part.items()}
-            for part in (trainee.statistics(state), trainee.scores(state))
+            for part in (trainable.statistics(state), trainable.scores(state))
         )
         yield Trained([job.task], packed, statistics, scores)
 
 
-def _mask_lane(net: FrozenNet, job: Job, precision: torch.dtype | None) -> Lane:
+def _mask_lane(net: FrozenNet, job: Job, precision: torch.dtype | None) -> CapturedTraining:
     weights = {name: _laid_out(weight) for name, weight in net.weights.items()}
-    trainee = MaskTrainee(net, job.recipe, weights)
-    return Lane(trainee, _first_state(net, job), job.recipe, job.task.train, precision)
+    trainable = TrainableMask(net, job.recipe, weights)
+    return CapturedTraining(trainable, _first_state(net, job), job.recipe, job.task.train, precision)
 
 
 def _first_state(net: FrozenNet, job: Job) -> State:
-    return MaskTrainee(net, job.recipe).begin(job.first_scores(net))
+    return TrainableMask(net, job.recipe).begin(job.first_scores(net))
 
 
 def _laid_out(value: Tensor) -> Tensor:

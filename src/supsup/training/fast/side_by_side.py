@@ -28,7 +28,7 @@ from supsup.runtime.progress import Advance, report
 from supsup.training.batches import batch_positions
 from supsup.training.executors import CannotTrain, Job, Trained
 from supsup.training.fast.operations import LayerState, Rates, step_scores
-from supsup.training.plain import DRAWING, figures_of, seeded
+from supsup.training.plain import RANDOM_LOCK, loss_and_accuracy, seeded
 from supsup.training.recipe import Recipe
 
 _SMALL = 64 << 20  # bytes that a step keeps for the backward pass; for more, torch's own threads have enough to do
@@ -156,7 +156,7 @@ class FlatTraining:
 
     def figures(self) -> tuple[float, float]:
         """Loss and accuracy of the last batch, before its step."""
-        return figures_of(*self._last)
+        return loss_and_accuracy(*self._last)
 
     def scores(self) -> dict[str, Tensor]:
         """The scores as they stand, a copy."""
@@ -263,7 +263,7 @@ def _is_plain(net: FrozenNet, recipe: Recipe, x: Tensor, channels_last: bool) ->
 
     for _ in range(_PROBES):
         training.start(net.weights)
-        with DRAWING, seeded(net.seed, "trial", net.device):
+        with RANDOM_LOCK, seeded(net.seed, "trial", net.device):
             before = torch.get_rng_state()
             with saved_tensors_hooks(note, lambda tensor: tensor):
                 outputs = training.outputs(x)

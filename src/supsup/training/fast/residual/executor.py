@@ -21,7 +21,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
 from supsup.nets.resnet import ResNet
 from supsup.runtime.progress import Advance
-from supsup.training.batches import Feed, fits
+from supsup.training.batches import Feed, can_feed
 from supsup.training.executors import Job, Trained, count_fitting, free_memory, grouped
 from supsup.training.fast.operations import loss_gradient
 from supsup.training.fast.residual.layers import BLOCK, layout_of
@@ -35,7 +35,7 @@ _CHUNK = 4096  # scores in one program of the selection
 _PASSES = 6  # of the selection, which find the 31 bits of a score from the highest on
 
 
-class Residual:
+class ResidualOnGPU:
     """Residual networks of basic blocks or bottlenecks; jobs that go together may keep different numbers of weights."""
 
     name = "residual on a GPU"
@@ -44,7 +44,7 @@ class Residual:
         return (
             net.device.type == "cuda"
             and precision in (None, torch.bfloat16, torch.float32)
-            and by_hand(net, jobs)
+            and knows(net, jobs)
             and all(feeds(job.task.train) and addressable(net.module, job.task.train, job.recipe) for job in jobs)
         )
 
@@ -56,14 +56,14 @@ class Residual:
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
         for group in grouped(jobs, alike, lambda job: self.tasks_at_once(net, job, precision)):
-            trainer = train_together(net, group, precision, advance)
+            trainer = train_in_step(net, group, precision, advance)
             tasks = [job.task for job in group]
             trained = Trained(tasks, pack_columns(trainer.masks()), trainer.statistics(), trainer.final_scores())
             del trainer
             yield trained
 
 
-def by_hand(net: FrozenNet, jobs: Sequence[Job]) -> bool:
+def knows(net: FrozenNet, jobs: Sequence[Job]) -> bool:
     """Whether the kernels know the network's forward pass and the recipes of all jobs, which differ in budgets at most."""
 
     def but_for_budget(recipe: Recipe) -> Recipe:
@@ -78,7 +78,7 @@ def by_hand(net: FrozenNet, jobs: Sequence[Job]) -> bool:
 
 def feeds(part: Part) -> bool:
     """Whether these images can be fed to the kernels."""
-    return fits(part) and part.images.dtype == torch.uint8 and part.images.ndim == 4 and part.pixels is None
+    return can_feed(part) and part.images.dtype == torch.uint8 and part.images.ndim == 4 and part.pixels is None
 
 
 def alike(one: Job, other: Job) -> bool:
@@ -88,7 +88,7 @@ def alike(one: Job, other: Job) -> bool:
     return same and len(first) == len(second)
 
 
-def train_together(
+def train_in_step(
     net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None = None, advance: Advance = lambda _: None
 ) -> ResidualTrainer:
     """The trainer of these jobs, which are alike, when it is done."""

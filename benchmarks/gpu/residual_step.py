@@ -35,7 +35,7 @@ from supsup.kernels.graphs import repeated
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import soft_mask
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
-from supsup.training.fast.captured import _first_state, _mask_lane, run_captured
+from supsup.training.fast.captured import _capture_mask, _first_state, run_captured
 from supsup.training.fast.residual.executor import ResidualTrainer, bytes_of_training, feed_of
 from supsup_paper.bench.measurement import Machine, measure_machine, once, seconds
 from supsup_paper.bench.training import plain_step, work_per_step
@@ -178,7 +178,7 @@ def beside_rows(case: Case, device: torch.device, left: Callable[[], float]) -> 
         if left() < 12 + 2 * count:
             break
         jobs = [Job(task, recipe) for task in stream[:count]]
-        lanes = [_mask_lane(net, job, None) for job in jobs]
+        lanes = [_capture_mask(net, job, None) for job in jobs]
         for lane, job in zip(lanes, jobs):
             lane.start(_first_state(net, job), job.task)
         found[f"captured, {count} tasks"] = 1e3 * once(partial(run_captured, lanes), device) / 20 / count

@@ -1,4 +1,4 @@
-"""Which images a batch holds: shuffled epochs laid end to end and cut into full batches."""
+"""Which images a batch holds, shuffled epochs laid end to end and cut into full batches; and how they reach a device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from supsup.data import Part, Task
 from supsup.data.task import BLACK, GREY
 from supsup.masks import philox
 
+_POSITIONS = 1 << 26  # drawn at once
+_CROPS = 1 << 22  # drawn at once
 
-def epoch_label(task: str, epoch: int) -> str:
+
+def _epoch_label(task: str, epoch: int) -> str:
     """The random stream that shuffles one epoch of one task."""
     return f"order/{task}/{epoch}"
 
@@ -26,7 +29,7 @@ def batch_positions(seed: int, task: str, images: int, batch_size: int, steps: i
     epoch = 0
     for _ in range(steps):
         while len(waiting) < batch_size:
-            waiting = torch.cat([waiting, philox.permutations(seed, [epoch_label(task, epoch)], images)[0]])
+            waiting = torch.cat([waiting, philox.permutations(seed, [_epoch_label(task, epoch)], images)[0]])
             epoch += 1
         yield waiting[:batch_size]
         waiting = waiting[batch_size:]
@@ -35,15 +38,10 @@ def batch_positions(seed: int, task: str, images: int, batch_size: int, steps: i
 def many_positions(seed: int, names: Sequence[str], size: int, drawn: int, device: torch.device) -> Tensor:
     """The first `drawn` positions of each task's epochs laid end to end: [tasks, drawn]."""
     epochs = [
-        philox.permutations(seed, [epoch_label(name, epoch) for name in names], size, device)
+        philox.permutations(seed, [_epoch_label(name, epoch) for name in names], size, device)
         for epoch in range(math.ceil(drawn / size))
     ]
     return torch.cat(epochs, 1)[:, :drawn]
-
-
-# MERGED MODULE DOC: How batches reach a device: images that tasks share and, drawn beforehand, what each task shows at every step.
-_POSITIONS = 1 << 26  # drawn at once
-_CROPS = 1 << 22  # drawn at once
 
 
 def can_feed(part: Part) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from supsup.data import Part
+from supsup.data import Part, Task
 from supsup.masks import philox
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
@@ -28,11 +28,11 @@ from supsup.training.batches import batch_positions
 from supsup.training.executors import Job, Trained, first_scores
 from supsup.training.recipe import Recipe
 
-RANDOM_LOCK = new_lock()  # held by who makes layers draw
+RANDOM_LOCK = new_lock()  # held while layers may draw
 
 
 class TaskRandom:
-    """The generator as one task's training finds it from step to step."""
+    """The generators as one task's training finds them from step to step."""
 
     def __init__(self, seed: int, task: str, device: torch.device) -> None:
         self._start, self._device = _start(seed, task), device
@@ -40,48 +40,42 @@ class TaskRandom:
 
     def run(self, step: Callable[[], None]) -> None:
         """One step, drawing on from the last one."""
-        with RANDOM_LOCK:
-            outer = _states(self._device)
-            try:
-                if self._states is None:
-                    _seed(self._start, self._device)
-                else:
-                    _put(self._states, self._device)
-                step()
-                self._states = _states(self._device)
-            finally:
-                _put(outer, self._device)
+        with RANDOM_LOCK, _seeded(self._start, self._device):
+            if self._states is not None:
+                _set_generators(self._states, self._device)
+            step()
+            self._states = generator_states(self._device)
 
 
-@contextmanager
-def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
-    """The same for as long as it lasts; hold `RANDOM_LOCK` around it."""
-    outer = _states(device)
-    try:
-        _seed(_start(seed, task), device)
-        yield
-    finally:
-        _put(outer, device)
+def seeded(seed: int, task: str, device: torch.device) -> AbstractContextManager[None]:
+    """While it lasts, layers draw from a seed and a task's name; hold `RANDOM_LOCK` around it."""
+    return _seeded(_start(seed, task), device)
 
 
 def _start(seed: int, task: str) -> int:
     return int(philox.words(seed, [f"layers/{task}"], 1))
 
 
-def _seed(start: int, device: torch.device) -> None:
-    torch.default_generator.manual_seed(start)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(start)
+@contextmanager
+def _seeded(start: int, device: torch.device) -> Iterator[None]:
+    before = generator_states(device)
+    try:
+        torch.default_generator.manual_seed(start)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(start)
+        yield
+    finally:
+        _set_generators(before, device)
 
 
-def _states(device: torch.device) -> list[Tensor]:
-    """Of the generators that layers on a device may draw from."""
+def generator_states(device: torch.device) -> list[Tensor]:
+    """Of the generators that layers on a device may draw from, the device's last."""
     host = [torch.get_rng_state()]
     return [*host, torch.cuda.get_rng_state(device)] if device.type == "cuda" else host
 
 
-def _put(states: list[Tensor], device: torch.device) -> None:
+def _set_generators(states: list[Tensor], device: torch.device) -> None:
     torch.set_rng_state(states[0])
     for state in states[1:]:
         torch.cuda.set_rng_state(state, device)
@@ -91,7 +85,7 @@ State = dict[str, Tensor]
 
 
 class Trainable(Protocol):
-    """What an executor needs to know of anything that is trained."""
+    """What an executor for any module needs to know of what it trains."""
 
     @property
     def device(self) -> torch.device: ...
@@ -123,9 +117,9 @@ class Trainable(Protocol):
 
 
 class TrainableMask:
-    """A mask: scores and a head of the task's own, if any, which are trained, and statistics, which are seen.
+    """A mask: scores and the task's head, if it has one, which are trained; and statistics, which follow the batches.
 
-    weights  the frozen ones, where they lie in memory in another way than the network's
+    weights  the frozen ones, where their layout in memory differs from the network's
     """
 
     def __init__(self, net: FrozenNet, recipe: Recipe, weights: Mapping[str, Tensor] | None = None) -> None:
@@ -153,11 +147,9 @@ class TrainableMask:
     def penalty(self, state: State) -> Tensor | None:
         return None
 
-    def before_update(self, state: State) -> None:
-        pass
+    def before_update(self, state: State) -> None: ...
 
-    def after_update(self, state: State) -> None:
-        pass
+    def after_update(self, state: State) -> None: ...
 
     def scores(self, state: State) -> State:
         """What is trained in a state: the scores, and the head if the task has its own."""
@@ -166,6 +158,15 @@ class TrainableMask:
     def statistics(self, state: State) -> State:
         """What the task has of its own in a state beside its mask."""
         return {name: state[name] for name in self.net.statistics}
+
+    def result(self, task: Task, state: State) -> Trained:
+        """A trained state as executors give it back."""
+        packed = pack_columns({name: bits[None] for name, bits in self.mask(state).items()})
+        statistics, scores = (
+            {name: value.detach()[None] for name, value in found.items()}
+            for found in (self.statistics(state), self.scores(state))
+        )
+        return Trained([task], packed, statistics, scores)
 
     @torch.no_grad()
     def mask(self, state: State) -> State:
@@ -309,9 +310,4 @@ class Plain:
                 advance(1 / steps)
 
             training = train_mask(net, task.name, task.train, job.recipe, after_step, job.scores)
-            packed = pack_columns({name: bits[None] for name, bits in training.mask().items()})
-            statistics, ended = (
-                {name: value.detach()[None] for name, value in found.items()}
-                for found in (training.statistics, training.scores)
-            )
-            yield Trained([task], packed, statistics, ended)
+            yield training.trainable.result(task, training.state)

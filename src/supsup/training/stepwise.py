@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,75 +14,58 @@ from supsup.masks.frozen import FrozenNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 from supsup.training.batches import Feed, feature_map
-from supsup.training.fast.batched import BatchedTrainer, by_hand
+from supsup.training.fast.batched import BatchedTrainer, steps_by_hand
 from supsup.training.plain import MaskTraining
 from supsup.training.recipe import Recipe
 
 _STEPS = 20  # steps in one launch on a GPU
 
 
-class StepTrainer(Protocol):
-    """What `observe` needs of an executor; a state is whatever `suspend` gives. A step is never interrupted."""
-
-    def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
-        """Begin a mask from these scores, and from a task's own statistics if given."""
-
-    def suspend(self) -> Any:
-        """The mask being trained, with its scores and optimiser state."""
-
-    def resume(self, state: Any) -> None:
-        """Go on with a mask that was suspended."""
-
-    def step(self, x: Tensor, y: Tensor) -> None:
-        """One batch."""
-
-    def run(self, part: Part, positions: Tensor) -> None:
-        """The batches of a part at positions [n, b], one after the other."""
-
-    def mask(self) -> dict[str, Tensor]:
-        """The mask as it stands, and the task's statistics."""
-
-
 def step_trainer(net: FrozenNet, recipe: Recipe) -> StepTrainer:
-    """The fastest one for this network."""
+    """The fastest trainer for this network."""
     if recipe.schedule != "constant" or recipe.warm_up:
         raise SupSupError("observe goes on without end, so its learning rate must be constant: Recipe(schedule=…)")
     if recipe.self_labels is not None:
         raise SupSupError(
             "observe does not know a task's classes before it ends, so it cannot use self_labels; use learn"
         )
-    return DirectSteps(net, recipe) if by_hand(net, recipe) else PlainSteps(net, recipe)
+    return DirectSteps(net, recipe) if steps_by_hand(net, recipe) else PlainSteps(net, recipe)
 
 
 class PlainSteps:
-    """For any module, by autograd."""
+    """For any module, by autograd. A step is never interrupted."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
         self.net, self.recipe = net, recipe
 
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
+        """Begin a mask from these scores, and from a task's own statistics if given."""
         self.trainer = MaskTraining(self.net, scores, self.recipe, statistics=statistics)
 
-    def suspend(self) -> MaskTraining:
+    def suspend(self) -> Any:
+        """The mask being trained, with its scores and optimiser state."""
         return self.trainer
 
-    def resume(self, state: MaskTraining) -> None:
+    def resume(self, state: Any) -> None:
+        """Go on with a mask that was suspended."""
         self.trainer = state
 
     def step(self, x: Tensor, y: Tensor) -> None:
+        """One batch."""
         with uninterrupted():
             self.trainer.step(x, y)
 
     def run(self, part: Part, positions: Tensor) -> None:
+        """The batches of a part at positions [n, b], one after the other."""
         for batch in positions:
             self.step(*part.batch(batch))
 
     def mask(self) -> dict[str, Tensor]:
+        """The mask as it stands, and the task's statistics."""
         return self.trainer.mask() | self.trainer.statistics
 
 
-@dataclass(frozen=True)
-class _Fed:
+class _Fed(NamedTuple):
     """Images on a GPU, a feed from them, and the steps that take one batch, or several in one launch, from it."""
 
     images: Tensor
@@ -93,7 +75,7 @@ class _Fed:
 
 
 class DirectSteps:
-    """For fully connected networks, by hand; on a GPU the batches of `run` never wait for the host."""
+    """The same for fully connected networks, by hand; on a GPU the batches of `run` never wait for the host."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
         self.net = net
@@ -140,11 +122,10 @@ class DirectSteps:
     def _feed(self, part: Part, positions: Tensor) -> _Fed:
         """A feed for these images with room for the positions, and the steps that take from it."""
         batch_size, fed = positions.shape[1], self._fed
-        if fed is not None and fed.images is part.images:
-            fits = self.trainer.x.shape[1] == batch_size and positions.numel() <= fed.feed.rows.shape[1]
-            if fits:
-                return fed
-        if self.trainer.x.shape[1] != batch_size:
+        same_size = self.trainer.x.shape[1] == batch_size
+        if fed and same_size and fed.images is part.images and positions.numel() <= fed.feed.rows.shape[1]:
+            return fed
+        if not same_size:
             self.trainer.resize(1, batch_size)
         feed = Feed.empty(part, 1, positions.numel(), mapped=True)
         state = self.suspend()
@@ -153,3 +134,6 @@ class DirectSteps:
         self.resume(state)
         self._fed = _Fed(part.images, feed, step, steps)
         return self._fed
+
+
+StepTrainer = PlainSteps | DirectSteps

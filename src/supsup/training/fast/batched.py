@@ -77,18 +77,7 @@ class BatchedTrainer:
     def _layer(self, weight: Tensor, tasks: int, precision: torch.dtype) -> LayerState:
         rows, columns = weight.shape
         weight = pad(weight, (0, pad_width(columns) - columns, 0, pad_width(rows) - rows))
-
-        def state() -> Tensor:
-            return torch.zeros(tasks, *weight.shape, device=weight.device)
-
-        kind = self.recipe.optimiser
-        return LayerState(
-            weight=weight,
-            scores=state(),
-            masked=torch.zeros(tasks, *weight.shape, dtype=precision, device=weight.device),
-            first=state() if kind == "adam" or self.recipe.momentum else None,
-            second=state() if kind in ("rmsprop", "adam") else None,
-        )
+        return LayerState.empty(weight, tasks, self.recipe, precision)
 
     def start(self, scores: Callable[[str], Iterable[Tensor]]) -> None:
         """Begin anew from the scores of each weight, given as pieces [some tasks, out, in] that follow each other."""
@@ -149,17 +138,15 @@ class BatchedTrainer:
 
     def masks(self) -> dict[str, Tensor]:
         """The masks as they stand: booleans [t, out, in] for each weight."""
-        return {
-            name: layer.scores[:, :rows, :columns] >= 0
-            for (name, (rows, columns)), layer in zip(self.net.shapes.items(), self.layers)
-        }
+        return {name: scores >= 0 for name, scores in self._scores()}
 
     def scores(self) -> dict[str, Tensor]:
         """The scores as they stand, [t, out, in] for each weight, a copy."""
-        return {
-            name: layer.scores[:, :rows, :columns].clone()
-            for (name, (rows, columns)), layer in zip(self.net.shapes.items(), self.layers)
-        }
+        return {name: scores.clone() for name, scores in self._scores()}
+
+    def _scores(self) -> Iterator[tuple[str, Tensor]]:
+        for (name, (rows, columns)), layer in zip(self.net.shapes.items(), self.layers):
+            yield name, layer.scores[:, :rows, :columns]
 
 
 class BatchedOnGPU:
@@ -196,7 +183,9 @@ class BatchedOnGPU:
                     torch.cuda.synchronize()
                     report(advance, tasks[0].name, count, steps, trainer.figures)
                     advance(len(group) * ((count - 1) % _REPORTED + 1) / steps)
-            trained = Trained(tasks, pack_columns(trainer.masks()), {}, _asked(trainer, group[0]))
+            trained = Trained(
+                tasks, pack_columns(trainer.masks()), {}, trainer.scores() if group[0].keep_scores else None
+            )
             del trainer, feed, step
             yield trained
 
@@ -235,7 +224,7 @@ class BatchedOnCPU:
                 trainer.load(x, y)
                 trainer.step()
                 report(advance, task.name, count, job.steps, trainer.figures)
-            return Trained([task], pack_columns(trainer.masks()), {}, _asked(trainer, job))
+            return Trained([task], pack_columns(trainer.masks()), {}, trainer.scores() if job.keep_scores else None)
 
         with closing(in_threads_of_one(train, jobs)) as finished:
             for trained in finished:
@@ -274,14 +263,9 @@ def start_jobs(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
     trainer.start(scores)
 
 
-def by_hand(net: FrozenNet, recipe: Recipe) -> bool:
+def steps_by_hand(net: FrozenNet, recipe: Recipe) -> bool:
     """Whether a step by hand is the step of this network and recipe."""
     return net.is_fully_connected and recipe.selection == "threshold"
-
-
-def _asked(trainer: BatchedTrainer, job: Job) -> dict[str, Tensor] | None:
-    """The scores where somebody will ask for them; they are as large as all the rest."""
-    return trainer.scores() if job.keep_scores else None
 
 
 def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:
@@ -291,7 +275,7 @@ def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:
         return job.recipe, job.scores is None, job.keep_scores
 
     same = all(kind(job) == kind(jobs[0]) for job in jobs)
-    return same and by_hand(net, jobs[0].recipe)
+    return same and steps_by_hand(net, jobs[0].recipe)
 
 
 def _alike(one: Job, other: Job) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,17 +18,16 @@ from torch.nn.functional import cross_entropy
 
 from supsup.data import Part, Task
 from supsup.kernels.graphs import WAITING, repeated
-from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.progress import Advance
 from supsup.training.batches import Feed, batch_positions, can_feed
 from supsup.training.executors import CannotTrain, Job, Trained, count_fitting, free_memory
-from supsup.training.plain import RANDOM_LOCK, State, Trainable, TrainableMask, seeded
+from supsup.training.plain import RANDOM_LOCK, State, Trainable, TrainableMask, generator_states, seeded
 from supsup.training.recipe import Recipe
 
 _STEPS = 10  # in one launch: each is hundreds of kernels
 _STREAMS = 10  # tasks at once at most
-_AGAIN = 2  # rehearsals more where one seems to show that a network cannot be captured
+_REHEARSALS = 3  # at most: random numbers in one of them may have been drawn by another thread
 _AHEAD = 4  # rounds of launches that the host may be ahead of the device
 _WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured
 
@@ -91,7 +91,7 @@ class ScheduledOptimiser:
 
 
 class CapturedTraining:
-    """One task at a time of a trainee: its state in tensors that stay, its batches, and its step to be captured.
+    """Trains one task at a time: state in tensors that stay, the batches, and the step to be captured.
 
     precision  of the matrix products (None: bfloat16 on a GPU, float32 on a CPU)
     """
@@ -194,69 +194,53 @@ class CapturedTraining:
         `CannotCapture` if the step waits for the host, or if Python decides anything in it that may be decided in
         another way next time: a graph would repeat the first decision for ever.
         """
-        decided, drew = self._rehearsed()
-        for _ in range(_AGAIN):
+        for _ in range(_REHEARSALS):
+            decided, drew = self._rehearsed()
             if not decided:
-                break
-            decided, drew = self._rehearsed()  # numbers may have been drawn by another thread
-        if decided:
-            raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
-        return drew
-
-    def _try_step(self, module: nn.Module) -> None:
-        """A step; `CannotCapture` where the network does not take images channels last. Other errors are its own."""
-        try:
-            self._step(module)
-        except RuntimeError as error:
-            if "view" in str(error) and "reshape" in str(error):  # torch's words
-                raise CannotCapture(
-                    "images lie channels last here, and `view` cannot take what comes of them: use `reshape` or "
-                    "`nn.Flatten`"
-                ) from error
-            raise
+                return drew
+        raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
 
     def _rehearsed(self) -> tuple[bool, bool]:
         """Whether Python decided something during one step, and whether random numbers were drawn on the device."""
         device = self.trainable.device
         with RANDOM_LOCK, seeded(self.trainable.seed, "rehearsal", device), self.trainable.training() as module:
-            before, drawn = _decisions(module), _generator_state(device)
+            before, drawn = _decisions(module), generator_states(device)[-1]
             with WAITING.writing() if device.type == "cuda" else nullcontext(), _no_waiting(device):
-                self._try_step(module)
-            after, drawn_after = _decisions(module), _generator_state(device)
+                self._step(module)
+            after, drawn_after = _decisions(module), generator_states(device)[-1]
         self.scheduled.restart()
         if self.feed is not None:
             self.feed.step.zero_()
         return before != after, not torch.equal(drawn, drawn_after)
 
 
-def run_captured(lanes: Sequence[CapturedTraining], advance: Advance | None = None) -> None:
-    """All steps of the tasks that the lanes were started with, each lane on a stream of its own.
+def run_captured(trainings: Sequence[CapturedTraining], advance: Advance | None = None) -> None:
+    """All steps of trainings that were started, each on a stream of its own.
 
-    advance  hears of every finished share of a task; without it the host does not wait for the device
+    advance  is called with every finished share of a task; without it the host does not wait for the device
     """
-    rounds = max(lane.launches for lane in lanes)
-    if not torch.cuda.is_available() or lanes[0].trainable.device.type != "cuda":
-        streams: list[torch.cuda.Stream] | None = None
-    else:
+    rounds = max(training.launches for training in trainings)
+    streams: list[torch.cuda.Stream] = []  # none on a CPU
+    if trainings[0].trainable.device.type == "cuda":
         here = torch.cuda.current_stream()
-        streams = [torch.cuda.Stream() for _ in lanes] if len(lanes) > 1 else [here]
+        streams = [torch.cuda.Stream() for _ in trainings] if len(trainings) > 1 else [here]
         for stream in streams:
             stream.wait_stream(here)
     marks: list[torch.cuda.Event] = []
     for number in range(rounds):
         share = 0.0
-        for i, lane in enumerate(lanes):
-            if number < lane.launches:
-                with nullcontext() if streams is None else torch.cuda.stream(streams[i]):
-                    lane.launch()
-                share += 1 / lane.launches
+        for i, training in enumerate(trainings):
+            if number < training.launches:
+                with torch.cuda.stream(streams[i]) if streams else nullcontext():
+                    training.launch()
+                share += 1 / training.launches
         if advance is not None:
-            if streams is not None:
+            if streams:
                 marks.append(streams[-1].record_event())
                 if len(marks) > _AHEAD:
                     marks.pop(0).synchronize()
             advance(share)
-    for stream in streams or ():
+    for stream in streams:
         here.wait_stream(stream)
 
 
@@ -275,77 +259,63 @@ class Captured:
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
         before = torch.cuda.memory_reserved(net.device)
-        lane = _mask_lane(net, jobs[0], precision)
-        try:
-            alone = lane.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
-            assert lane.launches
-        except CannotCapture as reason:
-            _warn(reason)
-            raise
+        first = _capture_mask(net, jobs[0], precision)
+        with _warning():
+            draws = first.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
+            assert first.launches
         taken = torch.cuda.memory_reserved(net.device) - before
-        at_once, lanes = 1 if alone else count_fitting(taken, free_memory(net.device), _STREAMS), [lane]
+        at_once, captured = 1 if draws else count_fitting(taken, free_memory(net.device), _STREAMS), [first]
         for start in range(0, len(jobs), at_once):
-            yield from _train_group(net, jobs[start : start + at_once], lanes, precision, advance)
+            yield from _train_group(net, jobs[start : start + at_once], captured, precision, advance)
 
 
-def can_capture(lane: CapturedTraining) -> bool:
-    """Whether a lane's step can be captured; a warning says why not."""
-    try:
-        lane.rehearse()
-    except CannotCapture as reason:
-        _warn(reason)
-        return False
-    return True
+def can_capture(training: CapturedTraining) -> bool:
+    """Whether a training's step can be captured; a warning says why not."""
+    with suppress(CannotCapture), _warning():
+        training.rehearse()
+        return True
+    return False
 
 
 def reuse_or_capture(
-    lanes: list[CapturedTraining],
+    captured: list[CapturedTraining],
     index: int,
     state: State,
     recipe: Recipe,
     part: Part,
     make: Callable[[], CapturedTraining],
 ) -> CapturedTraining:
-    """The lane of this index if it fits, since capturing takes its time; else a new one in its place."""
-    if index < len(lanes) and lanes[index].fits(state, recipe, part):
-        return lanes[index]
-    lanes[index : index + 1] = [make()]
-    return lanes[index]
+    """The captured training of this index if it fits, since capturing takes long; else a new one in its place."""
+    if index == len(captured) or not captured[index].fits(state, recipe, part):
+        captured[index : index + 1] = [make()]
+    return captured[index]
 
 
 def _train_group(
-    net: FrozenNet, group: Sequence[Job], lanes: list[CapturedTraining], precision: torch.dtype | None, advance: Advance
+    net: FrozenNet,
+    group: Sequence[Job],
+    captured: list[CapturedTraining],
+    precision: torch.dtype | None,
+    advance: Advance,
 ) -> Generator[Trained, None, None]:
-    chosen, name = [], group[0].task.name
     lock: AbstractContextManager[object] = nullcontext() if net.is_known else RANDOM_LOCK
 
-    def draws() -> AbstractContextManager[None]:
-        return nullcontext() if net.is_known else seeded(net.seed, name, net.device)
+    def seeded_here() -> AbstractContextManager[None]:
+        return nullcontext() if net.is_known else seeded(net.seed, group[0].task.name, net.device)
 
-    with lock, draws():  # what is captured is run once before
+    chosen = []
+    with lock, seeded_here():  # what is captured is run once before
         for i, job in enumerate(group):
-            state = _first_state(net, job)
-
-            def make(job: Job = job) -> CapturedTraining:
-                return _mask_lane(net, job, precision)
-
-            lane = reuse_or_capture(lanes, i, state, job.recipe, job.task.train, make)
-            lane.start(state, job.task)
-            chosen.append(lane)
-    with lock, draws():
+            state, make = _first_state(net, job), partial(_capture_mask, net, job, precision)
+            chosen.append(reuse_or_capture(captured, i, state, job.recipe, job.task.train, make))
+            chosen[-1].start(state, job.task)
+    with lock, seeded_here():
         run_captured(chosen, advance)
-    for job, lane in zip(group, chosen):
-        trainable = TrainableMask(net, job.recipe)
-        packed = pack_columns({name: bits[None] for name, bits in trainable.mask(lane.state).items()})
-        state = lane.ended()
-        statistics, scores = (
-            {name: value[None] for name, value in part.items()}
-            for part in (trainable.statistics(state), trainable.scores(state))
-        )
-        yield Trained([job.task], packed, statistics, scores)
+    for job, training in zip(group, chosen):
+        yield TrainableMask(net, job.recipe).result(job.task, training.ended())
 
 
-def _mask_lane(net: FrozenNet, job: Job, precision: torch.dtype | None) -> CapturedTraining:
+def _capture_mask(net: FrozenNet, job: Job, precision: torch.dtype | None) -> CapturedTraining:
     weights = {name: _laid_out(weight) for name, weight in net.weights.items()}
     trainable = TrainableMask(net, job.recipe, weights)
     return CapturedTraining(trainable, _first_state(net, job), job.recipe, job.task.train, precision)
@@ -378,27 +348,25 @@ def _decisions(modules: nn.Module) -> list[Any]:
     return [settings, random.getstate(), torch.get_rng_state().tolist()]
 
 
-def _generator_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
 @contextmanager
 def _no_waiting(device: torch.device) -> Iterator[None]:
-    """`CannotCapture` where anything makes the host wait for the device."""
-    if device.type != "cuda":
-        yield
-        return
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.synchronize(device)
-    _watch_waiting("error")
+    """`CannotCapture` where the host waits for the device, or a layer does not take images channels last."""
+    mode = None
+    if device.type == "cuda":
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.synchronize(device)
+        _watch_waiting("error")
     try:
         yield
-    except RuntimeError as error:
-        if "synchroniz" in str(error):
+    except RuntimeError as error:  # torch's words
+        if mode is not None and "synchroniz" in str(error):
             raise CannotCapture("its forward pass waits for the device") from error
+        if "view" in str(error) and "reshape" in str(error):
+            raise CannotCapture("`view` does not take images channels last: use `reshape` or `nn.Flatten`") from error
         raise
     finally:
-        _watch_waiting(mode)
+        if mode is not None:
+            _watch_waiting(mode)
 
 
 def _watch_waiting(mode: int | str) -> None:
@@ -407,9 +375,15 @@ def _watch_waiting(mode: int | str) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def _warn(reason: CannotCapture) -> None:
-    warnings.warn(
-        f"this network cannot be captured in a CUDA graph ({reason}), so its tasks are trained one step at a time, "
-        "which is several times slower",
-        stacklevel=2,
-    )
+@contextmanager
+def _warning() -> Iterator[None]:
+    """A warning where a network cannot be captured."""
+    try:
+        yield
+    except CannotCapture as reason:
+        warnings.warn(
+            f"this network cannot be captured in a CUDA graph ({reason}), so its tasks are trained one step at a time, "
+            "which is several times slower",
+            stacklevel=4,
+        )
+        raise

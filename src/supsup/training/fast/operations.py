@@ -96,6 +96,16 @@ class LayerState:
     first: Tensor | None  # momentum (SGD) or first moment (Adam)
     second: Tensor | None  # second moment (RMSprop, Adam)
 
+    @classmethod
+    def empty(cls, weight: Tensor, tasks: int, recipe: Recipe, precision: torch.dtype = torch.float32) -> LayerState:
+        """For a layer's weights, with the moments that the recipe's optimiser needs; all zeros."""
+
+        def state(dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(tasks, *weight.shape, dtype=dtype, device=weight.device)
+
+        first = state() if recipe.optimiser == "adam" or recipe.momentum else None
+        return cls(weight, state(), state(precision), first, None if recipe.optimiser == "sgd" else state())
+
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
         """All of them, in order."""

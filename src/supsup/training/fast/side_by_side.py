@@ -109,18 +109,8 @@ class FlatTraining:
         self._channels_last = channels_last
         sizes = [shape.numel() for shape in net.shapes.values()]
 
-        def zeros() -> Tensor:
-            return torch.zeros(1, sum(sizes), device=net.device)
-
-        kind = recipe.optimiser
-        self._layer = LayerState(
-            weight=zeros()[0],
-            scores=zeros(),
-            masked=zeros(),
-            first=zeros() if kind == "adam" or recipe.momentum else None,
-            second=zeros() if kind in ("rmsprop", "adam") else None,
-        )
-        self._gradient = zeros()
+        self._layer = LayerState.empty(torch.zeros(sum(sizes), device=net.device), 1, recipe)
+        self._gradient = torch.zeros_like(self._layer.scores)
         spans = [slice(stop - size, stop) for size, stop in zip(sizes, accumulate(sizes))]
         self._spans = dict(zip(net.shapes, spans))
         for name, view in self._views(self._layer.weight).items():

@@ -1,7 +1,12 @@
-"""Models ⇄ files: what older versions wrote is read as it was meant, and the file room knows no learner.
+"""Files of every earlier version are read as they were meant, and what is written now is what was written then.
 
-The files in before/ were written at commit 29e9dc7, before models were taken apart into a state, a task table and a
-face, with the entropy coder installed; expected.json holds what those models said of themselves then.
+The files in before/ and the commits that wrote them; expected.json holds what those models said of themselves then.
+
+    model, alike, own  29e9dc7  format 1: plain, entropy-coded and mean-coded masks, user tensors, statistics; no metadata
+    hop                29e9dc7  format 2: a HopSupSup model
+    named              250c059  format 1 with metadata: which network it is, class names, how inputs are prepared
+    profiled           7f2363d  … with the first profiles of tasks (int8 means, directions for each class)
+    rotated, chosen    0c0752c  … with today's profiles; tasks learned in all rotations, recipes chosen by `AutoRecipe`
 """
 
 import json
@@ -35,7 +40,7 @@ def own_module() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
 
-def check_facts(model: SupSup | HopSupSup, expected: dict[str, Any]) -> None:
+def check_model(model: SupSup | HopSupSup, expected: dict[str, Any]) -> None:
     assert [[name, model.classes(name), model.learned_at(name)] for name in model.tasks] == expected["tasks"]
     assert (model.seed, model.notes, model.created) == (expected["seed"], expected["notes"], expected["created"])
     assert list(model.image_shape or ()) == expected["image_shape"]
@@ -62,7 +67,7 @@ def test_a_model_file_from_before_is_the_same_model(name: str, net: Any) -> None
     """Every mask bit for bit: plain, entropy coded, coded against their mean, with and without statistics."""
     expected = EXPECTED[name]
     model = supsup.load(BEFORE / f"{name}.file", net and net(), device="cpu")
-    check_facts(model, expected)
+    check_model(model, expected)
     assert model.inference == type(model.inference)(**expected["inference"])
     assert model.new_task_rule == type(model.new_task_rule)(**expected["allocation"])
     for task, tensors in expected["masks"].items():
@@ -110,7 +115,7 @@ def test_a_hopfield_file_from_before_is_the_same_model(tmp_path: Path) -> None:
     expected = EXPECTED["hop"]
     model = supsup.load(BEFORE / "hop.file", device="cpu")
     assert isinstance(model, HopSupSup)
-    check_facts(model, expected)
+    check_model(model, expected)
     assert model.rule == expected["rule"]
     assert model.recovery == type(model.recovery)(**expected["recovery"])
     for tensors, values in ((model.psi, expected["psi"]), (model.mean, expected["mean"])):
@@ -120,3 +125,35 @@ def test_a_hopfield_file_from_before_is_the_same_model(tmp_path: Path) -> None:
     with ModelFile(BEFORE / "hop.file") as old, ModelFile(tmp_path / "again") as new:
         check_headers(old.header, new.header)
         assert old.state() == new.state()
+
+
+LATER = ("named", "profiled", "rotated", "chosen")
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_file_with_metadata_is_the_same_model(name: str) -> None:
+    expected = EXPECTED[name]
+    model = supsup.load(BEFORE / f"{name}.file", device="cpu")
+    assert [[task, model.classes(task), model.learned_at(task)] for task in model.tasks] == expected["tasks"]
+    assert (model.seed, model.created) == (expected["seed"], expected["created"])
+    x = waves(6, 0.25) * 3
+    for task in model.tasks:
+        info = model.task_info(task)
+        assert list(info.names or ()) == expected["names"][task]
+        recipe = None if info.recipe is None else dict(info.recipe)
+        assert recipe == expected["recipe"][task]
+        assert info.rotated == (name == "rotated")
+        bits = {weight: "".join(map(str, kept.int().flatten().tolist())) for weight, kept in model.mask(task).items()}
+        assert bits == expected["masks"][task]
+        images = x.view(6, 1, 4, 4) if name == "rotated" else x
+        assert list(model.predict(images, task=task).names) == expected["known"][task]
+    extras = {task: {key: value.tolist() for key, value in tensors.items()} for task, tensors in model.extras.items()}
+    assert extras == expected["extras"]
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_record_is_written_again_byte_for_byte(name: str, tmp_path: Path) -> None:
+    """The format has not changed since: names, times, checksums, metadata and tensors of every task."""
+    supsup.load(BEFORE / f"{name}.file", device="cpu").save(tmp_path / "again")
+    with ModelFile(BEFORE / f"{name}.file") as old, ModelFile(tmp_path / "again") as new:
+        assert list(old.records()) == list(new.records())

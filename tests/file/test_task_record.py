@@ -1,6 +1,7 @@
 """A task's record: every part comes back as it was, and nothing in it is trusted."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from safetensors.torch import save
 from supsup import Inference, Recipe, SupSup, SupSupError, load, nets
 from supsup.data.inputs import Inputs
 from supsup.data.task_info import NO_INFO, TaskInfo
-from supsup.file import limits
+from supsup.file import limits, task_record
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
 from supsup.file.task_record import (
@@ -70,6 +71,11 @@ def test_task_info_comes_back_bit_for_bit(labels: list[Any], numbers: list[float
     assert found.normalisation is not None
     assert found.normalisation.key == inputs.key
     assert found.normalisation.gain.shape == inputs.gain.shape
+
+
+def test_every_field_of_task_info_is_written() -> None:
+    """A field that is left out would be lost with the next save."""
+    assert {field.name for field in fields(TaskInfo)} == task_record._FIELDS.keys()
 
 
 def test_no_task_info_takes_no_byte() -> None:

@@ -1,18 +1,20 @@
-"""Who trains: the first executor that can do exactly what is asked for."""
+"""Which executor trains, and which jobs go together."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.data import Stream
+from supsup import AutoRecipe, Recipe, SupSup, SupSupError, data, nets
+from supsup.data import Augmentation, Stream
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.training import Job, Trained, train_mask, train_masks
-from supsup.training.executors import CannotTrain, executors, executors_for
+from supsup.training.executors import CannotTrain, count_fitting, executors, executors_for, grouped
+from supsup.training.fast import batched
 
 CPU = torch.device("cpu")
 
@@ -139,3 +141,60 @@ def test_an_executor_that_cannot_go_on_hands_over_what_is_left(split: Stream, mo
     assert probes > 0, "side by side is tried"
     assert all(torch.equal(one, trained.packed) for one, trained in zip(masks, train_masks(net, jobs)))
     assert len(module.passes) == 2 * len(jobs) * recipe.steps + probes, "and not tried again"
+
+
+def test_groups_fit_into_memory_are_alike_and_keep_the_order() -> None:
+    items = ["a1", "a2", "a3", "a4", "a5", "b1", "b2", "a6"]
+
+    def in_groups(memory: int, most: int = 100) -> list[list[str]]:
+        return grouped(items, lambda one, other: one[0] == other[0], lambda item: count_fitting(10, memory, most))
+
+    assert in_groups(10**6) == [["a1", "a2", "a3", "a4", "a5"], ["b1", "b2"], ["a6"]]
+    assert in_groups(43) == [["a1", "a2", "a3"], ["a4", "a5"], ["b1", "b2"], ["a6"]], "0.7 of 43 holds three"
+    assert in_groups(0) == [[item] for item in items], "one at a time where nothing seems to fit"
+    assert [len(group) for group in in_groups(10**6, most=4)] == [3, 2, 2, 1], "of about equal size"
+
+
+def test_something_always_fits() -> None:
+    assert count_fitting(100, 50, 10) == 1
+    assert count_fitting(0, 50, 10) == 10
+    assert count_fitting(7, 100, 10) == 10
+    assert count_fitting(10, 100, 10) == 7
+
+
+def test_tasks_of_one_source_but_of_unequal_length_are_trained_apart() -> None:
+    """One feed has as many batches for every task: a shorter one would stop late, a longer one too soon."""
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 0, 1, 4, 5])
+    images = torch.rand(10, 1, 4, 4)
+    stream = data.split(data.arrays(images, labels, images, labels), 2)
+    jobs = [Job(task, Recipe(epochs=2, batch_size=2)) for task in stream]
+    assert [job.steps for job in jobs] == [4, 2, 4]
+    together = grouped(jobs, batched._alike, lambda job: 10)
+    assert [[job.task.name for job in group] for group in together] == [
+        ["classes-0-1"],
+        ["classes-2-3"],
+        ["classes-4-5"],
+    ]
+    assert batched._alike(jobs[0], jobs[2])
+    other = data.split(data.arrays(images.clone(), labels, images, labels), 2)
+    assert not batched._alike(jobs[0], Job(other[0], jobs[0].recipe)), "images of another source"
+
+
+def test_an_executor_says_how_many_tasks_fill_its_device(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster makes its groups by it; it used to forget that rotations are four times the images, and more."""
+    net = FrozenNet(nets.FullyConnected((784, 20, 40)), 0, CPU)
+    assert Recipe().tasks_at_once(net, stream[0], None) == torch.get_num_threads()
+    edge_popup = Recipe(selection="edge-popup", density=0.5)
+    assert edge_popup.tasks_at_once(net, stream[0], None) == 1
+    assert AutoRecipe().tasks_at_once(net, stream[0], None) == torch.get_num_threads()
+    monkeypatch.setattr(net, "device", torch.device("cuda"))
+    monkeypatch.setattr(batched, "free_memory", lambda device: 10**8)
+    monkeypatch.setattr("supsup.training.auto_recipe.free_memory", lambda device: 10**12)
+    plain, rotated = (
+        Recipe(epochs=10, self_labels=labels).tasks_at_once(net, stream[0], None) for labels in (None, "rotations")
+    )
+    assert 1 < rotated < plain < 2500
+    short, long = (AutoRecipe(rounds=rounds).tasks_at_once(net, stream[0], None) for rounds in (1, 10**4))
+    assert 1 <= long < short
+    varied = replace(stream[0], train=replace(stream[0].train, augmentation=Augmentation(padding=1)))
+    assert Recipe().tasks_at_once(net, varied, None) == 1, "no executor takes such tasks in step"

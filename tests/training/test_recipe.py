@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from supsup import Recipe, SupSupError, training
+from supsup import AutoRecipe, Recipe, SupSupError, training
 from supsup.training import SPLIT_CIFAR100
 
 
@@ -154,3 +154,11 @@ def test_which_tasks_begin_with_every_weight() -> None:
     assert (Recipe(second_decay=0.5).rule.second_decay, Recipe("adam").rule.second_decay) == (0.5, 0.999)
     assert (Recipe().kept(torch.Size([4, 6])), popup.kept(torch.Size([4, 6]))) == (None, 12)
     assert Recipe("sgd", 0.8, warm_up=0.1).rate(0, 7) == 0.8, "less than a step to rise in"
+
+
+@pytest.mark.parametrize("recipe", [Recipe(), training.SPLIT_CIFAR100, AutoRecipe(rounds=2, self_labels="rotations")])
+def test_a_recipe_is_its_flat_fields(recipe: Recipe | AutoRecipe) -> None:
+    """Model files and results have them so."""
+    assert training.recipe_from_dict(recipe.to_dict()) == recipe
+    assert all(value is None or isinstance(value, str | int | float) for value in recipe.to_dict().values())
+    assert Recipe.from_dict({"steps": 7}) == Recipe(steps=7)

@@ -1,7 +1,10 @@
 """Small networks side by side on a CPU: the plain path's masks, the same to the bit whatever is trained beside them."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,9 +14,16 @@ from supsup import Recipe
 from supsup.data import Part, Stream, Task
 from supsup.masks.frozen import FrozenNet
 from supsup.training import Job, MaskTraining, train_mask, train_masks
-from supsup.training.executors import CannotTrain, executors_for, first_scores
+from supsup.training.executors import CannotTrain, Trained, executors_for, first_scores
 from supsup.training.fast import side_by_side
-from supsup.training.fast.side_by_side import FlatTraining, SideBySide, StepProbe, ThreadsOfOne, probe_step
+from supsup.training.fast.side_by_side import (
+    FlatTraining,
+    SideBySide,
+    StepProbe,
+    ThreadsOfOne,
+    in_threads_of_one,
+    probe_step,
+)
 
 CPU = torch.device("cpu")
 RECIPES = [
@@ -213,3 +223,51 @@ def test_progress_is_told_step_by_step_and_stops_with_the_asker(split: Stream) -
     with closing(train_masks(net, [short[0], long], advance=replaced.append)) as finished:
         next(finished)
     assert sum(replaced) < 2
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def jobs(count: int) -> list[Job]:
+    return cast(list[Job], list(range(count)))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_few_trainings_are_begun_before_they_are_asked_for() -> None:
+    """What was trained and not yet kept is lost when somebody interrupts, and takes the cores of who keeps it."""
+    begun: list[int] = []
+
+    def train(job: Any, stop: threading.Event) -> Trained:
+        begun.append(job)
+        time.sleep(0.001)
+        return cast(Trained, job)
+
+    finished = cast(Iterator[int], in_threads_of_one(train, jobs(20)))
+    for taken, trained in enumerate(finished, 1):
+        time.sleep(0.02)
+        assert trained == taken - 1
+        assert len(begun) <= taken + 4
+    assert sorted(begun) == list(range(20))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_fails_stops_the_others() -> None:
+    stopped: list[bool] = []
+
+    def train(job: Any, stop: threading.Event) -> Trained:
+        if job == 2:
+            raise ValueError("no such image")
+        stopped.append(stop.wait(5 if job == 3 else 0))
+        return cast(Trained, job)
+
+    finished = cast(Iterator[int], in_threads_of_one(train, jobs(20)))
+    assert [next(finished), next(finished)] == [0, 1]
+    with pytest.raises(ValueError, match="no such image"):
+        next(finished)
+    assert stopped[-1], "the one under way was told to give up"
+    assert len(stopped) < 8

@@ -1,10 +1,12 @@
-"""Batches on a device: a task sees what the plain path shows it, whoever it is grouped with."""
+"""Which images a batch holds, in which order, and how a feed brings them to a device."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supsup import data
 from supsup.data import Augmentation, Stream
@@ -98,3 +100,19 @@ def test_the_map_of_features_is_the_same_for_every_channel() -> None:
     assert torch.equal(feature_map(replace(part, pixels=None)), torch.arange(60).int())
     grey = replace(part, pixels=torch.where(pixels == 3, -1, pixels))
     assert (feature_map(grey) == -1).sum() == 3
+
+
+@given(st.integers(0, 100), st.integers(1, 40), st.integers(1, 50), st.integers(1, 12))
+def test_every_image_comes_once_an_epoch_and_batches_are_full(seed: int, images: int, size: int, steps: int) -> None:
+    batches = list(batch_positions(seed, "task", images, size, steps))
+    assert [len(batch) for batch in batches] == [size] * steps
+    drawn = torch.cat(batches)
+    for start in range(0, len(drawn) - images + 1, images):
+        assert torch.equal(drawn[start : start + images].sort().values, torch.arange(images))
+
+
+def test_the_order_belongs_to_the_task_and_the_seed() -> None:
+    first = next(batch_positions(0, "a", 1000, 100, 1))
+    assert torch.equal(first, next(batch_positions(0, "a", 1000, 100, 5)))
+    assert not torch.equal(first, next(batch_positions(0, "b", 1000, 100, 1)))
+    assert not torch.equal(first, next(batch_positions(1, "a", 1000, 100, 1)))

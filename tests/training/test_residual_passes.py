@@ -10,10 +10,10 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from supsup import nets
+from supsup.training.fast.residual.passes import Passes, ResidualFunction
 
 pytest.importorskip("triton")
 
-from supsup.training.fast.residual.passes import Passes, ResidualFunction
 
 CPU = torch.device("cpu")
 TASKS, BATCH = 2, 4

@@ -18,7 +18,7 @@ from supsup.inference.methods import infer_indices
 from supsup.inference.search import Outer, inner, short
 from supsup.inference.search.exact import add_plain
 from supsup.inference.search.factors import narrowed
-from supsup.kernels.graphs import repeated
+from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.switching import SwitchedNet, plain_fill
@@ -289,7 +289,7 @@ def test_graphs_that_run_at_the_same_time_do_not_disturb_each_other() -> None:
     torch.manual_seed(0)
     left, right = torch.randn(4, 64, 1 << 15, device="cuda"), torch.randn(4, 1 << 15, 64, device="cuda")
     out = torch.zeros(4, 64, 64, device="cuda")
-    steps = [repeated(partial(torch.mm, left[i], right[i], out=out[i]), times=100) for i in range(4)]
+    steps = [repeat_in_graph(partial(torch.mm, left[i], right[i], out=out[i]), times=100) for i in range(4)]
     for step in steps:
         step()
         torch.cuda.synchronize()
@@ -304,7 +304,7 @@ def test_graphs_that_run_at_the_same_time_do_not_disturb_each_other() -> None:
 
 def test_garbage_with_a_graph_in_it_does_not_spoil_the_next_one() -> None:
     out = torch.zeros(1, device="cuda")
-    garbage: list[Any] = [repeated(partial(out.add_, 1))]
+    garbage: list[Any] = [repeat_in_graph(partial(out.add_, 1))]
     garbage.append(garbage)  # goes only when garbage is collected, and that comes while lists are made
     del garbage
 
@@ -313,7 +313,7 @@ def test_garbage_with_a_graph_in_it_does_not_spoil_the_next_one() -> None:
         lists: list[list[Any]] = [[] for _ in range(100_000)]
         assert lists
 
-    launch = repeated(step)
+    launch = repeat_in_graph(step)
     out.zero_()
     launch()
     assert out.item() == 1

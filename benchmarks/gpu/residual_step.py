@@ -31,7 +31,7 @@ from triton.runtime.jit import JITFunction
 
 from supsup import data, nets
 from supsup.data import Augmentation, Source, Stream
-from supsup.kernels.graphs import repeated
+from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import soft_mask
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
@@ -150,7 +150,7 @@ def step_rows(case: Case, machine: Machine, device: torch.device) -> list[dict[s
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         trainer, feed = trainer_of(net, jobs), feed_of(net, jobs)
-        step = repeated(partial(trainer.step_from, feed))
+        step = repeat_in_graph(partial(trainer.step_from, feed))
         trainer.step_count.zero_()
         each = seconds(partial(_repeat, step, 10), device, repeats=5) / 10 / count
         rows.append(

@@ -170,14 +170,14 @@ def test_compiled_loops_look_at_grey_pictures_alone(monkeypatch: pytest.MonkeyPa
     from supsup.kernels import numba_filters
 
     asked: list[int] = []
-    compiled = numba_filters.seen_by_filters
+    compiled = numba_filters.numba_filter_responses
 
     def watched(grey: Tensor, *rest: Any) -> Tensor:
         asked.append(len(grey))
         found: Tensor = compiled(grey, *rest)
         return found
 
-    monkeypatch.setattr(numba_filters, "seen_by_filters", watched)
+    monkeypatch.setattr(numba_filters, "numba_filter_responses", watched)
     filter_features(torch.rand(3, 1, 12, 12), 4)
     filter_features(torch.rand(4, 3, 12, 12), 4)
     assert asked == [3]

@@ -211,11 +211,11 @@ def test_compiled_steps(seed: int, size: int, tasks: int, count: int) -> None:
     assert np.isclose(values.blurred, np.square(error).sum(), rtol=1e-2, atol=1e-6 * values.energy)
     bits = (block[chosen][:, None] >> np.arange(8)[:, None]) & 1
     assert (
-        numba_short.scan(values.whole, chosen, block) == np.einsum("bi,bit->t", values.whole.astype(int), bits)
+        numba_short.numba_scan(values.whole, chosen, block) == np.einsum("bi,bit->t", values.whole.astype(int), bits)
     ).all()
     expected = np.einsum("bi,bit->t", rows[chosen], bits)
     columns = chance.integers(0, tasks, 5)
-    assert np.allclose(numba_short.columns(query, chosen, block, columns), expected[columns], atol=1e-2)
+    assert np.allclose(numba_short.numba_columns(query, chosen, block, columns), expected[columns], atol=1e-2)
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
@@ -244,7 +244,7 @@ def test_sums_in_whole_numbers_do_not_run_over() -> None:
     from supsup.kernels import numba_short
 
     query, block, chosen = np.ones(8000, np.float32), np.full((1000, 70), 255, np.uint8), np.arange(1000)
-    scores = numba_short.scan(numba_short.rounded(query, chosen).whole, chosen, block)
+    scores = numba_short.numba_scan(numba_short.rounded(query, chosen).whole, chosen, block)
     assert scores.tolist() == [1000 * 8 * round(numba_short._UNITS / 8)] * 70
 
 
@@ -270,13 +270,13 @@ def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch
     from supsup.kernels import numba_short
 
     read: list[list[int]] = []
-    scan = numba_short.scan
+    scan = numba_short.numba_scan
 
     def watched(values: object, chosen: np.ndarray, block: object) -> object:
         read.append(chosen.tolist())
         return scan(values, chosen, block)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(numba_short, "scan", watched)
+    monkeypatch.setattr(numba_short, "numba_scan", watched)
     generator = torch.Generator().manual_seed(0)
     query = torch.cat([torch.ones(32), rest * torch.randn(480, generator=generator)])
     block = torch.randint(256, (64, 40), generator=generator, dtype=torch.uint8)

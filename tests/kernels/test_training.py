@@ -36,7 +36,7 @@ def test_gather(dtype: torch.dtype, tasks: int, batch: int) -> None:
     operations.gather(feed, expected, labels)
     assert feed.maps is not None
     shared = (feed.part.images.flatten(1), feed.gain, feed.offset)
-    triton_training.gather(*shared, feed.maps, feed.rows, feed.labels, feed.step, found, found_labels)
+    triton_training.triton_gather(*shared, feed.maps, feed.rows, feed.labels, feed.step, found, found_labels)
     assert torch.allclose(found, expected)
     assert torch.equal(found_labels, labels)
 
@@ -49,7 +49,7 @@ def test_loss_gradient() -> None:
     (by_autograd,) = torch.autograd.grad(loss, leaf)  # type: ignore[arg-type]
     expected, found = outputs.clone(), outputs.clone()
     operations.loss_gradient(expected, y, 11)
-    triton_training.loss_gradient(found, y, 11)
+    triton_training.triton_loss_gradient(found, y, 11)
     assert torch.allclose(expected[..., :11], by_autograd, atol=1e-6)
     assert not expected[..., 11:].any()
     assert torch.allclose(found, expected, atol=1e-6)
@@ -61,12 +61,12 @@ def test_forward_and_backward(relu: bool) -> None:
     inputs, masked = torch.randn(2, 40, 70), torch.randn(2, 33, 70)
     expected, found = (torch.full((2, 40, 33), torch.nan) for _ in range(2))
     operations.forward(inputs, masked, expected, relu)
-    triton_training.forward(inputs, masked, found, relu)
+    triton_training.triton_forward(inputs, masked, found, relu)
     assert torch.allclose(found, expected, atol=1e-4)
     delta = torch.randn(2, 40, 33)
     below = operations.backward(delta, masked, inputs)
     assert torch.allclose(below, (delta @ masked) * (inputs > 0), atol=1e-4)
-    assert torch.allclose(triton_training.backward(delta, masked, inputs), below, atol=1e-4)
+    assert torch.allclose(triton_training.triton_backward(delta, masked, inputs), below, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_update(recipe: Recipe) -> None:
         operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4, rates.at(3))
         with ThreadsOfOne(1) as thread:
             thread.submit(operations.update, by_numba, delta, inputs, recipe, step, rates).result()
-        triton_training.update(*by_triton.tensors, delta, inputs, step, rates.on_device, recipe.rule)
+        triton_training.triton_update(*by_triton.tensors, delta, inputs, step, rates.on_device, recipe.rule)
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):
             a, b = getattr(expected, name), getattr(found, name)

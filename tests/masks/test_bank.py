@@ -140,7 +140,7 @@ def test_what_was_made_from_the_masks_goes_when_one_changes(change: Callable[[Ba
     assert bank.superposition(None) is mean
     assert bank.superposition(alpha.clone()) is superposed
     assert bank.version is version
-    bank.replays._by_question["question"] = None
+    bank.replays._by_key["question"] = None
     change(bank, random_mask(generator))
     assert bank.version is not version
     assert not len(bank.replays)

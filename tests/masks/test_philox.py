@@ -34,13 +34,13 @@ def test_words_are_fixed_for_good() -> None:
 @pytest.mark.parametrize("count", [0, 1, 6, 1024, 2051])
 @pytest.mark.parametrize("seed", [0, 1 << 63 | 1 << 31, 2**64 - 1])
 def test_the_kernel_makes_the_same_words(count: int, seed: int) -> None:
-    triton_philox = pytest.importorskip("supsup.kernels.triton_philox", reason="triton is not installed")
+    triton_masks = pytest.importorskip("supsup.kernels.triton_masks", reason="triton is not installed")
     labels = ["a", "b", "scores/task/weight"]
     key = (seed & 0xFFFFFFFF, seed >> 32)
     streams = [(number & 0xFFFFFFFF, number >> 32) for number in map(philox.stream_id, labels)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy says that products wrap around, as they should
-        found = triton_philox.words(key, streams, count, "cpu")
+        found = triton_masks.triton_words(key, streams, count, "cpu")
     assert torch.equal(found, philox.words(seed, labels, count))
 
 

@@ -71,11 +71,11 @@ def test_filling_on_a_cpu(seed: int, size: int, tasks: int) -> None:
 
 
 def test_the_kernel() -> None:
-    triton_switching = pytest.importorskip("supsup.kernels.triton_switching", reason="triton is not installed")
+    triton_masks = pytest.importorskip("supsup.kernels.triton_masks", reason="triton is not installed")
     for size, tasks in ((1, 1), (255, 3), (600, 17)):
         packed, frozen, expected = column(5, size, tasks)
         masked = torch.full((8 * size + 8,), torch.nan)
-        triton_switching.fill(packed, frozen, masked[: 8 * size])
+        triton_masks.triton_fill(packed, frozen, masked[: 8 * size])
         assert torch.equal(masked[: 8 * size], expected)
         assert masked[8 * size :].isnan().all()
 

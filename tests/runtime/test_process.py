@@ -1,12 +1,15 @@
 """The library changes nothing in a process; `tune_process` does, once, where a command or a user calls it."""
 
 import ctypes
+import gc
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 from supsup.runtime import process
+from supsup.runtime.process import no_garbage_collection
 
 WATCH = """
 import ctypes, os, signal, sys, threading
@@ -112,3 +115,20 @@ def test_freed_memory_is_kept_by_glibc_alone(monkeypatch: pytest.MonkeyPatch) ->
 def test_commands_tune_their_process() -> None:
     code = "import sys; sys.argv = ['supsup', '--version']\nfrom supsup.cli import main\ntry:\n    main()\nfinally:\n    import os; print(os.environ['OMP_WAIT_POLICY'])"
     assert ran(code).splitlines()[-1] == "PASSIVE"
+
+
+def test_garbage_waits_and_collecting_goes_on_afterwards_whatever_happens() -> None:
+    with suppress(ZeroDivisionError), no_garbage_collection():
+        assert not gc.isenabled()
+        _ = 1 / 0
+    assert gc.isenabled()
+
+
+def test_collecting_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with no_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -29,9 +29,9 @@ from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 
 if available.NUMBA:
-    from supsup.kernels import numba_query
+    from supsup.kernels import numba_search
 if available.TRITON:
-    from supsup.kernels import triton_query
+    from supsup.kernels import triton_search
 
 _IN_KERNELS = ("H", "G")  # objectives whose gradients the kernels compute
 _VECTORISED_IMAGES = 128  # images per chunk of `vectorised_query`
@@ -236,14 +236,14 @@ def query_by_triton(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query | None:
     """One image on a GPU, by kernels; None for an objective that they do not know."""
-    return _by_kernels(triton_query.lone_query, net, x, superposed, goal, layers)
+    return _by_kernels(triton_search.triton_lone_query, net, x, superposed, goal, layers)
 
 
 def query_by_numba(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query | None:
     """One image on a CPU, by compiled loops; None for an objective that they do not know."""
-    return _by_kernels(numba_query.lone_query, net, x, superposed, goal, layers)
+    return _by_kernels(numba_search.numba_lone_query, net, x, superposed, goal, layers)
 
 
 def _by_kernels(

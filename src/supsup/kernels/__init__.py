@@ -1,1 +1,1 @@
-"""Kernels: triton for GPUs, numba for CPUs, and CUDA graphs; `available` says which of them can be used."""
+"""Kernels: Triton for GPUs, numba for CPUs, and CUDA graphs; `available` says which compilers are installed."""

@@ -1,6 +1,6 @@
-"""Which compilers for kernels are installed: the one place that asks. Without them the plain torch paths run.
+"""Which compilers for kernels are installed; without them the plain torch code runs.
 
-Only the library itself may be missing. A kernel of ours that does not import is an error, not a slow path.
+Only the compiler may be missing. A kernel of this package that does not import is an error, not a slow path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA graphs: what a GPU is to do again and again, as one launch instead of dozens or hundreds."""
+"""CUDA graphs: repeated work of a GPU as one launch instead of dozens or hundreds."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import no_garbage_collection
 
 CAPTURING = new_lock()  # held around `capture`: all graphs are captured on one stream
-# Whether waiting for a GPU is an error is a setting of the whole process: who may wait reads, who changes it writes.
+# Whether waiting for a GPU is an error is a setting of the whole process: code that may wait holds the read lock, code
+# that changes the setting the write lock.
 WAITING = ReadersWriter()
 
 
 @contextmanager
 def capture() -> Iterator[torch.cuda.CUDAGraph]:
-    """What is launched inside becomes the graph, and is not run.
+    """Launches inside become the graph and are not run.
 
-    Torch keeps the scratch memory of matrix products by stream and captures all graphs on one stream, so they would
-    share it: two that run at the same time would spoil each other's sums, and when one is deleted the other's memory
-    goes with it. Forgotten before, it is taken from the graph's own memory; forgotten after, nobody else finds it.
-    A graph that is deleted meanwhile, as part of somebody's garbage, would make the capture fail. Other threads may go
-    on with whatever they do on the GPU. One capture at a time: hold `CAPTURING`.
+    Torch keeps one scratch buffer for matrix products per stream, and captures all graphs on one stream. Graphs would
+    share the buffer: two that run at the same time would corrupt each other's sums, and deleting one would free the
+    other's memory. So the buffer is dropped before, and the graph allocates its own; and after, so that no other graph
+    uses it. Garbage collection is off: a graph that is deleted during a capture makes the capture fail. Other threads
+    may use the GPU meanwhile. Hold `CAPTURING`: only one capture may run at a time.
     """
-    forget_scratch: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    drop_scratch: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
     graph = torch.cuda.CUDAGraph()
-    forget_scratch()
+    drop_scratch()
     try:
         with no_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             yield graph
     finally:
-        forget_scratch()
+        drop_scratch()
 
 
-def repeated(step: Callable[[], object], times: int = 1, warm_up: int = 1) -> Callable[[], None]:
-    """So many steps as one launch, after some that are run one by one: those make what a first step has to make.
+def repeat_in_graph(step: Callable[[], object], times: int = 1, warm_up: int = 1) -> Callable[[], None]:
+    """A function that runs `times` steps as one launch; first `warm_up` steps run one by one, for one-time set-up.
 
-    `step` must read and write the same tensors each time and never wait for the host; what they hold now is spoilt.
+    `step` must read and write the same tensors each time and never wait for the host. Their contents are overwritten.
     """
-    torch.cuda.synchronize()  # the warm-up may be given memory that was freed while another stream still used it
+    torch.cuda.synchronize()  # the warm-up may get memory that another stream still uses
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(warm_up):
@@ -55,31 +56,30 @@ def repeated(step: Callable[[], object], times: int = 1, warm_up: int = 1) -> Ca
     return graph.replay
 
 
-# MERGED MODULE DOC: The same question about one image again and again on a GPU, each time the replay of a CUDA graph: one launch.
 @dataclass(frozen=True)
 class Replay:
-    """A captured answer: the image is copied into `given`, and after the graph has run the answer is in `result`."""
+    """A captured computation for one image: the image is copied into `given`, and the graph writes `result`."""
 
     graph: torch.cuda.CUDAGraph
     given: Tensor
     result: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The answer for this image."""
+        """The result for this image."""
         self.given.copy_(x)
         self.graph.replay()
         return self.result.clone()
 
 
 class Replays:
-    """Captured answers by question. A graph reads the tensors it was captured with: `clear` once they change."""
+    """Captured computations by key. A graph reads the tensors it was captured with: `clear` when they change."""
 
     def __init__(self) -> None:
-        self._by_question: dict[Hashable, Replay | None] = {}  # None: asked once and answered without a graph
-        self._lock = new_lock()  # a graph has one buffer for its image and one for its answer
+        self._by_key: dict[Hashable, Replay | None] = {}  # None: computed once, without a graph
+        self._lock = new_lock()  # a graph has one buffer for its image and one for its result
 
     def __len__(self) -> int:
-        return len(self._by_question)
+        return len(self._by_key)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Replays:
         """Empty: a copy has tensors of its own."""
@@ -87,26 +87,26 @@ class Replays:
 
     def clear(self) -> None:
         """Delete all graphs."""
-        self._by_question.clear()
+        self._by_key.clear()
 
     def answer(
-        self, question: Hashable, compute: Callable[[Tensor], Tensor], x: Tensor, capturable: Callable[[], bool]
+        self, key: Hashable, compute: Callable[[Tensor], Tensor], x: Tensor, capturable: Callable[[], bool]
     ) -> Tensor:
-        """compute(x); for one image on a GPU a replay, from the second time on that the question is asked.
+        """compute(x); for one image on a GPU, from the second call with the same key on, the replay of a graph.
 
-        The first time makes what needs to be made only once. `capturable` says then whether there can be a graph.
+        The first call does one-time set-up. `capturable` says whether the computation can be captured.
         """
         if len(x) > 1 or not x.is_cuda:
             return compute(x)
         with self._lock:
-            if question not in self._by_question:
+            if key not in self._by_key:
                 if capturable():
-                    self._by_question[question] = None
+                    self._by_key[key] = None
                 return compute(x)
-            replay = self._by_question[question]
+            replay = self._by_key[key]
             if replay is None:
                 given = x.clone()
                 with CAPTURING, capture() as graph:
                     result = compute(given)
-                replay = self._by_question[question] = Replay(graph, given, result)
+                replay = self._by_key[key] = Replay(graph, given, result)
             return replay(x)

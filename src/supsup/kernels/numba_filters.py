@@ -1,4 +1,4 @@
-"""What filters see of pictures of one colour, compiled for a CPU; `inference/profiles/filters.py` says what it is."""
+"""Responses of filters to grey images on a CPU, compiled; `inference/profiles/filters.py` defines them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supsup.kernels.numba_threads import shared_out, thread_count
+from supsup.kernels.numba_loops import shared_out, thread_count
 
 
-def seen_by_filters(pictures: Tensor, weights: Tensor, faint: float, least: float, at_once: int) -> Tensor:
-    """[n, 2 · filters, 2, 2] for pictures [n, height, width] and filters [count, patch, patch], so many at a time.
+def numba_filter_responses(pictures: Tensor, weights: Tensor, faint: float, least: float, at_once: int) -> Tensor:
+    """[n, 2 · filters, 2, 2] for images [n, height, width] and filters [count, patch, patch], `at_once` images at a time.
 
-    The same numbers as torch's, to the bit: sums are taken in the same order, of many places or filters at once, and
-    memory that was used for some pictures is used for the next.
+    The result equals torch's to the bit: sums are taken in the same order, over many places or filters at once. Buffers
+    are reused from one group of images to the next.
     """
     (n, *sides), (filters, patch, _) = pictures.shape, weights.shape
     height, width = (side - patch + 1 for side in sides)
@@ -26,14 +26,14 @@ def seen_by_filters(pictures: Tensor, weights: Tensor, faint: float, least: floa
         patches[: len(some)].view(shown.shape).copy_(shown)
         found = torch.bmm(patches[: len(some)].mT, by_pixel.expand(len(some), -1, -1), out=answers[: len(some)])
         _contrasts(threads)(some.numpy(), patch, np.float32(faint**2), contrast[: len(some)].numpy(), threads)
-        divisors = contrast[: len(some)].sqrt()  # torch's, which rounds in its own way
+        divisors = contrast[: len(some)].sqrt()  # torch's square root, which rounds differently
         _quarters(threads)(found.numpy(), divisors.numpy(), np.float32(least), means.numpy(), threads)
     return out.flatten(1, 2)
 
 
 @shared_out()
 def _contrasts(pictures, patch, faint, out, threads):  # type: ignore[no-untyped-def]
-    """The variance of every patch, and a little more."""
+    """The variance of every patch, plus `faint`."""
     images, height, width = out.shape
     zero, size = np.float32(0), np.float32(patch * patch)
     for thread in numba.prange(threads):
@@ -72,7 +72,7 @@ def _quarters(answers, contrast, least, out, threads):  # type: ignore[no-untype
                     for index in range(filters):
                         answer = answers[image, row * width + column, index] / divisor
                         above, below = answer - least, -answer - least
-                        more[index] = zero if above < zero else above  # what is no number stays so
+                        more[index] = zero if above < zero else above  # NaN stays NaN
                         less[index] = zero if below < zero else below
                     for lower in range(0 if row < rows else 1, 2 if row >= height // 2 else 1):
                         for right in range(0 if column < columns else 1, 2 if column >= width // 2 else 1):

@@ -1,4 +1,4 @@
-"""The search from few bytes of a query on a CPU: small whole numbers in vectors for all masks, floats for the best."""
+"""Search by a few bytes of the query on a CPU: small integers in vectors for all masks, floats for the best ones."""
 
 from __future__ import annotations
 
@@ -9,46 +9,45 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from supsup.kernels.numba_bits import LANES, add_chosen
-from supsup.kernels.numba_cache import ANY_ORDER, compiled
-from supsup.kernels.numba_threads import shared_out, thread_count
+from supsup.kernels.numba_loops import ANY_ORDER, compiled, shared_out, thread_count
+from supsup.kernels.numba_vectors import LANES, add_chosen
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Indices = NDArray[np.int64]
 Ranks = NDArray[np.int16]
 
-_TASKS = 4096  # whose sums stay in the first-level cache
-_UNITS = 120  # what the largest byte of a query amounts to in whole numbers: rounded, it fits into 8 bits
-_AHEAD = 1  # bytes whose masks are fetched while those of another are added
-_ADDED = 256  # bytes after which sums of 16 bits could run over, and are moved
-_WORTH = 1 << 24  # bytes of masks for which other threads are woken: for fewer that would take longer
-_LEFT_OUT = 19  # bits of a float that do not count for its rank: it is right to within 6 %
+_TASKS = 4096  # tasks whose sums fit into the first-level cache
+_UNITS = 120  # the largest byte of a query as an integer: rounded, it fits into 8 bits
+_AHEAD = 1  # bytes whose masks are prefetched while others are added
+_ADDED = 256  # bytes after which sums of 16 bits could overflow, and are moved to 32 bits
+_WORTH = 1 << 24  # bytes of masks from which on several threads are faster than one
+_LEFT_OUT = 19  # low bits of a float that its rank ignores: the rank is exact to within 6 %
 _RANKS = 1 << 12
 
 
-def outer(weight: Floats, delta: Floats, inputs: Floats, bits: int) -> Floats:
-    """W ⊙ delta ⊗ inputs for each row of both, [r, out] and [r, in], as [r, bits] with zeros at the end."""
+def numba_outer(weight: Floats, delta: Floats, inputs: Floats, bits: int) -> Floats:
+    """W ⊙ delta ⊗ inputs for each row of delta [r, out] and inputs [r, in], padded with zeros: [r, bits]."""
     rows = np.empty((len(delta), bits), np.float32)
     _outer(weight, delta, inputs, rows)
     return rows
 
 
 def ranked(query: Floats) -> tuple[Ranks, float]:
-    """For every byte of a query [bits] a number that grows with Σ |q|, equal for those within 6 %; and Σ q² of all."""
+    """A rank for every byte of a query [bits], which grows with Σ |q| and is equal within 6 %; and Σ q² of all."""
     ranks = np.empty(len(query) // 8, np.int16)
     return ranks, _ranked(query, ranks)
 
 
 def take(ranks: Ranks, start: int, stop: int, count: int) -> Indices:
-    """So many bytes from one to another, or all, but no zeros: those that rank highest. They rank as zeros then."""
+    """The `count` highest-ranking bytes of [start, stop), fewer if others are 0; their ranks are set to 0."""
     chosen = np.empty(count, np.int64)
     taken: Indices = chosen[: _take(ranks, start, stop, chosen)]
     return taken
 
 
 class Rounded(NamedTuple):
-    """The chosen bytes of a query in whole numbers [bytes, 8] of some unit; Σ q² of them, and of what was rounded."""
+    """The chosen bytes of a query as integers [bytes, 8] times a unit; Σ q² of them, and of the rounding errors."""
 
     whole: NDArray[np.int8]
     unit: float
@@ -57,13 +56,13 @@ class Rounded(NamedTuple):
 
 
 def rounded(query: Floats, chosen: Indices) -> Rounded:
-    """Units are such that the largest byte has so many that it fits."""
+    """The unit is chosen so that the largest byte fits into 8 bits."""
     whole = np.empty((len(chosen), 8), np.int8)
     return Rounded(whole, *_rounded(query, chosen, whole))
 
 
-def scan(values: NDArray[np.int8], chosen: Indices, block: Bytes) -> Floats:
-    """The inner products of whole numbers [bytes, 8] with the chosen bytes of masks [bytes, tasks]."""
+def numba_scan(values: NDArray[np.int8], chosen: Indices, block: Bytes) -> Floats:
+    """The inner products of integers [bytes, 8] with the chosen bytes of masks [bytes, tasks]."""
     threads, out = thread_count() if len(chosen) * block.shape[1] >= _WORTH else 1, np.empty(block.shape[1], np.float32)
     bounds = np.linspace(0, len(out), threads + 1).astype(np.int64)
     _scan(threads)(values, chosen, _flat(block), block.strides[0], bounds, out)
@@ -71,13 +70,13 @@ def scan(values: NDArray[np.int8], chosen: Indices, block: Bytes) -> Floats:
 
 
 def best(scores: Floats, most: int) -> Indices:
-    """The indices of the largest scores, the largest first; −inf is none of them."""
+    """The indices of the `most` largest scores, the largest first; −inf is left out."""
     indices = np.empty(most, np.int64)
     found: Indices = indices[: _best(scores, indices)]
     return found
 
 
-def columns(query: Floats, chosen: Indices, block: Bytes, wanted: Indices) -> Floats:
+def numba_columns(query: Floats, chosen: Indices, block: Bytes, wanted: Indices) -> Floats:
     """The inner products over the chosen bytes of a query [bits] with some of the masks [bytes, tasks]: [wanted]."""
     total = np.zeros(len(wanted), np.float32)
     _add_columns(query, chosen, _flat(block), block.strides[0], wanted, total)
@@ -85,7 +84,7 @@ def columns(query: Floats, chosen: Indices, block: Bytes, wanted: Indices) -> Fl
 
 
 def _flat(block: Bytes) -> Bytes:
-    """The same memory end to end: a loop over a row of it is known to be over neighbours."""
+    """The same memory as one dimension, so that the compiler knows a row to be contiguous."""
     return as_strided(block, ((len(block) - 1) * block.strides[0] + block.shape[1],), (1,))
 
 
@@ -116,7 +115,7 @@ def _ranked(query, ranks):  # type: ignore[no-untyped-def]
 
 @compiled(nogil=True)
 def _take(ranks, start, stop, chosen):  # type: ignore[no-untyped-def]
-    """By how many there are of each rank: all above one of them, and of that one the first."""
+    """By counts of each rank: all bytes above a threshold rank, and the first ones at it."""
     counts = np.zeros(_RANKS, dtype=np.int32)
     for i in range(start, stop):
         if ranks[i] > 0:
@@ -180,7 +179,7 @@ def _scan(values, chosen, flat, stride, bounds, out):  # type: ignore[no-untyped
 
 @numba.njit(nogil=True)
 def _scan_some(values, chosen, flat, stride, first, tasks, out):  # type: ignore[no-untyped-def]
-    """Sums are of 16 bits, so that a vector holds many; the last vector's other lanes are nobody's."""
+    """Sums have 16 bits, so that a vector holds many; surplus lanes of the last vector are ignored."""
     lanes = -(-tasks // LANES) * LANES
     short, total = np.empty(lanes, dtype=np.int16), np.zeros(lanes, dtype=np.int32)
     last, end = lanes - LANES, np.zeros(LANES, dtype=np.uint8)
@@ -202,7 +201,7 @@ def _scan_some(values, chosen, flat, stride, first, tasks, out):  # type: ignore
 
 @compiled(nogil=True)
 def _add_columns(query, chosen, flat, stride, columns, total):  # type: ignore[no-untyped-def]
-    """Four weights at a time: the 16 sums they can give are made once and looked up for each column."""
+    """Four weights at a time: their 16 possible sums are computed once and looked up for each column."""
     low, high = np.zeros(16, dtype=np.float32), np.zeros(16, dtype=np.float32)
     for byte in chosen:
         for bit in range(4):

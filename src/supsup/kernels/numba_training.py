@@ -1,6 +1,6 @@
-"""The update of scores on a CPU as one compiled pass over memory, in place of the nine that torch operations need.
+"""The optimiser's update of scores on a CPU in one compiled pass over memory, where torch operations need nine.
 
-It runs on one thread, without Python's lock: a CPU trains as many tasks side by side as it has cores.
+It runs on one thread and releases Python's lock: a CPU trains as many tasks side by side as it has cores.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import math
 import numpy as np
 from torch import Tensor
 
-from supsup.kernels.numba_cache import compiled
+from supsup.kernels.numba_loops import compiled
 from supsup.kernels.rule import Rule
 
 _NOTHING = np.zeros(1, dtype=np.float32)
 
 
-def update(
+def numba_update(
     weight: Tensor,
     scores: Tensor,
     masked: Tensor,
@@ -27,7 +27,7 @@ def update(
     rate: float,
     rule: Rule,
 ) -> None:
-    """The optimiser's step number `count` on scores [t, out, in] from the gradient of the masked weights."""
+    """Step number `count` of the optimiser on scores [t, out, in] from the gradient of the masked weights."""
     optimiser, weight_decay, momentum, first_decay, second_decay, epsilon = rule
     tasks = scores.shape[0]
     flat = [t.view(tasks, -1).numpy() for t in (gradient, scores, masked)]

@@ -1,4 +1,4 @@
-"""The constants of an optimiser, as kernels take them; `Recipe` is where they come from."""
+"""The constants of an optimiser in the form that kernels take; they come from a `Recipe`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """Which optimiser, and all its constants but the learning rate, which may change from step to step."""
+    """An optimiser and its constants, except the learning rate, which may change from step to step."""
 
     optimiser: str
     weight_decay: float

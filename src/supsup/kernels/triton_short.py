@@ -1,6 +1,6 @@
-"""The search from few bytes of a query on a GPU: six short launches, without a sort and without waiting for the host.
+"""Search by a few bytes of the query on a GPU: six short launches, without a sort or a wait for the host.
 
-`inference/search/short.py` says what each step computes; a graph can hold all of them.
+`inference/search/short.py` defines each step; one CUDA graph can hold all of them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_PROGRAMS = 1024  # of a scan, about: a few for every multiprocessor
+_PROGRAMS = 1024  # programs of a scan, about: a few for every multiprocessor
 _BYTES, _TASKS = 4, 512  # the tile of a scan
 _ROUNDS, _GROUPS = 64, 16  # the tile of choosing bytes
 _WINNERS, _GROUPED = 2048, 256  # the tile of finding winners, and how many tasks wide it is at most
-_RANKED = 16  # winners that a program finds the rank of
+_RANKED = 16  # winners that one program ranks
 _CHECKED, _SHARE = 32, 128  # bytes of a tile, and of a program, when candidates are checked
 
 
 @triton.jit
 def _choose(query, chosen, start_byte, size, count, rounds, block_rounds: tl.constexpr, block_groups: tl.constexpr):
-    """Of all bytes that leave the same remainder by `count`, the one with the largest sum of sizes."""
+    """For each remainder modulo `count`, the byte with the largest Σ |q|."""
     g = tl.program_id(0) * block_groups + tl.arange(0, block_groups)
     bit = tl.arange(0, 8)
     best = tl.full((block_groups,), -1.0, tl.float32)
@@ -74,7 +74,7 @@ def _winners(
     block_splits: tl.constexpr,
     block_tasks: tl.constexpr,
 ):
-    """Of each group of tasks that follow each other, the member with the largest sum; −inf where there is none."""
+    """For each group of consecutive tasks, the member with the largest sum; −inf for an empty group."""
     g = tl.program_id(0)
     best = float("-inf")
     winner = g * group
@@ -98,7 +98,7 @@ def _winners(
 
 @triton.jit
 def _shortlist(scores, winners, shortlist, groups, length, block: tl.constexpr, block_all: tl.constexpr):
-    """The best of the winners, by counting how many are before each; −1 for a group without a member."""
+    """The best winners, ranked by counting the better ones; −1 for a group without a member."""
     i = tl.program_id(0) * block + tl.arange(0, block)
     j = tl.arange(0, block_all)
     own = tl.load(scores + i, mask=i < groups, other=float("-inf"))
@@ -176,7 +176,7 @@ def choose(query: Tensor, wanted: Sequence[tuple[int, int, int]]) -> Tensor:
     return chosen
 
 
-def scan(query: Tensor, chosen: Tensor, blocks: Sequence[Tensor], tasks: int) -> Tensor:
+def triton_scan(query: Tensor, chosen: Tensor, blocks: Sequence[Tensor], tasks: int) -> Tensor:
     """Sums over the chosen bytes, in shares that are still to be added up: [shares, tasks]."""
     count = len(chosen)
     tiles = triton.cdiv(tasks, _TASKS)
@@ -203,7 +203,7 @@ def scan(query: Tensor, chosen: Tensor, blocks: Sequence[Tensor], tasks: int) ->
     return partial
 
 
-def shortlist(partial: Tensor, members: Tensor | None, group: int, most: int) -> Tensor:
+def triton_shortlist(partial: Tensor, members: Tensor | None, group: int, most: int) -> Tensor:
     """The candidates by sums in shares [shares, tasks], −1 in place of those for which there is no member."""
     splits, tasks = partial.shape
     groups = triton.cdiv(tasks, group)

@@ -1,4 +1,4 @@
-"""Triton kernels for training many masks at once; `training.operations` says what each computes and when it is used."""
+"""Triton kernels for training many masks at once; `training/fast/operations.py` defines and selects them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from supsup.kernels.rule import Rule
 
-_PROGRAMS = 256  # that a GPU should have at least before one of them takes several images
+_PROGRAMS = 256  # programs that a GPU should have before one of them takes several images
 _OPTIMISERS = {"rmsprop": 0, "adam": 1, "sgd": 2}
-_TINY = 1e-300  # has a logarithm, which 0 has not
+_TINY = 1e-300  # in place of 0, which has no logarithm
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def _gather(
             tl.store(y + task * batch + b, tl.load(labels + task * total + start + b))
 
 
-def gather(
+def triton_gather(
     images: Tensor,
     gain: Tensor,
     offset: Tensor,
@@ -99,7 +99,7 @@ def _loss_gradient(outputs, y, batch, size: tl.constexpr, stride: tl.constexpr, 
     tl.store(outputs + row * stride + feature, p.to(outputs.dtype.element_ty), mask=feature < stride)
 
 
-def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
+def triton_loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
     tasks, batch, stride = outputs.shape
     _loss_gradient[(tasks * batch,)](outputs, y, batch, size=size, stride=stride, block=triton.next_power_of_2(stride))
 
@@ -171,11 +171,11 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor, transposed: bool, relu: 
     )
 
 
-def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
+def triton_forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
     _multiply(inputs, masked, out, transposed=True, relu=relu, gate=None)
 
 
-def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
+def triton_backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
     below = torch.empty_like(inputs)
     _multiply(delta, masked, below, transposed=False, relu=False, gate=inputs)
     return below
@@ -264,7 +264,7 @@ def _update(
     tl.store(masked + here, tl.where(s >= 0, w, 0.0).to(masked.dtype.element_ty), mask=inside)
 
 
-def update(
+def triton_update(
     weight: Tensor,
     scores: Tensor,
     masked: Tensor,

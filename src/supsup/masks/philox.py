@@ -15,7 +15,7 @@ from torch import Tensor
 from supsup.kernels import available
 
 if available.TRITON:
-    from supsup.kernels import triton_philox
+    from supsup.kernels import triton_masks
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -50,7 +50,7 @@ def words(seed: int, labels: Sequence[str], count: int, device: torch.device | s
     key = (seed & _WORD, (seed >> 32) & _WORD)
     streams = [(number & _WORD, number >> 32) for number in map(stream_id, labels)]
     if torch.device(device).type == "cuda" and available.TRITON:
-        return triton_philox.words(key, streams, count, device)
+        return triton_masks.triton_words(key, streams, count, device)
     blocks = -(-count // 4)
     position = torch.arange(blocks, dtype=torch.int64, device=device).expand(len(streams), blocks)
     low, high = torch.tensor(streams, dtype=torch.int64, device=device).view(-1, 2, 1).expand(-1, 2, blocks).unbind(1)

@@ -20,9 +20,9 @@ from supsup.nets.copies import with_tensors
 from supsup.runtime.locks import new_lock
 
 if available.NUMBA:
-    from supsup.kernels import numba_switching
+    from supsup.kernels import numba_masks
 if available.TRITON:
-    from supsup.kernels import triton_switching
+    from supsup.kernels import triton_masks
 
 _MOST = 8  # networks with a mask on at the same time; beyond that masked weights are made for the moment
 
@@ -124,9 +124,9 @@ def _bits(net: FrozenNet, spans: Mapping[str, tuple[int, int]], name: str) -> sl
 def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
     """masked [8 × bytes] = frozen where the bit of a mask, given as bytes, is 1, and 0 elsewhere."""
     if frozen.is_cuda and available.TRITON:
-        triton_switching.fill(packed, frozen, masked)
+        triton_masks.triton_fill(packed, frozen, masked)
     elif available.NUMBA and frozen.device.type == "cpu":
-        numba_switching.fill(packed, frozen, masked)
+        numba_masks.numba_fill(packed, frozen, masked)
     else:
         plain_fill(packed, frozen, masked)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from supsup.data import Part
-from supsup.kernels.graphs import repeated
+from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
@@ -130,7 +130,7 @@ class DirectSteps:
         feed = Feed.empty(part, 1, positions.numel(), mapped=True)
         state = self.suspend()
         one = partial(self.trainer.step_from, feed)
-        step, steps = repeated(one), repeated(one, _STEPS)
+        step, steps = repeat_in_graph(one), repeat_in_graph(one, _STEPS)
         self.resume(state)
         self._fed = _Fed(part.images, feed, step, steps)
         return self._fed

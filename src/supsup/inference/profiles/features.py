@@ -162,7 +162,7 @@ def filter_features(pictures: Tensor, filters: int) -> Tensor:
         at_once *= _GPU_FACTOR
     if available.NUMBA and pictures.device.type == "cpu" and pictures.shape[1] == 1:
         grey = pictures.detach()[:, 0].float().contiguous()
-        found = numba_filters.seen_by_filters(grey, weights[:, 0], _FAINT, _LEAST, at_once)
+        found = numba_filters.numba_filter_responses(grey, weights[:, 0], _FAINT, _LEAST, at_once)
     else:
         found = torch.cat([_responses(piece.float(), weights) for piece in pictures.split(at_once)])
     return found.flatten(1).sqrt()

@@ -84,7 +84,7 @@ def narrowed(values: Tensor | Outer, bits: int) -> Tensor:
 def by_kernel(values: Tensor | Outer, bits: int, precision: torch.dtype = torch.float32) -> Tensor:
     """The same in one kernel, in float32."""
     if isinstance(values, Outer) and values.delta.shape[1] == 1:
-        return triton_search.outer(values.weight, values.delta[:, 0], values.inputs[:, 0], bits, precision)
+        return triton_search.triton_outer(values.weight, values.delta[:, 0], values.inputs[:, 0], bits, precision)
     return flattened(values, bits)
 
 
@@ -94,7 +94,7 @@ def by_loop(values: Tensor | Outer, bits: int) -> Tensor:
         weight, delta, inputs = (
             each.contiguous().numpy() for each in (values.weight, values.delta[:, 0], values.inputs[:, 0])
         )
-        return torch.from_numpy(numba_short.outer(weight, delta, inputs, bits))
+        return torch.from_numpy(numba_short.numba_outer(weight, delta, inputs, bits))
     return flattened(values, bits)
 
 

@@ -33,7 +33,7 @@ def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor
     for times in _SCANS:
         chosen = _largest(ranks, [(start, stop, times * count) for start, stop, count in wanted])
         values = numba_short.rounded(numbers, chosen)
-        found = [numba_short.scan(values.whole, chosen, block) for block in masks]
+        found = [numba_short.numba_scan(values.whole, chosen, block) for block in masks]
         scores += np.float32(values.unit) * np.concatenate(found)
         unread += values.blurred - values.energy
         best = numba_short.best(scores, CANDIDATES)
@@ -56,7 +56,7 @@ def _products(query: Floats, chosen: Indices, masks: Sequence[Bytes], candidates
     for block in masks:
         here = (candidates >= first) & (candidates < first + block.shape[1])
         if here.any():
-            out[here] = numba_short.columns(query, chosen, block, candidates[here] - first)
+            out[here] = numba_short.numba_columns(query, chosen, block, candidates[here] - first)
         first += block.shape[1]
     return out
 

@@ -92,8 +92,8 @@ def shortlist(scores: Tensor) -> Tensor:
 def triton_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor], alive: Tensor | None) -> Tensor:
     """Kernels that neither sort nor wait for the host; candidates are read in full."""
     tasks = sum(block.shape[1] for block in blocks)
-    scores = triton_short.scan(query, triton_short.choose(query, wanted), blocks, tasks)
-    candidates = triton_short.shortlist(scores, alive, group_size(tasks), _ON_GPU)
+    scores = triton_short.triton_scan(query, triton_short.choose(query, wanted), blocks, tasks)
+    candidates = triton_short.triton_shortlist(scores, alive, group_size(tasks), _ON_GPU)
     return triton_short.best_of(query, candidates, blocks)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from supsup.kernels.graphs import repeated
+from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks import philox
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
@@ -174,7 +174,7 @@ class BatchedOnGPU:
             tasks = [job.task for job in group]
             feed = Feed.empty(tasks[0].train.on(net.device), len(group), steps * recipe.batch_size, mapped=True)
             feed.fill(tasks, net.seed, recipe.batch_size)
-            step = repeated(partial(trainer.step_from, feed))
+            step = repeat_in_graph(partial(trainer.step_from, feed))
             feed.step.zero_()
             start_jobs(trainer, group)
             for count in range(1, steps + 1):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from supsup.data import Part, Task
-from supsup.kernels.graphs import WAITING, repeated
+from supsup.kernels.graphs import WAITING, repeat_in_graph
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.progress import Advance
 from supsup.training.batches import Feed, batch_positions, can_feed
@@ -53,7 +53,7 @@ class StepLoop:
         if device.type == "cuda":
             at_once = whole_launches(steps, at_once)
             self.launches = steps // at_once
-            self.launch = repeated(step, at_once, min(steps, _WARM_UP))
+            self.launch = repeat_in_graph(step, at_once, min(steps, _WARM_UP))
 
     def run(self) -> None:
         """All steps."""

@@ -30,7 +30,9 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
     assert feed.maps is not None
     images = feed.part.images.flatten(1)
     if x.is_cuda and available.TRITON:
-        triton_training.gather(images, feed.gain, feed.offset, feed.maps, feed.rows, feed.labels, feed.step, x, y)
+        triton_training.triton_gather(
+            images, feed.gain, feed.offset, feed.maps, feed.rows, feed.labels, feed.step, x, y
+        )
         return
     batch = x.shape[1]
     start = int(feed.step) * batch
@@ -45,7 +47,7 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
 def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
     """Turn the first `size` outputs [t, b, ≥ size] into the gradient of the mean cross-entropy, in place; 0 beyond."""
     if outputs.is_cuda and available.TRITON:
-        triton_training.loss_gradient(outputs, y, size)
+        triton_training.triton_loss_gradient(outputs, y, size)
         return
     batch = outputs.shape[1]
     p = outputs[..., :size].float().softmax(-1)
@@ -57,7 +59,7 @@ def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
 def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
     """out [t, b, out] = inputs [t, b, in] · masked [t, out, in]ᵀ, with ReLU if asked for."""
     if out.is_cuda and available.TRITON and len(out) <= _FEW_TASKS:
-        triton_training.forward(inputs, masked, out, relu)
+        triton_training.triton_forward(inputs, masked, out, relu)
         return
     torch.bmm(inputs, masked.transpose(1, 2), out=out)
     if relu:
@@ -67,7 +69,7 @@ def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
 def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
     """The gradient at the inputs [t, b, in] of a layer, through the ReLU that made them."""
     if delta.is_cuda and available.TRITON and len(delta) <= _FEW_TASKS:
-        return triton_training.backward(delta, masked, inputs)
+        return triton_training.triton_backward(delta, masked, inputs)
     below = torch.bmm(delta, masked)
     torch.ops.aten.threshold_backward.grad_input(below, inputs, 0, grad_input=below)
     return below
@@ -118,7 +120,7 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
     `step` holds the number of steps done before this one.
     """
     if delta.is_cuda and available.TRITON:
-        triton_training.update(*layer.tensors, delta, inputs, step, rates.on_device, recipe.rule)
+        triton_training.triton_update(*layer.tensors, delta, inputs, step, rates.on_device, recipe.rule)
         return
     g = torch.bmm(delta.transpose(1, 2), inputs).float()
     step_scores(layer, g, recipe, int(step), rates)
@@ -128,7 +130,7 @@ def step_scores(layer: LayerState, g: Tensor, recipe: Recipe, done: int, rates: 
     """The same from the gradient of the masked weights [t, out, in], which may be overwritten; `done` steps before."""
     alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
-        numba_training.update(*layer.tensors, g, done + 1, rates.at(done), recipe.rule)
+        numba_training.numba_update(*layer.tensors, g, done + 1, rates.at(done), recipe.rule)
     else:
         plain_update(layer, g, recipe, done + 1, rates.at(done))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from supsup.data import Part
 from supsup.kernels import triton_selection as k
-from supsup.kernels.graphs import repeated
+from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
@@ -99,7 +99,7 @@ def train_in_step(
         net, (channels, height, width), kept, recipe, recipe.batch_size, steps, precision or torch.bfloat16
     )
     feed = feed_of(net, jobs)
-    step = repeated(partial(trainer.step_from, feed))
+    step = repeat_in_graph(partial(trainer.step_from, feed))
     scores = [job.first_scores(net) for job in jobs]
     trainer.start({name: torch.stack([own[name] for own in scores]) for name in net.shapes})
     for count in range(1, steps + 1):

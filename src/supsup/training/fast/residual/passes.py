@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from supsup.kernels import triton_packing
+from supsup.kernels import triton_layers
 from supsup.kernels.triton_convolution import _gather
 from supsup.nets.resnet import ResNet
 from supsup.training.batches import Feed
@@ -254,7 +254,7 @@ class Packing:
         tables, out = self._passes.tables, self._passes.weights
         start, stride = self._span(self.shared(weights))
         values = torch.cat([each.reshape(-1) for each in weights])
-        triton_packing._pack[(len(tables.layer_of), len(out))](
+        triton_layers._pack[(len(tables.layer_of), len(out))](
             values, out, self._place, tables.layer_of, start, stride, out.shape[1], block=BLOCK
         )
 
@@ -264,7 +264,7 @@ class Packing:
         tasks = len(gradients)
         start, stride = self._span((False,) * len(self._sizes))
         out = torch.empty(tasks * sum(self._sizes), device=self._device)
-        triton_packing._unpack[(len(tables.layer_of), tasks)](
+        triton_layers._unpack[(len(tables.layer_of), tasks)](
             gradients,
             out,
             self._place,

@@ -14,8 +14,8 @@ def test_a_search_leaves_the_threads_as_they_were(wanted: int, layers: int) -> N
     """In a process of its own: numba starts its threads once, and OpenMP's number with them; for one thread none."""
     code = f"""
 import torch
-from supsup.bank import Bank
-from supsup.search import inner
+from supsup.masks.bank import Bank
+from supsup.inference.search import inner
 torch.set_num_threads({wanted})
 bank = Bank({{"w": torch.Size((8, 8))}})
 for _ in range(3):
@@ -29,7 +29,7 @@ print(torch.get_num_threads(), int(parallel._is_initialized))
 
 
 def test_as_many_as_torch_has() -> None:
-    from supsup.kernels.numba_threads import thread_count
+    from supsup.kernels.numba_loops import thread_count
 
     before = torch.get_num_threads()
     try:

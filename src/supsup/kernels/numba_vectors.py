@@ -1,6 +1,7 @@
-"""Bits of 64 masks at a time that choose between a small whole number and 0, in vector instructions.
+"""Vector instructions for numba, generated as LLVM code for any processor.
 
-As for `numba_rows`, numba alone would take them one by one. What is generated is not for one kind of processor.
+Numba's compiler vectorises long loops, but unrolls short ones first and then leaves them scalar. Here rows of a few
+floats are added at once, and bits of 64 masks at a time select between a small integer and 0.
 """
 
 from __future__ import annotations
@@ -11,16 +12,54 @@ import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
+WIDTH = 16  # floats in a row: 64 bytes, and a table of 256 rows fits into the first-level cache
 LANES = 64  # masks at a time: one byte of each
 _BYTE, _SHORT = ir.IntType(8), ir.IntType(16)
 
 
 @intrinsic
+def add_rows(typing_context, target, to, left, of_left, right, of_right):  # type: ignore[no-untyped-def]
+    """target[to] = left[of_left] + right[of_right], in contiguous arrays [n, WIDTH] of float32; bounds are not checked."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        out, first, second = (_pointer(context, builder, signature, arguments, position) for position in (0, 2, 4))
+        values = [builder.load(pointer, align=4) for pointer in (first, second)]
+        builder.store(builder.fadd(*values), out, align=4)
+        return context.get_dummy_value()
+
+    return _signature(target, left, right), generate
+
+
+@intrinsic
+def add_two_rows(typing_context, target, to, first, of_first, second, of_second):  # type: ignore[no-untyped-def]
+    """target[to] += first[of_first], then += second[of_second]; as `add_rows`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointers = [_pointer(context, builder, signature, arguments, position) for position in (0, 2, 4)]
+        total, one, other = (builder.load(pointer, align=4) for pointer in pointers)
+        builder.store(builder.fadd(builder.fadd(total, one), other), pointers[0], align=4)
+        return context.get_dummy_value()
+
+    return _signature(target, first, second), generate
+
+
+def _signature(*arrays: Any) -> Any:
+    return numba.types.void(*(each for array in arrays for each in (array, numba.types.intp)))
+
+
+def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+    """Pointer to the row whose array and index are the arguments from `position` on."""
+    array = context.make_array(signature.args[position])(context, builder, arguments[position])
+    start = builder.mul(arguments[position + 1], context.get_constant(numba.types.intp, WIDTH))
+    return builder.bitcast(builder.gep(array.data, [start]), ir.VectorType(ir.FloatType(), WIDTH).as_pointer())
+
+
+@intrinsic
 def add_chosen(typing_context, target, to, packed, at, values, of, ahead):  # type: ignore[no-untyped-def]
-    """target[to + t] += Σᵢ values[of, i] where bit i of packed[at + t] is set, for t < LANES; nothing is checked.
+    """target[to + t] += Σᵢ values[of, i] where bit i of packed[at + t] is set, for t < LANES; bounds are not checked.
 
     target [n] of int16, packed [n] of uint8 and values [n, 8] of int8 are contiguous. Eight values together must fit
-    into int8. What lies at packed[ahead] is fetched meanwhile, if it is there.
+    into int8. packed[ahead] is prefetched.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

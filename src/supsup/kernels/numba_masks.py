@@ -1,4 +1,4 @@
-"""Putting a mask on, compiled for a CPU; `switching` says what it computes."""
+"""Applying a mask on a CPU, compiled; `masks/switching.py` defines the result."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from supsup.kernels.numba_threads import shared_out, thread_count
+from supsup.kernels.numba_loops import shared_out, thread_count
 
 
-def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
-    """Each thread takes a share of the bytes, which may lie any stride apart."""
+def numba_fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
+    """masked = frozen where the bit is 1, else 0; each thread takes a share of the bytes, which may have any stride."""
     threads = thread_count()
     _fill(threads)(packed.numpy(), frozen.numpy(), masked.numpy(), threads)
 

@@ -1,4 +1,4 @@
-"""The random words of `philox` on a GPU, in one launch instead of over a hundred."""
+"""Applying a mask, and random words, on a GPU; `masks/switching.py` and `masks/philox.py` define the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCKS = 256  # of four words each, in one program
+_BYTES = 256  # bytes of a mask in one program: 2,048 weights
+_BLOCKS = 256  # blocks of four random words in one program
+
+
+@triton.jit(do_not_specialize=["stride"], do_not_specialize_on_alignment=["packed"])  # one kernel for every task
+def _fill(packed, frozen, masked, size, stride, bytes_: tl.constexpr):
+    """Every byte is read once, by the two threads that handle its eight weights, and every weight once."""
+    b = tl.program_id(0).to(tl.int64) * bytes_ + tl.arange(0, bytes_)
+    inside = b < size
+    byte = tl.load(packed + b * stride, mask=inside, other=0).to(tl.int32)
+    bit = tl.arange(0, 8)
+    offset = b[:, None] * 8 + bit[None, :]
+    weight = tl.load(frozen + offset, mask=inside[:, None], other=0.0)
+    chosen = ((byte[:, None] >> bit[None, :]) & 1) != 0
+    tl.store(masked + offset, tl.where(chosen, weight, 0.0), mask=inside[:, None])
+
+
+def triton_fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
+    """One launch for all weights; the bytes may lie any stride apart."""
+    size = len(packed)
+    _fill[(triton.cdiv(size, _BYTES),)](packed, frozen, masked, size, packed.stride(0), bytes_=_BYTES)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -42,8 +62,10 @@ def _words(numbers, out, count, blocks: tl.constexpr):
     tl.store(here + 3, c3, mask=index + 3 < count)
 
 
-def words(key: tuple[int, int], streams: Sequence[tuple[int, int]], count: int, device: torch.device | str) -> Tensor:
-    """The first `count` words of each stream, given by its low and high word, as int64: [streams, count]."""
+def triton_words(
+    key: tuple[int, int], streams: Sequence[tuple[int, int]], count: int, device: torch.device | str
+) -> Tensor:
+    """The first `count` words of each stream, given by its low and high word, as int64: [streams, count]; one launch."""
     numbers = torch.tensor([*key, *(word for stream in streams for word in stream)], dtype=torch.int64, device=device)
     out = torch.empty(len(streams), count, dtype=torch.int64, device=device)
     if out.numel():

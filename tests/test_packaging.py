@@ -1,8 +1,11 @@
 """What an installer reads: the version stands in one place, and a build finds it without importing torch."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
+
+import setuptools
 
 import supsup
 
@@ -31,3 +34,18 @@ def test_few_packages_are_required() -> None:
     """What only some users need is an extra."""
     names = {package.partition(">")[0] for package in PROJECT["project"]["dependencies"]}
     assert names == {"torch", "numpy", "safetensors", "typer", "rich"}
+
+
+def test_one_distribution_has_both_packages_and_the_page() -> None:
+    """`pip install supsup` brings the library with its web page, and the reproduction of the paper."""
+    found = setuptools.find_packages(str(ROOT / PROJECT["tool"]["setuptools"]["packages"]["find"]["where"][0]))
+    folders = {path.parent.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.py")} - {Path(".")}
+    assert {package.replace(".", "/") for package in found} == {folder.as_posix() for folder in folders}
+    kept = {path for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix != ".py"}
+    listed = {
+        path
+        for package, patterns in PROJECT["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / "src" / package).glob(pattern)
+    }
+    assert {path for path in kept if not {"egg-info", "__pycache__"} & set(re.split(r"[./]", str(path)))} == listed

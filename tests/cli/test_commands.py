@@ -1,7 +1,9 @@
 """Commands are found by name and imported only when they are called."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer import Typer
@@ -28,6 +30,33 @@ def test_help_and_version_do_not_wait_for_torch(arguments: list[str]) -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "supsup" in said.stdout
     assert "Traceback" not in said.stderr
+
+
+def run_without_paper(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; sys.modules['supsup_paper'] = None; from supsup.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+
+
+def test_commands_of_the_paper_say_what_to_do_where_its_package_is_missing() -> None:
+    """The library works without the reproduction of the paper; its commands fail in one line."""
+    assert "reproduce" in run_without_paper("--help").stdout
+    assert run_without_paper("tasks", "--help").returncode == 0
+    for name in ("demo", "reproduce", "report", "bench"):
+        done = run_without_paper(name, "--help")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error this command needs the package supsup_paper")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_every_command_runs_from_a_source_tree(tmp_path: Path) -> None:
+    """Nothing has to be installed: no entry point is looked up."""
+    source = str(Path(supsup.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([source, *filter(None, sys.path[1:])])}
+    done = subprocess.run(
+        [sys.executable, "-m", "supsup", "bench", "--help"],
+        capture_output=True, text=True, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert "train" in done.stdout
 
 
 def test_an_unknown_command_names_one_that_is_alike() -> None:

@@ -180,7 +180,7 @@ def learning(at: Path) -> Mistakes:
         (["learn", at / "hop.supsup", good], "HopSupSup"),
         (["learn", model, table, "--label", "kind", "--task", "w"], "shape"),
         (["learn", model, good, "--task", "x", "--net", "small_resnet"], "omit --net"),
-        (["learn", at / "own.supsup", good, "--task", "x"], "module of your own"),
+        (["learn", at / "own.supsup", good, "--task", "x"], "your own module"),
     ]
 
 
@@ -193,7 +193,7 @@ def asking(at: Path) -> Mistakes:
         (["predict", at / "no-bytes.supsup", good], "not a supsup model"),
         (["predict", at / "cut.supsup", good], "supsup repair"),
         (["predict", at / "hop.supsup", good], "HopSupSup"),
-        (["predict", at / "own.supsup", good], "module of your own"),
+        (["predict", at / "own.supsup", good], "your own module"),
         (["predict", at / "own.supsup", good, "--net", "raises:net"], "KeyError"),
         (["predict", at / "own.supsup", good, "--net", "small_resnet"], "does not fit"),
         (["predict", at / "new-born.supsup", good], "no tasks yet"),
@@ -223,7 +223,7 @@ def asking(at: Path) -> Mistakes:
         (["serve", at / "nowhere.supsup", "--port", 0], "no file"),
         (["serve", at / "README.md", "--port", 0], "not a supsup model"),
         (["serve", at / "cut.supsup", "--port", 0], "supsup repair"),
-        (["serve", at / "own.supsup", "--port", 0], "module of your own"),
+        (["serve", at / "own.supsup", "--port", 0], "your own module"),
         (["serve", model, "--port", 70_000], "port"),
         (["serve", model, "--port", "http"], "--port"),
         (["serve", model, "--host", "999.1.1.1", "--read-only"], "not an address of this machine"),
@@ -268,7 +268,7 @@ def keeping(at: Path) -> Mistakes:
         (["export", model, "good", at / "nowhere" / "x.safetensors"], "nowhere"),
         (["export", model, "--all", at / "README.md"], "README.md"),
         (["export", model, "a", "b", "--all"], "takes no task name"),
-        (["export", at / "own.supsup", "good", at / "x.safetensors"], "module of your own"),
+        (["export", at / "own.supsup", "good", at / "x.safetensors"], "your own module"),
         (["export", at / "README.md", "good", at / "x.safetensors"], "not a supsup model"),
         (["export", at / "hop.supsup", "good", at / "x.safetensors"], "HopSupSup"),
         (["card", model, at / "README.md"], "add --yes"),

@@ -18,7 +18,7 @@ from supsup.runtime.process import tune_process
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer may bundle its own copy of click
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
@@ -51,7 +51,9 @@ def main() -> None:
 
 
 def _print_usage_error(error: Any) -> None:
-    """One line about wrong arguments; nothing if there were none, because the help has been printed."""
-    if type(error).__name__ != "NoArgsIsHelpError":
-        command = "supsup" if error.ctx is None else error.ctx.command_path
-        print_error(SupSupError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))
+    """One line about wrong arguments; the help if there were none."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message())
+        return
+    command = "supsup" if error.ctx is None else error.ctx.command_path
+    print_error(SupSupError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))

@@ -36,9 +36,9 @@ def card_command(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Write a model card in Markdown: tasks, classes, accuracies, data, recipe and size.
+    """Write a model card in Markdown.
 
-    Asks before replacing a file; when not interactive, that needs --yes.
+    It has tasks, classes, accuracies, data, recipe and size. Asks before replacing a file; when not interactive, that needs --yes.
     """
     target = out or file.with_suffix(".md")
     with interruptible(f"{target} is unchanged; run the command again"):

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command
 
 from supsup.runtime.errors import SupSupError
@@ -28,71 +28,69 @@ COMMANDS = {
     "learn": CommandEntry(
         "supsup.cli.learn",
         "learn_command",
-        "Learn tasks from your data into a model file; tasks already in it stay as they are.",
+        "Learn tasks from your data into a model file.",
     ),
     "predict": CommandEntry(
         "supsup.cli.predict",
         "predict_command",
-        "Classify each image or row: its class, its task, and the confidence in both.",
+        "Classify each image or row; the task is inferred.",
     ),
     "evaluate": CommandEntry(
         "supsup.cli.predict",
         "evaluate_command",
-        "Measure accuracy on labelled data, with the task given and with the task inferred.",
+        "Measure accuracy on labelled data.",
     ),
     "demo": CommandEntry(
         f"{_PAPER}.commands.demo",
         "demo",
-        "Learn a stream of tasks on one frozen network, then answer with the task given and with the task unknown.",
+        "Learn a stream of tasks on one frozen network and test it.",
     ),
     "reproduce": CommandEntry(
         f"{_PAPER}.commands.reproduce",
         "reproduce",
-        "Run tables and figures of the paper, and print ours beside the published ones.",
+        "Run tables and figures of the paper.",
     ),
     "report": CommandEntry(
         f"{_PAPER}.commands.report",
         "report",
-        "Set the results beside the paper's numbers: one HTML page that needs no network, and Markdown tables.",
+        "Compare the results with the paper's numbers.",
     ),
     "tasks": CommandEntry("supsup.cli.inspect", "tasks_command", "List the tasks of a model file."),
     "info": CommandEntry(
         "supsup.cli.inspect",
         "info_command",
-        "Show what a model file contains, and compare its size with the entropy bound and the paper's count.",
+        "Show the contents and the size of a model file.",
     ),
     "verify": CommandEntry(
         "supsup.cli.maintenance",
         "verify_command",
-        "Check every task of a model file; the exit code is 1 if anything is damaged.",
+        "Check every task of a model file for damage.",
     ),
     "repair": CommandEntry(
         "supsup.cli.maintenance",
         "repair_command",
-        "Copy every intact task of a damaged file to a new file; the exit code is 1 if a task is or may be lost.",
+        "Copy the intact tasks of a damaged file to a new file.",
     ),
     "forget": CommandEntry(
         "supsup.cli.maintenance",
         "forget_command",
-        "Delete tasks permanently: their bytes are overwritten. Answers of other tasks do not change.",
+        "Delete tasks permanently.",
     ),
     "compact": CommandEntry(
         "supsup.cli.maintenance",
         "compact_command",
-        "Make a model file as small as possible: free the space of forgotten tasks and recompress masks.",
+        "Make a model file as small as possible.",
     ),
-    "export": CommandEntry(
-        "supsup.cli.export", "export_command", "Export tasks as ordinary networks, and check each by running it."
-    ),
+    "export": CommandEntry("supsup.cli.export", "export_command", "Export tasks as ordinary networks."),
     "card": CommandEntry(
         "supsup.cli.card",
         "card_command",
-        "Write a model card in Markdown: tasks, classes, accuracies, data, recipe and size.",
+        "Write a model card in Markdown.",
     ),
     "serve": CommandEntry(
         "supsup.cli.serve",
         "serve_command",
-        "Serve a model over HTTP: predict, learn and forget, with a web page at http://127.0.0.1:8000.",
+        "Serve a model over HTTP, with a web page.",
     ),
     "bench": CommandEntry(f"{_PAPER}.commands.bench", "app", "Measure speed and memory on this machine."),
 }
@@ -118,20 +116,35 @@ class LazyCommand(TyperCommand):
         return load_command(self._entry).make_context(info_name, args, parent=parent, **extra)
 
 
+class PlainCommand(TyperCommand):
+    """A command whose help calls arguments MODEL, not {model}."""
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument):
+                parameter.metavar = parameter.metavar or str(parameter.name).upper()
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """[OPTIONS] and the arguments."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
 def load_command(entry: CommandEntry) -> Any:
     """Import a command."""
     try:
         module = import_module(entry.module)
     except ModuleNotFoundError as error:
-        if error.name != _PAPER:
+        if (error.name or "").partition(".")[0] != _PAPER:
             raise
         raise SupSupError(
-            f"this command needs the package {_PAPER}, which is not installed; reinstall supsup, or put the folder that "
+            f"this command needs the package {_PAPER}, which is missing or incomplete; reinstall supsup, or put the folder that "
             f"contains {_PAPER} on PYTHONPATH"
         ) from error
     found = getattr(module, entry.name)
     if isinstance(found, typer.Typer):
+        found.rich_markup_mode = None
         return get_command(found)
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    single.command()(found)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    single.command(cls=PlainCommand)(found)
     return get_command(single)

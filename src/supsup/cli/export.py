@@ -27,9 +27,9 @@ def export_command(
     net: UserNet = None,
     yes: Yes = False,
 ) -> None:
-    """Export tasks as ordinary networks, and check each by running it.
+    """Export tasks as ordinary networks.
 
-    Asks before replacing a file; when not interactive, that needs --yes.
+    Each is checked by running it. Asks before replacing a file; when not interactive, that needs --yes.
     """
     if everything and out is not None:
         raise SupSupError("--all takes no task name: supsup export FILE --all FOLDER")

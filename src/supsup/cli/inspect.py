@@ -126,7 +126,10 @@ def tasks_command(file: File, json: Json = False) -> None:
 
 
 def info_command(file: File, json: Json = False) -> None:
-    """Show what a model file contains, and compare its size with the entropy bound and the paper's count."""
+    """Show the contents and the size of a model file.
+
+    For comparison with the size of the masks, also shows the entropy bound and the paper's count.
+    """
     with interruptible("nothing was changed"), ModelFile(file) as model:
         contents = read_contents(model)
     if json:

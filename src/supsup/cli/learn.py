@@ -94,9 +94,9 @@ def learn_command(
     device: Device = "auto",
     cluster: Cluster = None,
 ) -> None:
-    """Learn tasks from your data into a model file; tasks already in it stay as they are.
+    """Learn tasks from your data into a model file.
 
-    A folder with one folder of images per class is a task. With --each, every subfolder is a task; with --task-column,
+    Tasks already in the file stay as they are. A folder with one folder of images per class is a task. With --each, every subfolder is a task; with --task-column,
     a table has several. Photographs are learned on a pretrained network if its weights are available or can be
     downloaded (not with SUPSUP_OFFLINE=1), other images and tables on a small one. All tasks of a file share the
     network of the first.

@@ -20,7 +20,10 @@ from supsup.runtime.errors import SupSupError
 
 
 def verify_command(file: File, json: Json = False) -> None:
-    """Check every task of a model file; the exit code is 1 if anything is damaged."""
+    """Check every task of a model file for damage.
+
+    The exit code is 1 if anything is damaged.
+    """
     with interruptible("nothing was changed"):
         findings = supsup.file.repair.verify(file)
     header = findings.header
@@ -42,9 +45,9 @@ def verify_command(file: File, json: Json = False) -> None:
 def repair_command(
     file: File, out: Annotated[Path | None, Argument(help="The new file (default: FILE-repaired.supsup).")] = None
 ) -> None:
-    """Copy every intact task of a damaged file to a new file; the exit code is 1 if a task is or may be lost.
+    """Copy the intact tasks of a damaged file to a new file.
 
-    The damaged file is not changed, and no existing file is replaced.
+    The damaged file is not changed, and no existing file is replaced. The exit code is 1 if a task is or may be lost.
     """
     target = out or file.with_name(f"{file.stem}-repaired{file.suffix}")
     with interruptible(f"{file} is unchanged, and {target} was not written; run the command again"):
@@ -60,13 +63,13 @@ def repair_command(
 
 def forget_command(
     file: File,
-    names: Annotated[list[str], Argument(metavar="TASK...", help="The tasks to delete.")],
+    names: Annotated[list[str], Argument(metavar="TASK", help="The tasks to delete.")],
     compact: Annotated[bool, Option("--compact", help="Also make the file smaller.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete tasks permanently: their bytes are overwritten. Answers of other tasks do not change.
+    """Delete tasks permanently.
 
-    If a name is not in the file, nothing is deleted. Asks for confirmation; when not interactive, --yes is required.
+    Their bytes are overwritten; answers of other tasks do not change. If a name is not in the file, nothing is deleted. Asks for confirmation; when not interactive, --yes is required.
     """
     with ModelFile(file, write=True) as model:
         wanted = list(dict.fromkeys(names))
@@ -111,9 +114,9 @@ def compact_command(
         bool, Option("--against-mean", help="Also encode masks relative to their mean, where that is smaller.")
     ] = False,
 ) -> None:
-    """Make a model file as small as possible: free the space of forgotten tasks and recompress masks.
+    """Make a model file as small as possible.
 
-    No mask changes, so there is no confirmation.
+    Frees the space of forgotten tasks and recompresses masks. No mask changes, so there is no confirmation.
     """
     before = file.stat().st_size if file.is_file() else 0
     again = "every task is unchanged; run the command again to make the file smaller"

@@ -49,7 +49,10 @@ def predict_command(
     net: UserNet = None,
     device: Device = "auto",
 ) -> None:
-    """Classify each image or row: its class, its task, and the confidence in both."""
+    """Classify each image or row; the task is inferred.
+
+    Prints the class by the name you gave it, the task, and the confidence.
+    """
     if as_json and as_csv:
         raise SupSupError("use --json or --csv, not both")
     learner = _load(model, net, method, device)
@@ -136,9 +139,9 @@ def evaluate_command(
     net: UserNet = None,
     device: Device = "auto",
 ) -> None:
-    """Measure accuracy on labelled data, with the task given and with the task inferred.
+    """Measure accuracy on labelled data.
 
-    By default it uses the examples that `supsup learn` holds out of the same data, with the same --test-share and
+    Measures it with the task given and with the task inferred. By default it uses the examples that `supsup learn` holds out of the same data, with the same --test-share and
     --seed. Also lists the most common mistakes.
     """
     learner = _load(model, net, method, device)

@@ -42,9 +42,9 @@ def serve_command(
     net: UserNet = None,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
 ) -> None:
-    """Serve a model over HTTP: predict, learn and forget, with a web page at http://127.0.0.1:8000.
+    """Serve a model over HTTP, with a web page.
 
-    POST /predict classifies images, with the task given or not. GET /tasks lists the tasks, POST /tasks/NAME learns
+    The page is at http://127.0.0.1:8000 by default. POST /predict classifies images, with the task given or not. GET /tasks lists the tasks, POST /tasks/NAME learns
     one from images, DELETE /tasks/NAME forgets it. GET /health and /metrics are for monitoring. docs/serve.md has
     examples. Requests that arrive together share a batch, also while a task is being learned.
 

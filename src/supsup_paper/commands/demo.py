@@ -66,12 +66,12 @@ def demo(
     fresh: Annotated[bool, Option("--fresh", help="Start again, whatever the model file holds.")] = False,
     yes: Annotated[bool, Option("--yes", "-y", help="With --fresh: do not ask, even on a terminal.")] = False,
 ) -> None:
-    """Learn a stream of tasks on one frozen network, then answer with the task given and with the task unknown.
+    """Learn a stream of tasks on one frozen network and test it.
 
     Prints a closing table and writes a plot (accuracy against tasks learned), a JSON of all figures and the model.
     A run that was interrupted goes on from the model file when it is started again; --fresh replaces a model file that
     is there, and asks first on a terminal.
-    The default data are 5,000 real MNIST digits that need no download: pip install 'supsup\\[demo]'.
+    The default data are 5,000 real MNIST digits that need no download: pip install 'supsup[demo]'.
     """
     settings = DemoSettings(
         data=data,

@@ -32,9 +32,9 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Set the results beside the paper's numbers: one HTML page that needs no network, and Markdown tables.
+    """Compare the results with the paper's numbers.
 
-    Each table and figure of the paper has a table (ours ± deviation over seeds, published, difference, verdict) and a
+    Writes one HTML page that needs no network, and Markdown tables. Each table and figure of the paper has a table (ours ± deviation over seeds, published, difference, verdict) and a
     plot. Rows without results say "not run"; files that cannot be read are named and do not stop the others.
     The same results give the same bytes.
     """

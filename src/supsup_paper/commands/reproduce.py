@@ -56,9 +56,9 @@ def reproduce(
         bool, Option("--bytes", help="Train nothing: measure the bytes of the models that lie beside the rows.")
     ] = False,
 ) -> None:
-    """Run tables and figures of the paper, and print ours beside the published ones.
+    """Run tables and figures of the paper.
 
-    Every row and seed is one JSON file, written when it is finished. Started again, the command goes on where it was:
+    Prints our figures beside the published ones. Every row and seed is one JSON file, written when it is finished. Started again, the command goes on where it was:
     files with the same settings are not made again. Rows that share a training are made from it, also across NAMEs.
     """
     if show_list:

@@ -5,8 +5,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import setuptools
-
 import supsup
 
 ROOT = Path(__file__).parents[1]
@@ -38,9 +36,10 @@ def test_few_packages_are_required() -> None:
 
 def test_one_distribution_has_both_packages_and_the_page() -> None:
     """`pip install supsup` brings the library with its web page, and the reproduction of the paper."""
-    found = setuptools.find_packages(str(ROOT / PROJECT["tool"]["setuptools"]["packages"]["find"]["where"][0]))
-    folders = {path.parent.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.py")} - {Path(".")}
-    assert {package.replace(".", "/") for package in found} == {folder.as_posix() for folder in folders}
+    assert PROJECT["tool"]["setuptools"]["packages"]["find"] == {"where": ["src"]}
+    folders = {path.parent for path in (ROOT / "src").rglob("*.py")}
+    assert {ROOT / "src" / "supsup", ROOT / "src" / "supsup_paper"} <= folders
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
     kept = {path for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix != ".py"}
     listed = {
         path

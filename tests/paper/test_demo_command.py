@@ -17,8 +17,8 @@ from supsup.evaluation.grading import Grade
 from supsup.file.modelfile import ModelFile
 from supsup.serve.requests import PredictRequest
 from supsup.serve.service import ModelService
-from supsup_paper.commands import hopfield_demo, supsup_demo
-from supsup_paper.commands.supsup_demo import DemoResult, DemoSettings, in_words
+from supsup_paper.commands import demo as module
+from supsup_paper.commands.demo import DemoResult, DemoSettings, in_words
 
 
 def supsup(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ def test_words_say_what_was_lost() -> None:
     fresh, later = Grade(0.9, 1.0), Grade(0.5, 1.0)
     stages = [{"one": fresh}, {"one": later, "two": fresh}]
     lost = Evaluation("GG", "given", [1, 2], stages, {"one": fresh, "two": fresh}, 2)
-    results = [DemoResult(label, lost, 1.0) for label in (supsup_demo.GIVEN, supsup_demo.UNKNOWN)]
+    results = [DemoResult(label, lost, 1.0) for label in (module.GIVEN, module.UNKNOWN)]
     assert "2 tasks were learned on one frozen network, 40.00 points of accuracy lost since." in in_words(results)
 
 
@@ -125,7 +125,7 @@ def test_mistakes_get_one_line_and_no_traceback(tmp_path: Path) -> None:
         (["--tasks", "0"], "no tasks"),
         (["--data", "cats"], "digits, mnist, fashion-mnist"),
         (["--method", "guess"], "known: auto, features, one-shot"),
-        (["--hopfield", "--unannounced"], "leave --unannounced out"),
+        (["--hopfield", "--unannounced"], "leave out --unannounced"),
         (["--net", "brain"], "lenet_300_100, fc_1024"),
         (["--stream", "shuffled"], "drawn, permuted, rotated, split"),
         (["--data", "mnist", "--data-dir", "nowhere"], "nowhere"),
@@ -165,8 +165,8 @@ def test_every_option_reaches_the_settings(tmp_path: Path, monkeypatch: pytest.M
         got.append(settings)
         raise SupSupError("that is enough")
 
-    monkeypatch.setattr(supsup_demo, "run_demo", run)
-    monkeypatch.setattr(hopfield_demo, "run_and_save", run)
+    monkeypatch.setattr(module, "run_demo", run)
+    monkeypatch.setattr(module, "run_and_save", run)
     options = []
     for option in fields(DemoSettings):
         name, value = option.name.replace("_", "-"), getattr(asked, option.name)
@@ -177,6 +177,16 @@ def test_every_option_reaches_the_settings(tmp_path: Path, monkeypatch: pytest.M
     for more in ([], ["--hopfield"]):
         CliRunner().invoke(app, ["demo", *options, "--out", str(tmp_path), *more])
     assert got == [asked, replace(asked, hopfield=True)]
+
+
+def test_without_matplotlib_there_is_no_plot_but_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours of learning must not end in an error because of a picture."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    small = ["--tasks", "1", "--steps", "2", "--no-strict", "--no-compare", "--device", "cpu", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, ["demo", *small])
+    assert done.exit_code == 0, done.output
+    assert "no plot (plots need matplotlib" in " ".join(done.output.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.json", "demo.supsup"]
 
 
 def test_help_and_version(tmp_path: Path) -> None:

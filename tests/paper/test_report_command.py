@@ -46,5 +46,5 @@ def test_a_page_and_markdown_are_written_from_what_can_be_read(tmp_path: Path) -
 def test_without_a_folder_it_says_what_to_do(tmp_path: Path) -> None:
     done = supsup("report", cwd=tmp_path)
     assert done.returncode == 2
-    assert "there is no folder results; run `supsup reproduce` first" in " ".join(done.stderr.split())
+    assert "results does not exist; run `supsup reproduce` first" in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == []

@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "report": CommandEntry(
         f"{_PAPER}.commands.report",
-        "report",
+        "write_report",
         "Compare the results with the paper's numbers.",
     ),
     "tasks": CommandEntry("supsup.cli.inspect", "tasks_command", "List the tasks of a model file."),

@@ -20,7 +20,7 @@ from supsup_paper.report.summary import Summary, summarise
 from supsup_paper.report.verdicts import STATUSES
 
 
-def report(
+def write_report(
     results: Annotated[Path, Option(help="Folder that `supsup reproduce` wrote.")] = Path("results"),
     out: Annotated[Path, Option(help="The HTML page to write.")] = Path("report.html"),
     markdown: Annotated[
@@ -28,21 +28,21 @@ def report(
         Option(
             "--markdown",
             help="Also write REPRODUCTION.md beside the folder of results, ROWS.md and the plots into that folder, "
-            "and the table of the README.md that stands beside it.",
+            "and the table of README.md beside it.",
         ),
     ] = False,
 ) -> None:
     """Compare the results with the paper's numbers.
 
-    Writes one HTML page that needs no network, and Markdown tables. Each table and figure of the paper has a table (ours ± deviation over seeds, published, difference, verdict) and a
-    plot. Rows without results say "not run"; files that cannot be read are named and do not stop the others.
+    Writes one self-contained HTML page and, if asked, Markdown pages.
+
+    Each table and figure of the paper gets a table (ours ± deviation over seeds, published, difference, verdict) and a
+    plot. Rows without results are marked "not run"; files that cannot be read are listed and do not stop the others.
     The same results give the same bytes.
     """
     if not results.is_dir():
-        raise SupSupError(
-            f"there is no folder {results}; run `supsup reproduce` first, or name the folder by --results"
-        )
-    with interruptible("pages may be of different runs; start again to write all of them"):
+        raise SupSupError(f"{results} does not exist; run `supsup reproduce` first, or give its folder with --results")
+    with interruptible("the pages may come from different runs; start again to write all of them"):
         summary = summarise(ENTRIES, results)
         written = [out]
         write_text(out, page(summary))
@@ -74,11 +74,11 @@ def write_markdown(summary: Summary, results: Path) -> list[Path]:
 
 def _closing_table(summary: Summary) -> Table:
     """How many rows of each entry have which verdict."""
-    escape_for_terminal = [status for status in STATUSES if summary.counts[status]]
+    shown = [status for status in STATUSES if summary.counts[status]]
     table = Table(title="the paper's tables and figures")
     table.add_column("rows", no_wrap=True)
-    for status in escape_for_terminal:
+    for status in shown:
         table.add_column(status, justify="right")
     for entry in summary.entries:
-        table.add_row(entry.entry.name, *(str(entry.counts[status] or "") for status in escape_for_terminal))
+        table.add_row(entry.entry.name, *(str(entry.counts[status] or "") for status in shown))
     return table

@@ -44,6 +44,10 @@ _STYLE: Any = {
 }
 
 
+class MatplotlibMissing(SupSupError):
+    """Nothing can be drawn here."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A point of a line; `deviation` draws an error bar."""
@@ -225,7 +229,7 @@ def _new_figure(width: float, height: float) -> Iterator[Figure]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise SupSupError("plots need matplotlib: pip install 'supsup[paper]'") from error
+        raise MatplotlibMissing("plots need matplotlib: pip install 'supsup[paper]'") from error
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)

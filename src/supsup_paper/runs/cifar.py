@@ -20,8 +20,7 @@ from supsup.training import SPLIT_CIFAR100, Recipe
 from supsup_paper.catalogue.experiments import SplitCifarExperiment, TransferSpeedExperiment
 from supsup_paper.records import PlannedRow, RowResult, bytes_of
 from supsup_paper.runs.environment import Environment
-from supsup_paper.runs.figures import accuracy_figures, per_task
-from supsup_paper.runs.plain_time import plain_way
+from supsup_paper.runs.figures import accuracy_figures, per_task, plain_way
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
 

@@ -18,8 +18,7 @@ from supsup_paper.catalogue.experiments import SupSupExperiment, UnannouncedExpe
 from supsup_paper.records import PlannedRow, RowResult
 from supsup_paper.runs.checkpoints import SoFar, living_in, not_learned
 from supsup_paper.runs.environment import Environment, net_of
-from supsup_paper.runs.figures import accuracy_figures, per_task
-from supsup_paper.runs.plain_time import plain_way
+from supsup_paper.runs.figures import accuracy_figures, per_task, plain_way
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
 

@@ -22,8 +22,7 @@ from supsup_paper.catalogue.experiments import (
 )
 from supsup_paper.records import PlannedRow, RowResult
 from supsup_paper.runs.environment import Environment, net_of
-from supsup_paper.runs.figures import accuracy_figures, axis_positions, per_task
-from supsup_paper.runs.plain_time import plain_rival
+from supsup_paper.runs.figures import accuracy_figures, axis_positions, per_task, plain_rival
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
 Grade = Callable[[Baseline, Stream], Evaluation]

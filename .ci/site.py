@@ -1,7 +1,7 @@
-"""What the documentation site has beside docs/: the pages of the root, files that pages link to, and reference pages.
+"""Adds to the documentation site: pages of the root, files that pages link to, and the generated reference pages.
 
-mkdocs calls the functions that begin with `on_`. The README is the start page. Commands are described as the program
-describes them, Python's names by their docstrings.
+mkdocs calls the functions that begin with `on_`. The README is the start page. The reference of commands comes from
+their help texts, the reference of Python names from docstrings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     linked: set[Path] = set()
     for name, path in pages.items():
         files.remove(found) if (found := files.get_file_from_path(name)) else None
-        text, more = _moved(path, name)
+        text, more = _relink(path, name)
         linked |= more
         files.append(File.generated(config, name, content=text))
     for path in sorted(linked):
@@ -43,12 +43,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Python-Markdown wants an empty line before a list; GitHub does not."""
+    """Add the empty line before a list that Python-Markdown needs and GitHub does not."""
     return re.sub(r"^((?![-*|>#\s]).+)\n(- )", r"\1\n\n\2", markdown, flags=re.MULTILINE)
 
 
-def _moved(path: Path, name: str) -> tuple[str, set[Path]]:
-    """A page with links as they are on the site, where docs/ is the root; and other files that it links to."""
+def _relink(path: Path, name: str) -> tuple[str, set[Path]]:
+    """The page with links as the site needs them (docs/ is its root), and the other files that it links to."""
     linked: set[Path] = set()
 
     def place(found: re.Match[str]) -> str:
@@ -77,10 +77,10 @@ def _moved(path: Path, name: str) -> tuple[str, set[Path]]:
 
 
 def commands() -> Iterator[str]:
-    """Every command with its arguments and options, from the program."""
+    """Every command with its arguments and options, from its help text."""
     from supsup.cli.commands import COMMANDS, load_command
 
-    yield "# Commands\n\n`supsup --version` prints the version, `supsup --install-completion` teaches your shell.\n"
+    yield "# Commands\n\n`supsup --version` prints the version, `supsup --install-completion` adds completion to your shell.\n"
     for name, place in COMMANDS.items():
         command = load_command(place)
         yield from _command(f"supsup {name}", command)
@@ -96,7 +96,7 @@ def _command(title: str, command: Any) -> Iterator[str]:
     yield f"## {title}\n\n```sh\n{' '.join([title, *words, '[OPTIONS]'] if own else [title])}\n```\n"
     yield _plain(inspect.cleandoc(command.help or "")) + "\n"
     if own:
-        yield "| | what | default |\n|---|---|---|"
+        yield "| | purpose | default |\n|---|---|---|"
     for parameter in own:
         names = [parameter.name.upper()] if _argument(parameter) else [*parameter.opts, *parameter.secondary_opts]
         default = getattr(parameter, "show_default", None)
@@ -119,18 +119,28 @@ def _cell(text: str) -> str:
 
 
 def api() -> Iterator[str]:
-    """The public names, from their docstrings."""
+    """The public names with their docstrings, each once."""
     import supsup
+    from supsup import evaluation
+    from supsup.evaluation import promises
 
-    yield "# Python\n\nThe names that programs may rely on. The guides show them at work.\n"
-    for module in (supsup, supsup.data, supsup.nets):
+    yield "# Python\n\nThe public names. The how-to pages show how to use them.\n"
+    described: set[int] = set()
+    for module in (supsup, supsup.data, supsup.nets, evaluation, promises):
         yield f"## {module.__name__}\n\n{inspect.cleandoc(module.__doc__ or '').splitlines()[0]}\n"
         for name in sorted(_public(module), key=str.casefold):
-            yield from _described(f"{module.__name__}.{name}", name, getattr(module, name))
+            if id(value := getattr(module, name)) not in described:
+                described.add(id(value))
+                yield from _described(f"{module.__name__}.{name}", name, value)
 
 
 def _public(module: ModuleType) -> list[str]:
-    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    """What the module exports; without `__all__`, what it or its own modules define."""
+    names: list[str] = getattr(module, "__all__", None) or [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module.__name__)
+    ]
     return [name for name in names if callable(getattr(module, name))]
 
 
@@ -158,10 +168,10 @@ def _signature(value: Callable[..., Any]) -> str:
 
 
 def _docstring(value: Any) -> Iterator[str]:
-    """The first paragraph as text; what follows as it is set, since it has columns."""
+    """The first paragraph as text; the rest preformatted, since it has columns."""
     text = inspect.getdoc(value) or ""
     summary, _, rest = text.partition("\n\n")
-    if summary and not summary.startswith(getattr(value, "__name__", "") + "("):  # of a dataclass that says nothing
+    if summary and not summary.startswith(getattr(value, "__name__", "") + "("):  # of a dataclass
         yield _plain(summary) + "\n"
     if rest.strip():
         yield f"```text\n{rest.rstrip()}\n```\n"

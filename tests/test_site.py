@@ -49,6 +49,7 @@ def test_the_references_have_every_command_and_name(site: Path) -> None:
     for name in supsup.__all__:
         assert f"supsup.{name}" in api
     assert "SupSup.forget(" in api
+    assert "supsup.evaluation.promises.check_learner" in api
 
 
 def test_nothing_comes_from_elsewhere(site: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_copy_answers_as_the_model_and_stands_on_its_own(
     assert torch.equal(small.extras[small.tasks[0]]["x"], torch.ones(2))
     assert small.tasks == [stream[0].name, stream[1].name]
     small.learn(stream[2])
-    assert torch.equal(state_of(small).bank.packed(2), other.bank.packed(1))
+    assert torch.equal(state_of(small).bank.packed(2), state_of(other).bank.packed(1))
 
 
 @pytest.mark.parametrize("way", WAYS)

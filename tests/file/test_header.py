@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from supsup import SupSupError, UnitRecipe, nets
-from supsup.file.header import build_header, build_network, check_network, explain_unknown_settings, image_shape_of
+from supsup.file.header import (
+    build_header,
+    check_network,
+    explain_unknown_settings,
+    image_shape_of,
+    network_from_header,
+)
 from supsup.masks.frozen import FrozenNet
 
 
@@ -16,7 +22,7 @@ def test_another_network_is_refused() -> None:
     with pytest.raises(SupSupError, match="checksum"):
         check_network(other, header)
     assert image_shape_of(header) is None
-    assert isinstance(build_network(header), nets.FullyConnected)
+    assert isinstance(network_from_header(header), nets.FullyConnected)
 
 
 def test_settings_of_a_later_version_are_named() -> None:

@@ -1,4 +1,4 @@
-"""One task's subnetwork as an ordinary network: dense weights W ⊙ M, for people who have never heard of supsup."""
+"""Export one task's network as an ordinary one, with dense weights W ⊙ M, for use without supsup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 class HasSubnetworks(Protocol):
-    """What is needed of a model: `SupSup` has it."""
+    """What `export` needs of a model; `SupSup` has it."""
 
     @property
     def module(self) -> nn.Module: ...
@@ -45,13 +45,13 @@ class HasSubnetworks(Protocol):
 
 
 def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
-    """Write a task's network to out.safetensors (state_dict names) or out.onnx, and check that it answers the same."""
+    """Write a task's network as .safetensors (state_dict names) or .onnx, and check that its outputs are the same."""
     target = writable_path(path)
     writers: dict[str, Callable[[HasSubnetworks, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
     if target.suffix not in writers:
-        raise SupSupError(f"{path}: give a name that ends in {' or '.join(writers)}")
+        raise SupSupError(f"{path}: give a name ending in {' or '.join(writers)}")
     if target.exists() and not target.is_file():
-        raise SupSupError(f"{target} is not an ordinary file; give the name of a new one")
+        raise SupSupError(f"{target} is not an ordinary file; give another name")
     model.classes(task)  # an error for an unknown one, before anything is written
     part = target.with_name(f".{secrets.token_hex(4)}{target.suffix}")
     try:
@@ -65,7 +65,7 @@ def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
 
 @torch.no_grad()
 def plain_network(model: HasSubnetworks, task: str) -> nn.Module:
-    """The module that the model was built from, on the CPU, with the masked weights in place."""
+    """A copy of the model's module on the CPU, with the masked weights of a task."""
     module = copy.deepcopy(model.module).cpu()
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     for name, value in model.subnetwork(task).items():
@@ -80,13 +80,13 @@ def _safetensors(model: HasSubnetworks, task: str, path: Path) -> None:
         "architecture": json.dumps(architecture and {"name": architecture.name, "arguments": architecture.arguments})
     }
     save_file({name: value.contiguous() for name, value in module.state_dict().items()}, path, metadata=about)
-    again = copy.deepcopy(module)
-    again.load_state_dict(load_file(path))
-    _check(model, task, again)
+    reread = copy.deepcopy(module)
+    reread.load_state_dict(load_file(path))
+    _check(model, task, reread)
 
 
 def _about(model: HasSubnetworks, task: str) -> dict[str, str]:
-    """What goes with the network: the first `classes` outputs are the task's, and inputs are x · gain + offset."""
+    """The metadata of the file: the first `classes` outputs are the task's, and inputs are x · gain + offset."""
     info = model.task_info(task)
     about = {"task": task, "classes": str(model.classes(task)), "made_by": "supsup"}
     if info.rotated:
@@ -137,7 +137,7 @@ def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -
         expected = run_with(copy.deepcopy(model.module), model.subnetwork(task), images.to(model.device)).cpu()
         exported = network(images)
     if not torch.allclose(exported, expected, rtol=1e-4, atol=1e-4):
-        raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing written")
+        raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing was written")
 
 
 def _images(model: HasSubnetworks, task: str, count: int = 2) -> Tensor:

@@ -160,7 +160,7 @@ def explain_unknown_settings() -> Iterator[None]:
         ) from error
 
 
-def build_network(header: Header) -> nn.Module:
+def network_from_header(header: Header) -> nn.Module:
     """The network that the header names; its shapes are compared with the header before any memory is allocated."""
     if header.architecture is None:
         raise SupSupError("the model was built from your own module; give it: load(path, net=your_module)")

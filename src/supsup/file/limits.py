@@ -1,7 +1,7 @@
-"""How far a file is believed: what it declares is held to these limits before anything is allocated or decoded.
+"""Limits on what a file may declare, checked before anything is allocated or decoded.
 
-A file of a few kilobytes can name a network of any size and settings of any length. `SUPSUP_MAX_BYTES` raises what a
-file may ask for; the ranges of settings are fixed.
+A file of a few kilobytes can name a network of any size and settings of any length. `SUPSUP_MAX_BYTES` raises the limit
+on memory; the ranges of settings are fixed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 VARIABLE = "SUPSUP_MAX_BYTES"
-MOST_BYTES = 2 << 30  # of memory that one file may ask for beyond what its own bytes account for
-MOST_TENSORS = 10_000  # masked weights of a network
+MOST_BYTES = 2 << 30  # of memory that one file may need beyond what its size explains
+MOST_TENSORS = 10_000  # masked tensors of a network
 LONGEST_HEADER = 16 << 20  # characters
-LONGEST_INFO = 4 << 20  # characters of what belongs to one task
-DEEPEST = 50  # lists and mappings in one another
-MOST_PARAMETERS = 2000  # of a network of which nothing else is known
-PER_WEIGHT = 40  # bytes, while a network is built and its weights are drawn from the seed
-_PER_LEVEL = 40  # bytes for each weight, while the mean that masks are coded against is unpacked
-_PER_BIT = 2  # bytes for each weight, while masks are decoded
-_EXPANSION = 64  # bytes of masks that each stored byte may account for
+LONGEST_INFO = 4 << 20  # characters of one task's metadata
+DEEPEST = 50  # nesting of lists and mappings
+MOST_PARAMETERS = 2000  # tensors of a network whose header is lost
+PER_WEIGHT = 40  # bytes per weight, while a network is built and its weights are drawn from the seed
+_PER_LEVEL = 40  # bytes per weight, while the mean that masks are coded against is unpacked
+_PER_BIT = 2  # bytes per weight, while masks are decoded
+_EXPANSION = 64  # bytes of decoded masks per stored byte
 _MOST_SIDES, _LONGEST_SIDE = 16, 1 << 40  # of one shape
-_CHECKED_IMAGES = 8  # of a shape that the file gives, made to check what is exported
-_RANGES: dict[str, dict[str, int]] = {  # the most that a setting in a file may be
+_CHECKED_IMAGES = 8  # images of the shape in the file, made to check an export
+_RANGES: dict[str, dict[str, int]] = {  # the largest value of a setting in a file
     "recipe": {"steps": 10**9, "epochs": 10**6, "batch_size": 1 << 20, "rounds": 1000},
     "inference": {"steps": 10_000, "coordinates": 1 << 40},
     "allocation": {"every": 10**9, "floor": 1000, "budget": 10**9},
@@ -35,11 +35,11 @@ _RANGES: dict[str, dict[str, int]] = {  # the most that a setting in a file may 
 
 
 class TooLarge(SupSupError):
-    """A file that asks for more memory than a file may."""
+    """A file that needs more memory than the limit."""
 
 
 def most_bytes() -> int:
-    """The memory that a file may ask for."""
+    """The limit on memory, in bytes."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return MOST_BYTES
@@ -49,20 +49,20 @@ def most_bytes() -> int:
 
 
 def check_bytes(needed: int, what: str) -> None:
-    """An error if what a file declares would take more memory than a file may ask for."""
+    """An error if what a file declares would take more memory than the limit."""
     most = most_bytes()
     if needed > most:
-        shown = f"{needed:,}" if needed < 10**18 else "more than 10¹⁸"
+        amount = f"{needed:,}" if needed < 10**18 else "more than 10¹⁸"
         raise TooLarge(
-            f"{what} would take {shown} bytes of memory, and a file may ask for {most:,}; "
-            f"if you trust it and have as much, set the variable {VARIABLE} to that number"
+            f"{what} would take {amount} bytes of memory, and the limit for a file is {most:,}; "
+            f"if you trust it and have that much memory, set the variable {VARIABLE} to that number"
         )
 
 
 def check_shapes(shapes: Mapping[str, Any], image_shape: Any) -> None:
-    """An error unless these are shapes that masks and images can have."""
+    """An error unless masks and images can have these shapes."""
     if not 0 < len(shapes) <= MOST_TENSORS:
-        raise Damaged(f"{len(shapes):,} weights are named; there must be 1 to {MOST_TENSORS:,}")
+        raise Damaged(f"it names {len(shapes):,} weights; there must be 1 to {MOST_TENSORS:,}")
     for shape in [*shapes.values(), image_shape or []]:
         sides = isinstance(shape, list) and all(type(side) is int and 0 < side < _LONGEST_SIDE for side in shape)
         if not sides or len(shape) > _MOST_SIDES:
@@ -72,19 +72,19 @@ def check_shapes(shapes: Mapping[str, Any], image_shape: Any) -> None:
 
 
 def check_reference(weights: int) -> None:
-    """An error if the mean of masks for so many weights would take too much memory."""
+    """An error if the mean of masks would take too much memory."""
     check_bytes(_PER_LEVEL * weights, "the mean that masks are coded against")
 
 
 class MaskBytes:
-    """What the masks of a file take together: an error once that is more than their stored bytes account for."""
+    """Sums up the masks of a file: an error once they need much more memory than their stored bytes explain."""
 
     def __init__(self, weights: int) -> None:
         self._each = -(-weights // 8)
         self._unpacked, self._stored = 0, 0
 
     def add(self, stored: int) -> None:
-        """One more mask, stored in so many bytes, before it is read or decoded."""
+        """Count one more mask by its stored bytes, before it is read or decoded."""
         self._unpacked += self._each
         self._stored += stored
         excess = self._unpacked - _EXPANSION * self._stored
@@ -93,11 +93,11 @@ class MaskBytes:
 
 
 def check_settings(settings: Mapping[str, Any], kind: str) -> None:
-    """An error unless a file's settings are plain values, each within the range that such a setting may have."""
+    """An error unless the settings in a file are plain values within their ranges."""
     for name, value in settings.items():
         listed = isinstance(value, list) and len(value) <= MOST_TENSORS and all(isinstance(each, str) for each in value)
         if not listed and not isinstance(value, str | int | float | None):
-            raise Damaged(f"the setting {printable(name, 40)} of {kind} is no plain value")
+            raise Damaged(f"the setting {printable(name, 40)} of {kind} is not a plain value")
         if isinstance(value, int | float):
             most = _RANGES[kind].get(name, 10**12)
             if abs(value) > most or not math.isfinite(value):
@@ -108,18 +108,18 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
 
 
 def check_details(details: Mapping[str, Any], outputs: int) -> None:
-    """An error unless this is what a model that keeps its tasks in one memory has to say of them."""
+    """An error unless these are the `details` of a HopSupSup model."""
     tasks, recovery = details.get("tasks"), details.get("recovery")
     if not isinstance(tasks, list) or not isinstance(recovery, dict) or not isinstance(details.get("rule"), str):
-        raise Damaged("the rule, the recovery or the tasks of its memory are missing")
+        raise Damaged("the rule, the recovery or the tasks are missing")
     check_settings(recovery, "recovery")
     if not all(isinstance(task, list) and [*map(type, task)] == [str, int, str] and task[1] > 0 for task in tasks):
         raise Damaged("the list of its tasks cannot be read")
     if len({name for name, _, _ in tasks}) < len(tasks):
-        raise Damaged("two of its tasks have one name")
-    own = details.get("facts", {})
-    if not isinstance(own, dict) or not all(isinstance(text, str) for text in own.values()):
-        raise Damaged("what belongs to its tasks cannot be read")
+        raise Damaged("two of its tasks have the same name")
+    info = details.get("facts", {})
+    if not isinstance(info, dict) or not all(isinstance(text, str) for text in info.values()):
+        raise Damaged("the metadata of its tasks cannot be read")
     if sum(count for _, count, _ in tasks) > outputs:
         raise Damaged(f"its tasks have more classes than the network has outputs, {outputs:,}")
 
@@ -135,7 +135,7 @@ def check_architecture(architecture: Mapping[str, Any] | None) -> None:
 
 
 def check_depth(value: Any) -> None:
-    """An error if lists and mappings lie in one another more deeply than anyone needs."""
+    """An error if lists and mappings are nested too deeply."""
     level, depth = [value], 0
     while level:
         level = [
@@ -146,4 +146,4 @@ def check_depth(value: Any) -> None:
         ]
         depth += 1
         if depth > DEEPEST + 1:
-            raise Damaged(f"lists and mappings lie in one another more than {DEEPEST} deep")
+            raise Damaged(f"lists and mappings are nested more than {DEEPEST} deep")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from supsup.data import Task
 from supsup.data.task_info import NO_INFO, TaskInfo
-from supsup.file.header import build_network, check_network, check_notes, explain_unknown_settings
+from supsup.file.header import check_network, check_notes, explain_unknown_settings, network_from_header
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
@@ -219,7 +219,7 @@ class HopSupSup:
         with ModelFile(path) as file, explain_errors(file.path):
             there, seed = read_hop_contents(file), file.header.seed
             with explain_unknown_settings():
-                module: Any = net if net is not None else build_network(file.header)
+                module: Any = net if net is not None else network_from_header(file.header)
                 model = cls(module, seed, rule=there.rule, recipe=there.recipe, recovery=there.recovery, device=device)
             check_network(model.net, file.header)
             stored = tensors_from_bytes(file.state(), "the model's state")

@@ -19,10 +19,10 @@ from supsup.data.task_info import NO_INFO, TaskInfo
 from supsup.file.header import (
     Header,
     build_header,
-    build_network,
     check_network,
     explain_unknown_settings,
     image_shape_of,
+    network_from_header,
 )
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
@@ -161,7 +161,7 @@ class ModelState:
                 recipe = recipe_from_dict(header.recipe)
                 inference, new_task_rule = Inference(**header.inference), NewTaskRule(**header.allocation)
                 settings = ModelSettings(recipe, inference, new_task_rule, dict(header.notes))
-                module = net if net is not None else build_network(header)
+                module = net if net is not None else network_from_header(header)
                 frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained, header.shapes)
             check_network(frozen, header)
         state = cls(frozen, settings, header.created)

@@ -243,7 +243,7 @@ class TestWhatIsSavedCanBeLoaded:
         before = path.read_bytes()
         with supsup.load(path, in_place=True, device="cpu") as model:
             with monkeypatch.context() as patch:
-                patch.setattr("supsup.file.format._header_sum", lambda text, digest: os.urandom(16))
+                patch.setattr("supsup.file.tables._header_sum", lambda text, digest: os.urandom(16))
                 with pytest.raises(SupSupError, match="checksum of its header"):
                     add(model, "more")
                 with pytest.raises(SupSupError, match="checksum of its header"):

@@ -137,7 +137,9 @@ def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -
         expected = run_with(copy.deepcopy(model.module), model.subnetwork(task), images.to(model.device)).cpu()
         exported = network(images)
     if not torch.allclose(exported, expected, rtol=1e-4, atol=1e-4):
-        raise SupSupError(f"the exported network of task {task!r} gives other outputs than the model; nothing was written")
+        raise SupSupError(
+            f"the exported network of task {task!r} gives other outputs than the model; nothing was written"
+        )
 
 
 def _images(model: HasSubnetworks, task: str, count: int = 2) -> Tensor:

@@ -14,33 +14,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
-from supsup.file import codec, journal, limits
+from supsup.file import codec, journal, limits, paths, tables
 from supsup.file.codec import Reference
-from supsup.file.format import (
-    check_complete,
-    check_first_page,
-    check_format,
-    create_tables,
-    read_header,
-    read_index,
-    read_reference,
-    read_state,
-    state_checksums,
-    write_header,
-    write_reference,
-    write_state,
-)
 from supsup.file.header import Header
 from supsup.file.journal import PAGE, HeldFile
-from supsup.file.paths import (
-    AnyPath,
-    existing_file,
-    full_path,
-    new_part,
-    remove_mask_folder,
-    remove_parts,
-    writable_path,
-)
+from supsup.file.paths import AnyPath
 from supsup.file.sqlite import WriterLock, connect, explain_errors, is_unfinished, transaction
 from supsup.file.task_record import COLUMNS, MOST_POSITION, PackedTask, TaskRecord
 from supsup.runtime.errors import Damaged, SupSupError, printable
@@ -60,7 +38,7 @@ class ModelFile:
     _index: dict[str, tuple[int, bytes]] | None  # None while a commit may or may not have happened
 
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
-        self.path = existing_file(writable_path(path) if write else path)
+        self.path = paths.existing_file(paths.writable_path(path) if write else path)
         self._lock = WriterLock(self.path) if write else None
         self._index = None
         try:
@@ -91,7 +69,7 @@ class ModelFile:
 
     def is_at(self, path: AnyPath) -> bool:
         """Whether this is the file at a path."""
-        return full_path(path) == self.path
+        return paths.full_path(path) == self.path
 
     @property
     def names(self) -> list[str]:
@@ -101,34 +79,29 @@ class ModelFile:
     def __contains__(self, name: object) -> bool:
         return name in self._known_index()
 
-    def records(self) -> Iterator[TaskRecord]:
-        """The rows of all tasks, in order; an error after the last if one is missing."""
+    def records(self, *, masks: bool = True) -> Iterator[TaskRecord]:
+        """The rows of all tasks, in order; an error after the last if one is missing.
+
+        Without `masks` those are left out; but a row can be checked only with its mask.
+        """
+        columns = COLUMNS if masks else COLUMNS.removesuffix("mask") + "x''"
         with self._reading() as digest:
-            checksums, last = state_checksums(self._connection, self.header), -1
-            for values in self._connection.execute(f"SELECT {COLUMNS} FROM tasks ORDER BY position"):
+            checksums, last = tables.state_checksums(self._connection, self.header), -1
+            for values in self._connection.execute(f"SELECT {columns} FROM tasks ORDER BY position"):
                 record = TaskRecord.of(values)
                 if record.position <= last:
                     raise Damaged("the file is damaged (tasks come in the wrong order)")
                 last = record.position
                 checksums.append(record.checksum)
                 yield record
-            check_complete(checksums, digest)
+            tables.check_complete(checksums, digest)
 
     def tasks(self, first: int = 0) -> Iterator[PackedTask]:
         """The tasks from an index on, each checked; whether one is missing is known only after the last.
 
-        With `first` > 0 that is not checked: `records_without_masks` has done it for the whole file.
+        With `first` > 0 that is not checked: the caller has seen the rows of all tasks (`records(masks=False)`).
         """
         return map(self.decoded, self.records() if not first else self.records_between(self._position(first)))
-
-    def records_without_masks(self) -> list[TaskRecord]:
-        """The rows of all tasks without their masks; none is missing, but a row can be checked only with its mask."""
-        with self._reading() as digest:
-            columns = COLUMNS.removesuffix("mask") + "x''"
-            rows = self._connection.execute(f"SELECT {columns} FROM tasks ORDER BY position")
-            records = [TaskRecord.of(values) for values in rows]
-            check_complete((record.checksum for record in records), digest)
-        return records
 
     def records_between(self, first: int, last: int = MOST_POSITION) -> Iterator[TaskRecord]:
         """The rows at some positions, in order."""
@@ -149,7 +122,7 @@ class ModelFile:
     def state(self) -> bytes:
         """The tensors of a HopSupSup model as safetensors bytes, checked."""
         with self._reading():
-            return read_state(self._connection)
+            return tables.read_state(self._connection)
 
     def state_size(self) -> int:
         """The size of `state()` in bytes, without reading it."""
@@ -180,11 +153,12 @@ class ModelFile:
             )
         position, _ = index.pop(name)
         independent = [] if self.reference is None or name not in self._members else self._coded_alone()
-        remove_mask_folder(self.path)
+        paths.remove_mask_folder(self.path)
         with self._writing(header or self.header, index):
             self._connection.execute("DELETE FROM tasks WHERE position = ?", (position,))
             if independent:
-                self._recode(independent, None)
+                self._put_masks(independent)
+                tables.write_reference(self._connection, None)
         if independent:
             self.reference, self._members = None, []
 
@@ -207,7 +181,7 @@ class ModelFile:
             lines = [str(line) for (line,) in self._connection.execute("PRAGMA integrity_check(20)")]
             problems = [] if lines == ["ok"] else lines
             try:
-                same = read_header(self._connection, "spare") == (self.header, digest)
+                same = tables.read_header(self._connection, "spare") == (self.header, digest)
             except Damaged:
                 same = False
         return problems if same else [*problems, "the spare copy of the header is damaged"]
@@ -232,7 +206,8 @@ class ModelFile:
         saved = sum(len(record.mask) for record in alone) - sum(len(record.mask) for record in better)
         wins = saved > len(reference.to_bytes()[1])
         with self._writing(self.header, self._known_index()):
-            self._recode(better if wins else alone, reference if wins else None)
+            self._put_masks(better if wins else alone)
+            tables.write_reference(self._connection, reference if wins else None, self.names)
         self.reference, self._members = (reference, self.names) if wins else (None, [])
 
     def _code_plain_ones(self) -> None:
@@ -243,10 +218,6 @@ class ModelFile:
         if smaller:
             with self._writing(self.header, self._known_index()):
                 self._put_masks(smaller)
-
-    def _recode(self, records: list[TaskRecord], reference: Reference | None) -> None:
-        self._put_masks(records)
-        write_reference(self._connection, reference, self.names)
 
     def _put_masks(self, records: list[TaskRecord]) -> None:
         """Replace the bytes of masks; the masks stay the same."""
@@ -259,7 +230,7 @@ class ModelFile:
         if self._index is not None:
             return self._index
         with self._reading() as digest:
-            index = read_index(self._connection, self.header, digest)
+            index = tables.read_index(self._connection, self.header, digest)
         self._index = index
         return index
 
@@ -267,9 +238,9 @@ class ModelFile:
     def _reading(self) -> Iterator[bytes]:
         """A transaction that sees one state of the file: reads the header anew and gives the digest of the tasks."""
         with explain_errors(self.path), transaction(self._connection):
-            check_format(self._connection)
-            self.header, digest = read_header(self._connection)
-            self.reference, self._members = read_reference(self._connection, self.header)
+            tables.check_format(self._connection)
+            self.header, digest = tables.read_header(self._connection)
+            self.reference, self._members = tables.read_reference(self._connection, self.header)
             yield digest
 
     @contextmanager
@@ -280,7 +251,7 @@ class ModelFile:
             if self._data_version() != self._version:
                 raise SupSupError("another process has changed it; load it again before you continue")
             yield
-            write_header(self._connection, header, (checksum for _, checksum in index.values()))
+            tables.write_header(self._connection, header, (checksum for _, checksum in index.values()))
             self._index = None
         self._index, self.header = index, header
 
@@ -318,13 +289,13 @@ class _Opened:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._held = HeldFile(path)
         try:
-            check_first_page(self._held.read(100))
+            tables.check_first_page(self._held.read(100))
             journal.check_beside(path)
             if write and journal.is_pending(path):
                 self._connect_to_copy(path)
                 with transaction(self.connection):
-                    check_format(self.connection)
-                    read_index(self.connection, *read_header(self.connection))
+                    tables.check_format(self.connection)
+                    tables.read_index(self.connection, *tables.read_header(self.connection))
                 self._disconnect()
             if write:
                 self.connection = connect(path, "rw")
@@ -394,18 +365,18 @@ def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), s
     tasks  of a SupSup model
     state  the tensors (safetensors) of a HopSupSup model
     """
-    target = writable_path(path)
+    target = paths.writable_path(path)
     lock = WriterLock(target)
     try:
-        remove_parts(target)
+        paths.remove_parts(target)
         _check_replaceable(target)
-        part = new_part(target)
+        part = paths.new_part(target)
         try:
             with explain_errors(target):
                 _write(part, header, tasks, state)
             if target.exists():
                 shutil.copymode(target, part)
-                remove_mask_folder(target)
+                paths.remove_mask_folder(target)
             os.replace(part, target)
             _sync(target.parent)
         except OSError as error:
@@ -424,18 +395,18 @@ def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes
         connection.execute(f"PRAGMA page_size={PAGE}")
         connection.execute("PRAGMA synchronous=FULL")
         with transaction(connection, "IMMEDIATE"):
-            create_tables(connection, header.format)
-            checksums = [] if header.format == 1 else [write_state(connection, state)]
+            tables.create_tables(connection, header.format)
+            checksums = [] if header.format == 1 else [tables.write_state(connection, state)]
             for position, task in enumerate(tasks):
                 record = TaskRecord.encoded(header, position, task)
                 checksums.append(record.checksum)
                 connection.execute(_INSERT, record)
-            write_header(connection, header, checksums)
+            tables.write_header(connection, header, checksums)
     finally:
         connection.close()
     with closing(connect(path, "ro")) as connection, transaction(connection):  # what was written can be read back
-        check_format(connection)
-        read_index(connection, *read_header(connection))
+        tables.check_format(connection)
+        tables.read_index(connection, *tables.read_header(connection))
 
 
 def _check_replaceable(target: Path) -> None:
@@ -444,11 +415,11 @@ def _check_replaceable(target: Path) -> None:
         journal.check_beside(target)
         journal.path_of(target).unlink(missing_ok=True)  # of a file that is gone
         return
-    existing_file(target)
+    paths.existing_file(target)
     try:
         with explain_errors(target), closing(_Opened(target, write=True)) as file, transaction(file.connection):
-            check_format(file.connection)
-            read_index(file.connection, *read_header(file.connection))
+            tables.check_format(file.connection)
+            tables.read_index(file.connection, *tables.read_header(file.connection))
     except SupSupError as error:
         raise SupSupError(
             f"{target} exists and is not a model file that can be read, so it is not overwritten; "
@@ -467,7 +438,7 @@ def _sync(folder: Path) -> None:
 
 def stored_bytes(path: AnyPath, task: str) -> int:
     """How many bytes a task's mask and extras take in a file, without reading them; 0 for an unknown task."""
-    full = full_path(path)
+    full = paths.full_path(path)
     with explain_errors(full), closing(connect(full, "ro")) as connection:
         found = connection.execute("SELECT length(mask) + length(extras) FROM tasks WHERE name = ?", (task,)).fetchone()
     return 0 if found is None else int(found[0])

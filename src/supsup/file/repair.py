@@ -17,13 +17,13 @@ from torch import nn
 
 from supsup.file import journal, limits
 from supsup.file.codec import Reference
-from supsup.file.format import NewerFormat, create_tables, has_our_tables, read_header, read_reference
 from supsup.file.header import Header, build_architecture, build_header, explain_unknown_settings
 from supsup.file.journal import PAGE, HeldFile
 from supsup.file.limits import MaskBytes, TooLarge
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath, existing_file, full_path
 from supsup.file.sqlite import connect
+from supsup.file.tables import NewerFormat, create_tables, has_our_tables, read_header, read_reference
 from supsup.file.task_record import (
     COLUMNS,
     STATISTICS,

@@ -61,7 +61,7 @@ def read_blocks(file: ModelFile, net: FrozenNet, first: int = 0) -> Iterator[Tas
 
 def map_blocks(file: ModelFile, net: FrozenNet, folder: MaskFolder) -> Iterator[tuple[TaskBlock, MappedBlock]]:
     """The tasks whose masks stay on disk: as many as fill whole blocks."""
-    records, none = file.records_without_masks(), np.empty(0, np.uint8)
+    records, none = list(file.records(masks=False)), np.empty(0, np.uint8)
     for number, mapped in enumerate(folder.blocks(file, records)):
         some = records[number * folder.width : (number + 1) * folder.width]
         yield _unpack([PackedTask(r.name, r.classes, none, r.created, r.extras) for r in some], file, net), mapped

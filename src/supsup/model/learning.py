@@ -47,7 +47,7 @@ def gradients_kept() -> Iterator[None]:
 
 
 class Learning:
-    """Trains new masks of a model; tasks have been checked before."""
+    """Trains new masks of a model; the caller has checked the tasks."""
 
     def __init__(self, state: ModelState) -> None:
         self.state = state
@@ -81,7 +81,7 @@ class Learning:
                     advance(0)
 
     def expectations(self) -> checks.Expectations:
-        """What has to be known to make tasks of raw data for this model."""
+        """What is needed to make tasks of raw data for this model."""
         net, shape, tasks = self.state.net, self.state.image_shape, self.state.tasks
         learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
         rotated, run = self.state.settings.recipe.self_labels is not None, partial(net.run, weights=net.weights)
@@ -170,7 +170,7 @@ class Learning:
         return {task.name: profile for task, profile in zip(trained.tasks, profiles) if profile is not None}
 
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:
-        """Where a task's scores start, given all that was learned before."""
+        """Where a task's scores start, given the tasks learned before."""
         net, bank, bound = self.state.net, self.state.bank, recipe.score_bound
         scores = first_scores(net, task, recipe)
         if not len(bank) or recipe.transfer == "none":

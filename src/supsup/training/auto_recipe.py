@@ -29,14 +29,14 @@ from supsup.training.recipe import MNIST, FirstScores, Recipe, SelfLabels, Trans
 _RATE = 0.1  # of Adam, beside scores that start within ±1
 _GENTLE_RATE, _KEPT = 3e-4, 0.005  # on pretrained networks: Piggyback's scores, as far above what is kept
 _EPOCHS = 10  # in a round, where that is neither too few steps nor too many
-_SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # of a round, in steps, and what they are a multiple of
+_SHORTEST, _LONGEST, _STEPS = 100, 500, 50  # steps of a round at least and at most, always a multiple of the third
 _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many batches there are of small data
-_VARIED_BATCHES = 50  # where images are varied: no two epochs are alike, and more and smaller steps learn more
+_VARIED_BATCHES = 50  # where images are varied, epochs differ, and more and smaller steps learn more
 _CROPS = 0.25  # of the frame: a mask takes longer than weights do to learn an image wherever it may be cropped
-_FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, those that are trained on judge
+_FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, images that are trained on judge
 _CALIBRATING = 0.5  # of the images held back: never trained on, so that a task's profile can be calibrated with them
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
-_DECAY = 3e-4  # of scores, where nothing held back tells when images are learned by heart
+_DECAY = 3e-4  # of scores, where no images held back would show overfitting
 _LONGER = 3  # times the round before
 _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a GPU
 
@@ -117,9 +117,9 @@ def recipe_from_dict(fields: Mapping[str, Any]) -> Recipe | AutoRecipe:
 def first_round(
     images: int, pretrained: bool = False, self_labels: SelfLabels | None = None, varied: bool = False
 ) -> Recipe:
-    """One round for a task of so many images; sizes are steps apart, so that tasks about as large go together.
+    """The first round for a task of this many images; sizes are rounded, so that tasks of similar size go together.
 
-    varied  whether images are cropped, flipped or the like while they are trained on
+    varied  whether training images are cropped, flipped or the like
     """
     images *= 1 if self_labels is None else ROTATIONS
     varied = varied and not pretrained
@@ -298,7 +298,7 @@ def _like(part: Part, chosen: Part) -> Part:
 
 
 def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance) -> None:
-    """All rounds of some tasks, each round of all that go on and are alike in one go."""
+    """All rounds of some tasks; tasks whose next round has the same recipe are trained together."""
     while waiting := [fit for fit in fits if fit.going_on]:
         for recipe, share in dict.fromkeys(_next(fit) for fit in waiting):
             alike = [fit for fit in waiting if fit.going_on and _next(fit) == (recipe, share)]
@@ -312,7 +312,7 @@ def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | N
 
 
 def _next(fit: _Fit) -> tuple[Recipe, float]:
-    """What the next round of a task is, and which share of the whole."""
+    """The recipe of a task's next round, and its share of the whole training."""
     return fit.recipe_of(fit.length), fit.length / fit.at_most
 
 
@@ -330,7 +330,7 @@ def _together(fits: Sequence[_Fit], rotated: bool) -> Trained:
 
 
 def _tasks_at_once(net: FrozenNet) -> int:
-    """How many tasks go through the rounds together: an interruption loses those, and their scores take memory."""
+    """How many tasks go through the rounds together: their scores take memory, and an interruption loses them all."""
     if net.device.type == "cpu":
         return torch.get_num_threads()
     bytes_each = 4 * sum(shape.numel() for shape in net.shapes.values())

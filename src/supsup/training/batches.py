@@ -45,21 +45,21 @@ def many_positions(seed: int, names: Sequence[str], size: int, drawn: int, devic
 
 
 def can_feed(part: Part) -> bool:
-    """Whether a feed can hold a part's images and, in eight bits each, its crops."""
+    """Whether a feed can hold a part's images and its crops, eight bits for each coordinate."""
     padding = 0 if part.augmentation is None else part.augmentation.padding
     return part.in_memory and 2 * padding < 256
 
 
 @dataclass
 class Feed:
-    """Where the batches of t tasks come from, all on one device; a step takes b images of each.
+    """The batches of t tasks, drawn beforehand, on one device; a step takes b images of each task.
 
     part    whose images, normalisation and augmentation all tasks share
     rows    [t, steps · b] int32: which images
     labels  [t, steps · b] int32
     crops   [t, steps · b] int32: line + 256 · column + 65536 · mirrored; None where images are not augmented
     maps    [t, features] int32: the pixel at each feature of an image, GREY or BLACK for none; None where all stay
-    step    [1] int32: the step to come
+    step    [1] int32: the number of the next step
     """
 
     part: Part
@@ -89,7 +89,7 @@ class Feed:
     def fill(
         self, tasks: Sequence[Task], seed: int, batch_size: int, indices: Sequence[int] | None = None, offset: int = 0
     ) -> None:
-        """The batches of tasks, as `batch_positions` orders them, from the first step on.
+        """Draw all batches of tasks, in the order of `batch_positions`.
 
         indices  of the tasks in this feed (the first ones by default)
         offset   is added to their labels
@@ -131,10 +131,7 @@ class Feed:
             self.crops[indices, span] = (line + (column << 8) + (mirrored << 16)).flatten(1).int()
 
     def next(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """The batch of the only task at the present step, as the plain path makes it; then on to the next step.
-
-        Nothing here waits for the host, so that it can be captured.
-        """
+        """The next batch of the only task, as the plain path makes it. It never waits for the host: it can be captured."""
         rows, labels = (table.view(-1, batch_size).index_select(0, self.step)[0] for table in (self.rows, self.labels))
         images = self.part.images.index_select(0, rows)
         if self.part.tokens:
@@ -175,13 +172,13 @@ class Feed:
 
     @cached_property
     def _broadcast(self) -> tuple[Tensor, Tensor]:
-        """Gain and offset in a shape that images are multiplied with and added to."""
+        """Gain and offset in a shape that broadcasts over images."""
         ones = [1] * (len(self.part.shape) - 1)
         return self.part.gain.float().view(-1, *ones), self.part.offset.float().view(-1, *ones)
 
 
 def feature_map(part: Part) -> Tensor:
-    """Where each feature of a flattened image comes from, GREY or BLACK for nowhere: [features] int32."""
+    """The source pixel of each feature of a flattened image, GREY or BLACK for none: [features] int32."""
     features = math.prod(part.shape)
     if part.pixels is None:
         return torch.arange(features, dtype=torch.int32, device=part.images.device)
@@ -193,5 +190,5 @@ def feature_map(part: Part) -> Tensor:
 
 
 def _by_feature(part: Part, values: Tensor) -> Tensor:
-    """One number per feature of an image from one, or one per channel."""
+    """Expand one number, or one per channel, to one per feature of an image."""
     return values.float().view(-1, 1).expand(-1, math.prod(part.shape) // values.numel()).flatten().contiguous()

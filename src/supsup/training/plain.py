@@ -152,11 +152,11 @@ class TrainableMask:
     def after_update(self, state: State) -> None: ...
 
     def scores(self, state: State) -> State:
-        """What is trained in a state: the scores, and the head if the task has its own."""
+        """The trained tensors of a state: the scores, and the task's head if it has one."""
         return {name: state[name] for name in self.trained_names(state)}
 
     def statistics(self, state: State) -> State:
-        """What the task has of its own in a state beside its mask."""
+        """The task's statistics in a state, and its head if it has one."""
         return {name: state[name] for name in self.net.statistics}
 
     def result(self, task: Task, state: State) -> Trained:
@@ -180,10 +180,10 @@ def loss_and_accuracy(outputs: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 class PlainTraining:
-    """A state of a trainee and its optimiser.
+    """A state in training, and its optimiser.
 
     steps  how many there will be, for a learning rate that changes
-    draws  where layers that draw random numbers have them from (None: from torch's generator as it is)
+    draws  the random numbers of layers that draw some; None: torch's generator as it is
     """
 
     draws: TaskRandom | None = None
@@ -236,7 +236,7 @@ class PlainTraining:
 
 
 class MaskTraining(PlainTraining):
-    """The same for a mask: its scores, their optimiser and the task's statistics; the frozen weights are only read."""
+    """The same for a mask: scores, their optimiser and the task's statistics; the frozen weights are only read."""
 
     trainable: TrainableMask
 

@@ -1,4 +1,4 @@
-"""Training one mask at a time, batch by batch: it can be suspended half-trained and resumed later."""
+"""Training one mask batch by batch, for `observe`: it can be suspended half-trained and resumed later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _STEPS = 20  # steps in one launch on a GPU
 def step_trainer(net: FrozenNet, recipe: Recipe) -> StepTrainer:
     """The fastest trainer for this network."""
     if recipe.schedule != "constant" or recipe.warm_up:
-        raise SupSupError("observe goes on without end, so its learning rate must be constant: Recipe(schedule=…)")
+        raise SupSupError(
+            'observe has no last step, so its learning rate must be constant: Recipe(schedule="constant")'
+        )
     if recipe.self_labels is not None:
         raise SupSupError(
             "observe does not know a task's classes before it ends, so it cannot use self_labels; use learn"
@@ -39,7 +41,7 @@ class PlainSteps:
         self.net, self.recipe = net, recipe
 
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
-        """Begin a mask from these scores, and from a task's own statistics if given."""
+        """Start a mask from these scores, and from a task's statistics if given."""
         self.trainer = MaskTraining(self.net, scores, self.recipe, statistics=statistics)
 
     def suspend(self) -> Any:
@@ -47,7 +49,7 @@ class PlainSteps:
         return self.trainer
 
     def resume(self, state: Any) -> None:
-        """Go on with a mask that was suspended."""
+        """Continue with a mask that was suspended."""
         self.trainer = state
 
     def step(self, x: Tensor, y: Tensor) -> None:

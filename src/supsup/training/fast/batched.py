@@ -1,6 +1,6 @@
 """Many masks of a fully connected network trained in step, without autograd: forward, backward and update by hand.
 
-With one task on a CPU this is simply a faster way to train one mask; with thousands on a GPU it fills the machine.
+With one task on a CPU this is a faster way to train one mask; thousands of tasks fill a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from supsup.training.fast.operations import LayerState, Rates, backward, forward
 from supsup.training.fast.side_by_side import in_threads_of_one
 from supsup.training.recipe import Recipe
 
-_TOGETHER = 2500  # tasks at once at most: more do not go faster, and an interruption loses those under way
+_TOGETHER = 2500  # tasks at once at most: more are not faster, and an interruption loses them
 _REPORTED = 50  # steps between two looks at the clock
 _SCORES = 1 << 26  # drawn at once
 
@@ -80,7 +80,7 @@ class BatchedTrainer:
         return LayerState.empty(weight, tasks, self.recipe, precision)
 
     def start(self, scores: Callable[[str], Iterable[Tensor]]) -> None:
-        """Begin anew from the scores of each weight, given as pieces [some tasks, out, in] that follow each other."""
+        """Start from the scores of each weight, given as consecutive pieces [some tasks, out, in]."""
         self.step_count.zero_()
         for name, layer in zip(self.net.weights, self.layers):
             rows, columns = self.net.shapes[name]
@@ -117,7 +117,7 @@ class BatchedTrainer:
         self.step_count += 1
 
     def state(self) -> list[Tensor]:
-        """All that training changes, to be copied and put back."""
+        """All tensors that training changes, to be copied and restored."""
         tensors = [self.step_count]
         for layer in self.layers:
             tensors += [t for t in (layer.scores, layer.masked, layer.first, layer.second) if t is not None]
@@ -191,10 +191,7 @@ class BatchedOnGPU:
 
 
 class BatchedOnCPU:
-    """As many tasks of a fully connected network side by side as torch has threads, each on one of them.
-
-    A lone task has one thread too, so that its mask is the same to the bit whatever it is learned with.
-    """
+    """As many tasks of a fully connected network at once as torch has threads; see `side_by_side.py`."""
 
     name = "batched on a CPU"
 
@@ -233,7 +230,7 @@ class BatchedOnCPU:
 
 
 def bytes_per_task(net: FrozenNet, job: Job) -> int:
-    """What training one task takes on the device: scores, moments, masked weights, a batch's activations, its order."""
+    """Memory of one task in training: scores, moments, masked weights, a batch's activations, the order of batches."""
     recipe = job.recipe
     weights = sum(shape.numel() for shape in net.shapes.values())
     units = sum(shape[0] for shape in net.shapes.values()) + next(iter(net.shapes.values()))[1]
@@ -242,7 +239,7 @@ def bytes_per_task(net: FrozenNet, job: Job) -> int:
 
 
 def start_jobs(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
-    """Begin training these jobs, each from its own scores."""
+    """Start training these jobs, each from its first scores."""
     net = trainer.net
 
     def scores(weight: str) -> Iterator[Tensor]:
@@ -264,12 +261,12 @@ def start_jobs(trainer: BatchedTrainer, jobs: Sequence[Job]) -> None:
 
 
 def steps_by_hand(net: FrozenNet, recipe: Recipe) -> bool:
-    """Whether a step by hand is the step of this network and recipe."""
+    """Whether forward, backward and update by hand cover this network and recipe."""
     return net.is_fully_connected and recipe.selection == "threshold"
 
 
 def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:
-    """Whether a step by hand is all that these jobs ask for: one recipe, and scores given and kept for all or none."""
+    """Whether these jobs can take steps by hand together: one recipe, and scores given and kept for all or none."""
 
     def kind(job: Job) -> tuple[Recipe, bool, bool]:
         return job.recipe, job.scores is None, job.keep_scores
@@ -279,5 +276,5 @@ def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:
 
 
 def _alike(one: Job, other: Job) -> bool:
-    """Whether two tasks share their images and length, so that one feed serves both."""
+    """Whether two tasks have the same images and length, so that one feed serves both."""
     return one.task.train.images is other.task.train.images and len(one.task.train) == len(other.task.train)

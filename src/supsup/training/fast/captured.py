@@ -1,4 +1,4 @@
-"""Training any module on a GPU: the plain path's step as a CUDA graph, several tasks at a time on streams of their own.
+"""Training any module on a GPU: the plain path's step as a CUDA graph, several tasks at a time on separate streams.
 
 Matrix products are in bfloat16 (autocast) unless float32 is asked for; scores, moments and statistics are float32.
 """
@@ -37,14 +37,14 @@ class CannotCapture(CannotTrain):
 
 
 def whole_launches(steps: int, most: int) -> int:
-    """The largest number of steps in one launch, up to a limit, that makes whole launches of all of them."""
+    """The largest divisor of `steps` up to a limit: the number of steps in one launch."""
     return max(count for count in range(1, most + 1) if steps % count == 0)
 
 
 class StepLoop:
     """Repeats `step`, which must read and write the same tensors each time and never wait for the host.
 
-    On a GPU up to `at_once` steps are captured when the loop is made: whatever the tensors held then is spoilt.
+    On a GPU up to `at_once` steps are captured when the loop is made; that overwrites the tensors.
     """
 
     def __init__(self, step: Callable[[], None], steps: int, device: torch.device, at_once: int = 50) -> None:
@@ -62,7 +62,7 @@ class StepLoop:
 
 
 class ScheduledOptimiser:
-    """An optimiser that can start anew, and whose learning rate follows a recipe from step to step, on the device."""
+    """A torch optimiser that can be reset, and whose learning rate follows a recipe's schedule on the device."""
 
     def __init__(self, recipe: Recipe, trained: Sequence[Tensor], steps: int) -> None:
         self.optimiser = recipe.build(trained)
@@ -82,7 +82,7 @@ class ScheduledOptimiser:
         self._count += 1
 
     def restart(self) -> None:
-        """Forget all moments and counts, in place."""
+        """Reset all moments and counts, in place."""
         self._count.zero_()
         for state in self.optimiser.state.values():
             for value in state.values():
@@ -119,7 +119,7 @@ class CapturedTraining:
         self._loop: StepLoop | None = None
 
     def fits(self, state: State, recipe: Recipe, part: Part) -> bool:
-        """Whether such a task can be trained here."""
+        """Whether a task with this state, recipe and images can be trained here."""
         if (recipe, self.trainable.trained_names(state)) != (self.recipe, self._trained):
             return False
         shapes = {name: value.shape for name, value in state.items()}
@@ -133,7 +133,7 @@ class CapturedTraining:
 
     @property
     def launches(self) -> int:
-        """How many launches make up a task; the step is captured when this is first asked for."""
+        """The number of launches that make up a task; the first access captures the step."""
         if self._loop is None:
             at_once = _STEPS if self.feed is not None else 1
             try:
@@ -189,10 +189,10 @@ class CapturedTraining:
         self.trainable.after_update(self.state)
 
     def rehearse(self) -> bool:
-        """One step that is not captured, on whatever the buffers hold; whether it drew random numbers on the device.
+        """Run one step without capturing it; returns whether it drew random numbers on the device.
 
-        `CannotCapture` if the step waits for the host, or if Python decides anything in it that may be decided in
-        another way next time: a graph would repeat the first decision for ever.
+        `CannotCapture` if the step makes the host wait, or if Python decides anything in it that may be decided
+        differently next time: a graph would repeat the first decision for ever.
         """
         for _ in range(_REHEARSALS):
             decided, drew = self._rehearsed()
@@ -215,7 +215,7 @@ class CapturedTraining:
 
 
 def run_captured(trainings: Sequence[CapturedTraining], advance: Advance | None = None) -> None:
-    """All steps of trainings that were started, each on a stream of its own.
+    """Run all steps of trainings that were started, each on a separate stream.
 
     advance  is called with every finished share of a task; without it the host does not wait for the device
     """
@@ -326,12 +326,12 @@ def _first_state(net: FrozenNet, job: Job) -> State:
 
 
 def _laid_out(value: Tensor) -> Tensor:
-    """As the kernels of a GPU for convolutions like it: channels last."""
+    """Channels last, which convolution kernels of a GPU prefer."""
     return value.contiguous(memory_format=torch.channels_last) if value.is_cuda and value.ndim == 4 else value
 
 
 def _alike(one: Part, other: Part) -> bool:
-    """Whether parts that share images show them in the same way."""
+    """Whether parts that share images also share augmentation and normalisation."""
     return (
         one.augmentation == other.augmentation
         and torch.equal(one.gain.cpu(), other.gain.cpu())
@@ -340,7 +340,7 @@ def _alike(one: Part, other: Part) -> bool:
 
 
 def _decisions(modules: nn.Module) -> list[Any]:
-    """What Python may decide by: generators of the host, and settings that layers keep."""
+    """What Python code may base decisions on: the host's random generators, and settings that layers keep."""
     settings = [
         {n: value for n, value in vars(module).items() if n != "training" and isinstance(value, int | float | str)}
         for module in modules.modules()

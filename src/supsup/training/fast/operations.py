@@ -2,7 +2,7 @@
 
 Shapes: t tasks, b images in a batch, f features of an image; a layer has [out, in] weights shared by all tasks.
 The torch versions define the meaning and run anywhere; the kernels run on CUDA (in tests: in Triton's interpreter).
-On a CPU thread of its own the update is one compiled pass, where numba is installed.
+With numba, the update is one compiled pass on a CPU where torch has one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if available.NUMBA:
 if available.TRITON:
     from supsup.kernels import triton_training
 
-_FEW_TASKS = 4  # for so few, small products in one launch each beat those of the library
+_FEW_TASKS = 4  # up to this many, small products in one launch each beat those of the library
 
 
 def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
@@ -57,7 +57,7 @@ def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
 
 
 def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
-    """out [t, b, out] = inputs [t, b, in] · masked [t, out, in]ᵀ, with ReLU if asked for."""
+    """out [t, b, out] = inputs [t, b, in] · masked [t, out, in]ᵀ, with ReLU if `relu`."""
     if out.is_cuda and available.TRITON and len(out) <= _FEW_TASKS:
         triton_training.triton_forward(inputs, masked, out, relu)
         return
@@ -76,7 +76,7 @@ def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
 
 
 class Rates:
-    """The learning rate of every step, for the host and on a device; after the last step it stays as it is."""
+    """The learning rate of every step, for the host and on a device; later steps have that of the last."""
 
     def __init__(self, recipe: Recipe, steps: int, device: torch.device) -> None:
         constant = recipe.schedule == "constant" and not recipe.warm_up
@@ -128,7 +128,7 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
 
 def step_scores(layer: LayerState, g: Tensor, recipe: Recipe, done: int, rates: Rates) -> None:
     """The same from the gradient of the masked weights [t, out, in], which may be overwritten; `done` steps before."""
-    alone = torch.get_num_threads() == 1  # torch's own threads and a compiled loop's get into each other's way
+    alone = torch.get_num_threads() == 1  # a compiled loop beside torch's threads is slower
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
         numba_training.numba_update(*layer.tensors, g, done + 1, rates.at(done), recipe.rule)
     else:

@@ -31,18 +31,18 @@ from supsup.training.fast.operations import LayerState, Rates, step_scores
 from supsup.training.plain import RANDOM_LOCK, loss_and_accuracy, seeded
 from supsup.training.recipe import Recipe
 
-_SMALL = 64 << 20  # bytes that a step keeps for the backward pass; for more, torch's own threads have enough to do
+_SMALL = 64 << 20  # bytes that a step keeps for the backward pass; larger steps keep torch's own threads busy
 _PROBES = 3  # of whether a network draws random numbers: another thread may have drawn them
 _STARTING = new_lock()
 _AHEAD = 2  # jobs for each thread, of which one waits
 
 
 class ThreadsOfOne(ThreadPoolExecutor):
-    """So many threads, all started at once.
+    """A pool whose threads are all started at once, with one torch thread in each.
 
-    The number of torch's threads belongs to the thread that sets it, but is also what threads begin with that come
-    later, wherever they belong to: so it is one only for the moment in which these here start. What it was is asked and
-    set back in a new thread: the calling one may have a number of its own, and may itself have begun in such a moment.
+    Setting torch's number of threads applies to the calling thread, and to all threads of the process that start later.
+    So it is one only while these threads start. A new thread reads the number and restores it: the calling thread may
+    have another number, and may itself have started in such a moment.
     """
 
     def __init__(self, threads: int) -> None:
@@ -51,7 +51,7 @@ class ThreadsOfOne(ThreadPoolExecutor):
 
         def begin() -> None:
             torch.set_num_threads(1)
-            torch.get_num_threads()  # a thread takes over the number when it first asks
+            torch.get_num_threads()  # a thread adopts the number at its first query
             started.wait()
 
         def start() -> None:
@@ -74,10 +74,10 @@ class ThreadsOfOne(ThreadPoolExecutor):
 def in_threads_of_one(
     train: Callable[[Job, threading.Event], Trained], jobs: Sequence[Job]
 ) -> Generator[Trained, None, None]:
-    """Jobs, as many at a time as torch has threads, in order; `train` gives up when its event is set.
+    """Results in the order of the jobs, as many trained at a time as torch has threads; `train` stops at its event.
 
-    Few are begun before the first of them is asked for, so that what takes them has the cores in its turn: a mask that
-    nobody has kept yet is lost when somebody interrupts.
+    Few jobs start before the first result is taken, so that the consumer gets the cores too: an interruption loses masks
+    that have not been taken yet.
     """
     stop = threading.Event()
     with ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
@@ -120,14 +120,14 @@ class FlatTraining:
             self.masked[name].grad = view
 
     def start(self, scores: Mapping[str, Tensor]) -> None:
-        """Begin from these scores, with fresh statistics."""
+        """Start from these scores, with fresh statistics."""
         self.statistics = {name: value.clone() for name, value in self.net.statistics.items()}
         for name, view in self._views(self._layer.scores[0]).items():
             view.copy_(scores[name])
         torch.mul(self._layer.weight, self._layer.scores >= 0, out=self._layer.masked)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """What the network gives in training, to be differentiated by `masked`."""
+        """The network's outputs in training mode, to be differentiated by `masked`."""
         if self._channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         with self.net.training() as module, torch.enable_grad():
@@ -165,11 +165,11 @@ class FlatTraining:
 
 
 class _Large(Exception):
-    """A step that keeps more than a small network's does."""
+    """A step keeps more than `_SMALL` bytes."""
 
 
 class StepProbe(NamedTuple):
-    """What one step shows: whether such steps can be taken side by side, and how tensors should lie in memory."""
+    """What one step shows: whether steps can be taken side by side, and the layout of tensors in memory."""
 
     works: bool
     channels_last: bool = False
@@ -240,7 +240,7 @@ def _probe(net: FrozenNet, recipe: Recipe, x: Tensor) -> StepProbe:
 
 
 def _is_plain(net: FrozenNet, recipe: Recipe, x: Tensor, channels_last: bool) -> bool:
-    """Whether a step neither draws random numbers nor leaves a weight out; an error where it cannot be taken."""
+    """Whether a step draws no random numbers and uses every weight; an error where it cannot be taken."""
     training = FlatTraining(net, recipe, 1, channels_last)
     kept: dict[int, int] = {}
 

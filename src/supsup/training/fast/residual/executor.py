@@ -28,9 +28,9 @@ from supsup.training.fast.residual.layers import BLOCK, layout_of
 from supsup.training.fast.residual.passes import Passes
 from supsup.training.recipe import Recipe
 
-TOGETHER = 120  # tasks at most: more do not go faster, and an interruption loses those under way
-_NUMBERED = 1 << 31  # numbers that kernels can tell apart within one tensor of one task
-_REPORTED = 50  # steps between two looks at the clock
+TOGETHER = 120  # tasks at once at most: more are not faster, and an interruption loses them
+_NUMBERED = 1 << 31  # numbers that kernels can address within one tensor of one task
+_REPORTED = 50  # steps between two reports
 _CHUNK = 4096  # scores in one program of the selection
 _PASSES = 6  # of the selection, which find the 31 bits of a score from the highest on
 
@@ -82,7 +82,7 @@ def feeds(part: Part) -> bool:
 
 
 def alike(one: Job, other: Job) -> bool:
-    """Whether two jobs share images and length, so that they can go in step."""
+    """Whether two jobs have the same images and length, so that they can be trained in step."""
     first, second = one.task.train, other.task.train
     same = first.images is second.images and first.augmentation == second.augmentation
     return same and len(first) == len(second)
@@ -91,7 +91,7 @@ def alike(one: Job, other: Job) -> bool:
 def train_in_step(
     net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None = None, advance: Advance = lambda _: None
 ) -> ResidualTrainer:
-    """The trainer of these jobs, which are alike, when it is done."""
+    """Train jobs that are `alike`; returns their trainer."""
     recipe, steps = jobs[0].recipe, jobs[0].steps
     channels, height, width = jobs[0].task.train.shape
     kept = [[job.recipe.kept(shape) for shape in net.shapes.values()] for job in jobs]
@@ -111,7 +111,7 @@ def train_in_step(
 
 
 def feed_of(net: FrozenNet, jobs: Sequence[Job]) -> Feed:
-    """The batches of jobs that are alike."""
+    """The batches of jobs that are `alike`."""
     batch_size = jobs[0].recipe.batch_size
     feed = Feed.empty(jobs[0].task.train.on(net.device), len(jobs), jobs[0].steps * batch_size, mapped=False)
     feed.fill([job.task for job in jobs], net.seed, batch_size)
@@ -174,7 +174,7 @@ class ResidualTrainer:
         self.factors = _factors(recipe, steps).to(net.device)
 
     def _tables(self, device: torch.device) -> None:
-        """What the selection needs to know of each chunk and layer."""
+        """Tables that the selection needs for each chunk and layer."""
 
         def table(values: Sequence[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.int32, device=device)
@@ -188,7 +188,7 @@ class ResidualTrainer:
         self._counts = torch.zeros(self.tasks, len(self.layers), _PASSES, 64, dtype=torch.int32, device=device)
 
     def start(self, scores: Mapping[str, Tensor]) -> None:
-        """Begin anew from scores [t, …] of each weight."""
+        """Start from scores [t, …] of each weight."""
         for layer in self.layers:
             span = slice(layer.first, layer.first + layer.blocks * BLOCK)
             self.scores[:, span] = layer.to_flat(scores[layer.name].float())

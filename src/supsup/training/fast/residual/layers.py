@@ -48,7 +48,7 @@ class Layer:
 
     @property
     def border(self) -> int:
-        """How wide a border of zeros its inputs must have, and the slopes at its outputs."""
+        """The width of the border of zeros around its inputs, and around the gradient at its outputs."""
         return self.size // 2
 
     @property
@@ -92,7 +92,7 @@ class Layer:
         return nn.functional.pad(flat, (0, self.blocks * BLOCK - flat.shape[1]))
 
     def from_flat(self, flat: Tensor) -> Tensor:
-        """The way back."""
+        """The inverse of `to_flat`."""
         into, out = self.channels
         taps = flat[:, : self.weights].view(len(flat), self.size**2, *self.padded)[:, :, :into, :out]
         return taps.permute(0, 3, 2, 1).reshape(len(flat), *self.module.weight.shape)
@@ -124,7 +124,7 @@ class Tables(NamedTuple):
 
 
 class Buffers:
-    """Tensors with borders of zeros, made once each: whoever writes to one leaves its border alone."""
+    """Tensors with borders of zeros, made once each; kernels never write to a border."""
 
     def __init__(self, tasks: int, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         self._new = torch.empty(0, dtype=dtype, device=device)
@@ -141,12 +141,12 @@ class Buffers:
 
 
 def border_of(x: Tensor, height: int) -> int:
-    """How wide the border of images [t, b, …] is that are so high without it."""
+    """The width of the border of images [t, b, …] whose height without it is `height`."""
     return (x.shape[2] - height) // 2
 
 
 def splits_for(layer: nn.Conv2d, rows: int) -> int:
-    """Into how many shares the pixels are divided for the weight gradient of a layer."""
+    """The number of shares of pixels for the weight gradient of a layer."""
     size, into, out = layer.kernel_size[0], pad_channels(layer.in_channels), pad_channels(layer.out_channels)
     if size == layer.stride[0] == 1:
         return 1

@@ -1,7 +1,7 @@
 """The passes of a residual network for many tasks at once, by hand: outputs from weights, and gradients from slopes.
 
 Weights of all layers lie end to end, in the precision of the activations. A pass uses the same buffers again, so what
-one has left for the way back is gone with the next. `ResidualFunction` makes the passes one function for autograd.
+one pass keeps for the backward pass is overwritten by the next. `ResidualFunction` makes the passes one function for autograd.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Passes:
         weight_gradient(stem, self.x, slope, self.gradients)
 
     def _block_back(self, trace: BlockState, slope: Tensor) -> Tensor:
-        """The gradient at a block's input from that at its output; its weights' gradients on the way."""
+        """The gradient at a block's input from that at its output; also computes the gradients of its weights."""
         layers = [each.layer for each in trace.block.path]
         sums = slope_sums(slope, trace.normals[-1], gate=trace.out, shortcut=trace.shortcut)
         beside = slope
@@ -292,7 +292,7 @@ class Packing:
 
 
 class ResidualFunction:
-    """Outputs for the batch in x of some passes; the slope must come back before the next outputs are asked for."""
+    """Outputs for the batch in x of some passes; call backward before the next outputs are computed."""
 
     def __init__(self, passes: Passes) -> None:
         self.passes, self.packing = passes, Packing(passes)
@@ -305,7 +305,7 @@ class ResidualFunction:
 
 
 class _Outputs(torch.autograd.Function):
-    """Weights that need no gradient cost nothing on the way back, if none but the classifier's does."""
+    """The backward pass is short where only the classifier's weights need a gradient."""
 
     @staticmethod
     def forward(ctx: Any, function: ResidualFunction, *weights: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from supsup.cluster.groups import SharedTasks
-from supsup.cluster.worker import GroupResult, WorkerSetup, learn_group, tasks_per_group
+from supsup.cluster.worker import GroupResult, SharedTasks, WorkerSetup, learn_group, tasks_per_group
 from supsup.cluster.workers import Workers, workers_of
 from supsup.data import Task
 from supsup.model.learning import Learning

@@ -99,8 +99,7 @@ class LocalProcesses(GivenExecutor):
         context = multiprocessing.get_context("spawn")
         end, self._life = context.Pipe(duplex=False)
         threads = max(1, torch.get_num_threads() // self._workers)
-        arguments = (end, context.Value("i", 0), threads)
-        return ProcessPoolExecutor(self._workers, context, _begin, arguments)
+        return ProcessPoolExecutor(self._workers, context, _begin, (end, context.Value("i", 0), threads))
 
     def renew(self) -> bool:
         self._end()

@@ -3,7 +3,7 @@
 import torch
 
 from supsup import data
-from supsup.cluster.groups import SharedTasks
+from supsup.cluster.worker import SharedTasks
 from supsup.data import Stream
 
 

@@ -118,6 +118,15 @@ def test_texts_are_short() -> None:
     assert runpy.run_path(str(ROOT / ".ci" / "words.py"))["problems"]() == []
 
 
+def test_a_long_sentence_is_noticed() -> None:
+    """Sentences end at full stops and between list items; tables, code and headings are none."""
+    long_sentences = runpy.run_path(str(ROOT / ".ci" / "words.py"))["long_sentences"]
+    words = " ".join(["word"] * 35)
+    assert long_sentences(f"{words}. {words}\n\n- {words}\n- {words}") == []
+    assert long_sentences(f"# {words} more\n| {words} more |\n```\n{words} more\n```\n") == []
+    assert len(long_sentences(f"| a |\n|---|\n\n{words} more")) == 1
+
+
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)

@@ -25,7 +25,7 @@ from PIL import Image
 
 from supsup import SupSup, data, nets
 from supsup.data import Task
-from supsup.data.decode import decoded
+from supsup.data.decode import decode_image
 from supsup.data.streaming import StreamedPart
 from supsup.inference.settings import Inference
 from supsup.runtime.devices import resolve
@@ -96,11 +96,11 @@ def one_core(task: Task, count: int) -> float:
     assert part.crop is not None
     boxes = part.crop.boxes(0, task.name, 0, part.files.sizes[:count]).tolist()
     images = list(zip(part.files.paths, boxes))
-    decoded(images[0][0], part.files.size)
+    decode_image(images[0][0], part.files.size)
 
     def each() -> None:
         for path, (left, top, width, height, mirrored) in images:
-            decoded(path, part.files.size, (left, top, width, height, mirrored))
+            decode_image(path, part.files.size, (left, top, width, height, mirrored))
 
     return len(images) / once(each, torch.device("cpu"))
 

@@ -95,7 +95,7 @@ def from_features(net: nets.ImageNetwork, task: Task) -> list[dict[str, Any]]:
 @torch.no_grad()
 def features(net: nets.ImageNetwork, part: Part) -> tuple[Tensor, Tensor]:
     net.eval()
-    found = [(net.features(net.shown(x)).mean((2, 3)), y) for x, y in part.batches(50)]
+    found = [(net.features(net.fit_images(x)).mean((2, 3)), y) for x, y in part.batches(50)]
     return torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
 
 

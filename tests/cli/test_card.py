@@ -12,7 +12,7 @@ import supsup
 from supsup import SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.cli.inspect import record_outcome
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.model.state import state_of
 
 

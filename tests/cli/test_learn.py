@@ -16,7 +16,7 @@ from sklearn.datasets import load_wine
 import supsup
 from supsup import nets
 from supsup.cli import main, networks
-from supsup.data.discovery import Reading, tasks_at
+from supsup.data.files import ReadOptions, find_tasks
 from supsup.file.repair import verify
 from supsup.nets import imagenet
 from supsup.training import auto_recipe as fitting
@@ -235,9 +235,9 @@ def test_photographs_are_learned_on_a_pretrained_network(
 def test_without_its_weights_the_small_network_is_taken_and_said(
     weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (found,) = tasks_at(photographs(tmp_path / "warm", ["red", "grey"]), Reading())
+    (found,) = find_tasks(photographs(tmp_path / "warm", ["red", "grey"]), ReadOptions())
     assert networks.default_network_name(found) == "mobilenet_v2"
-    assert networks.reading_for_network("mobilenet_v2", Reading()).usual == 32
+    assert networks.reading_for_network("mobilenet_v2", ReadOptions()).default_size == 32
     assert capsys.readouterr().out == ""
     weights.unlink()
     assert networks.default_network_name(found) is None

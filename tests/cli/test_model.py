@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import supsup
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.cli import app
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.file.modelfile import ModelFile
 from supsup.model.state import state_of
 

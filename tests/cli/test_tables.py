@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from supsup import SupSup, nets
 from supsup.cli import app
 from supsup.cli.console import print_table
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.model.state import state_of
 from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.commands import bench

@@ -13,7 +13,7 @@ from torch import nn
 
 from supsup import Recipe, SupSup
 from supsup.data import Augmentation, Source, image_folder, permuted, split
-from supsup.data.decode import decoded
+from supsup.data.decode import decode_image
 from supsup.data.streaming import StreamedSource
 from supsup.runtime.errors import SupSupError
 
@@ -118,7 +118,7 @@ def test_size_brings_all_to_one(tmp_path: Path, stream: bool) -> None:
     assert labels.tolist() == [0, 1]
     raw = (images - source.offset[:, None, None]) / source.gain[:, None, None]
     paths = [tmp_path / "a" / f"{place:02}.png" for place in range(5)]
-    assert any(np.allclose(raw[0].numpy(), decoded(str(path), 12), atol=1e-2) for path in paths)
+    assert any(np.allclose(raw[0].numpy(), decode_image(str(path), 12), atol=1e-2) for path in paths)
 
 
 def test_images_of_one_size_need_not_be_square(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_images_of_one_size_need_not_be_square(tmp_path: Path) -> None:
 def test_many_images_are_read_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
     assert not isinstance(image_folder(tmp_path, size=8), StreamedSource)
-    monkeypatch.setattr("supsup.data.folder.IN_MEMORY", 30 * 3 * 8 * 8 - 1)
+    monkeypatch.setattr("supsup.data.folder.MEMORY_LIMIT", 30 * 3 * 8 * 8 - 1)
     assert isinstance(image_folder(tmp_path, size=8), StreamedSource)
     assert not isinstance(image_folder(tmp_path, size=8, stream=False), StreamedSource)
     with pytest.raises(SupSupError, match="give size=224"):
@@ -231,6 +231,6 @@ def test_options_that_cannot_be_meant(tmp_path: Path, options: dict[str, Any], m
 
 
 def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supsup.data.decode.find_spec", lambda name: None)
+    monkeypatch.setattr("supsup.data.folder.find_spec", lambda name: None)
     with pytest.raises(SupSupError, match=r"image files are read with Pillow, .*pip install 'supsup\[images\]'"):
         image_folder(tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import SupSupError
-from supsup.data.labels import check_names, encoded, encoded_together, is_numbers, numbered
+from supsup.data.labels import check_names, encode_labels, encode_parts, encode_with
 
 LABELS = st.one_of(
     st.text(max_size=5).filter(lambda text: text == text.encode(errors="replace").decode()),
@@ -26,12 +26,12 @@ def exactly(label: Any) -> tuple[Any, ...]:
 
 @given(st.lists(LABELS, min_size=2, max_size=30).filter(lambda values: len(set(map(exactly, values))) > 1))
 def test_every_label_comes_back_as_it_was(values: list[Any]) -> None:
-    labels, classes, names = encoded(values)
+    labels, classes, names = encode_labels(values)
     assert labels.dtype == torch.int64
     called = range(classes) if names is None else names
     assert [exactly(called[number]) for number in labels.tolist()] == list(map(exactly, values))
     assert sorted(set(labels.tolist())) == list(range(classes))
-    assert numbered(values, names, classes).tolist() == labels.tolist()
+    assert encode_with(values, names, classes).tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_every_label_comes_back_as_it_was(values: list[Any]) -> None:
     ],
 )
 def test_kinds(values: Any, numbers: list[int], names: Any) -> None:
-    labels, classes, found = encoded(values)
+    labels, classes, found = encode_labels(values)
     assert (labels.tolist(), found) == (numbers, names)
     assert classes == len(set(numbers))
 
@@ -82,20 +82,23 @@ def test_kinds(values: Any, numbers: list[int], names: Any) -> None:
 )
 def test_what_is_no_label(values: Any, message: str) -> None:
     with pytest.raises(SupSupError, match=message):
-        encoded(values)
+        encode_labels(values)
 
 
 def test_parts_of_a_data_set_share_their_classes() -> None:
-    (train, test), classes, names = encoded_together([["b", "a"], np.array(["c", "a"])], ["train", "test"])
+    (train, test), classes, names = encode_parts([["b", "a"], np.array(["c", "a"])], ["train", "test"])
     assert (train.tolist(), test.tolist(), classes, names) == ([1, 0], [2, 0], 3, ("a", "b", "c"))
     with pytest.raises(SupSupError, match="'c', which is no class"):
-        numbered(["a", "c"], ("a", "b"), 2)
+        encode_with(["a", "c"], ("a", "b"), 2)
 
 
 def test_names_must_differ() -> None:
     assert check_names([np.int64(3), "3", True, 1]) == (3, "3", True, 1)
     with pytest.raises(SupSupError, match="same"):
         check_names(["a", "a"])
-    assert is_numbers((0, 1))
-    assert not is_numbers((False, True))
-    assert not is_numbers((1, 2))
+
+
+def test_names_are_kept_only_where_they_are_not_the_class_numbers() -> None:
+    assert encode_labels([0, 1])[2] is None
+    assert encode_labels([False, True])[2] == (False, True)
+    assert encode_labels([1, 2])[2] == (1, 2)

@@ -131,7 +131,7 @@ def test_read_only_and_reversed_arrays() -> None:
         (np.zeros((0, 2)), LABELS[:0], r"train_x: inputs have shape \[0, 2\]"),
         (np.zeros(4), LABELS, r"train_x: inputs have shape \[4\]; give a batch"),
         (np.array([[0, 1], [np.nan, 2], [3, np.inf], [0, 0]]), LABELS, "train_x: 2 of 4 inputs hold NaN"),
-        (np.full((4, 2), 1e300), LABELS, "4 of 4 inputs hold .* such as float32 cannot hold"),
+        (np.full((4, 2), 1e300), LABELS, "4 of 4 inputs hold .* too large for float32"),
         (np.array([["a", "b"]] * 4), LABELS, "train_x: inputs must be an array of numbers, not of <U1"),
         (np.array([[None, 1]] * 4), LABELS, "train_x: .* not of object"),
         (np.zeros((4, 2), complex), LABELS, "train_x: .* not of complex128"),

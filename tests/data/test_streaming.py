@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from supsup.data import Source, image_folder, permuted, rotated, split
-from supsup.data.decode import decoded
+from supsup.data.decode import decode_image
 from supsup.data.streaming import AHEAD, DecoderPool, PendingBatch, StreamedPart
 from supsup.runtime.errors import SupSupError
 
@@ -82,7 +82,7 @@ def test_training_batches_are_cropped_as_drawn(part: StreamedPart) -> None:
         rows = part.rows[POSITIONS[step]]
         boxes = part.crop.boxes(5, "task", step, part.files.sizes[rows]).tolist()
         for place, (row, (left, top, width, height, flip)) in enumerate(zip(rows.tolist(), boxes)):
-            pixels = decoded(part.files.paths[row], 16, (left, top, width, height, flip))
+            pixels = decode_image(part.files.paths[row], 16, (left, top, width, height, flip))
             expected = torch.tensor(pixels).float() * part.gain[:, None, None] + part.offset[:, None, None]
             assert torch.equal(images[place], expected)
         assert torch.equal(labels, part.labels[POSITIONS[step]])

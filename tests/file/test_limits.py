@@ -12,7 +12,7 @@ import supsup
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.file import limits
 from supsup.model.state import state_of
-from supsup.nets.registry import Architecture
+from supsup.nets.architecture import Architecture
 from supsup.runtime.errors import Damaged
 
 
@@ -90,8 +90,8 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
 def test_a_network_without_end_stops_early() -> None:
     endless = Architecture("ResNet", {"outputs": 2, "blocks": [9_999], "widths": [1]})
     with pytest.raises(SupSupError, match="more than 50 parameters"):
-        endless.sketch(50)
-    assert len(list(Architecture("FullyConnected", {"widths": [9, 8, 7]}).sketch(50).parameters())) == 2
+        endless.build_on_meta(50)
+    assert len(list(Architecture("FullyConnected", {"widths": [9, 8, 7]}).build_on_meta(50).parameters())) == 2
     nets.FullyConnected([1] * 100)  # nothing is counted any more
 
 

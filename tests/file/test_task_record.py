@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from supsup import Inference, Recipe, SupSup, SupSupError, load, nets
 from supsup.data.inputs import Inputs
-from supsup.data.task_info import NO_INFO, TaskInfo
+from supsup.data.task import NO_INFO, TaskInfo
 from supsup.file import limits, task_record
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile

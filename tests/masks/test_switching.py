@@ -14,7 +14,7 @@ from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.switching import SwitchedNet, SwitchedNets
 from supsup.nets import FullyConnected
-from supsup.nets.copies import with_tensors
+from supsup.nets.execution import copy_with_tensors
 
 CPU = torch.device("cpu")
 
@@ -196,7 +196,7 @@ def test_what_is_not_masked_is_shared() -> None:
     """A second copy of embeddings or other large parameters would be waste."""
     module = nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 3))
     weight = module[1].weight
-    copied = with_tensors(module, {"1.weight": torch.zeros(3, 4)})
+    copied = copy_with_tensors(module, {"1.weight": torch.zeros(3, 4)})
     assert copied is not None
     assert copied[0].weight is module[0].weight  # type: ignore[index]
     assert module[1].weight is weight

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import SupSupError
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.file.task_record import LearnedTask, check_extras
 from supsup.model.task_table import Extras, TaskTable, check_among, check_classes, check_name
 
@@ -171,7 +171,7 @@ def test_tasks_by_how_they_see_images_are_looked_through_once() -> None:
 
 
 def test_a_class_is_called_by_its_name_where_it_has_one() -> None:
-    assert [TaskInfo(("cat", "dog")).called(label) for label in range(3)] == ["cat", "dog", 2]
-    assert TaskInfo().called(1) == 1
+    assert [TaskInfo(("cat", "dog")).class_name(label) for label in range(3)] == ["cat", "dog", 2]
+    assert TaskInfo().class_name(1) == 1
     assert LearnedTask("a", 3, "now").used_outputs == 3
     assert LearnedTask("a", 3, "now", info=TaskInfo(rotated=True)).used_outputs == 12

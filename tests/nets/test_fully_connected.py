@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from supsup import SupSupError, nets
-from supsup.nets.fully_connected import plain_layers
+from supsup.nets.fully_connected import unmodified_layers
 
 
 def test_shapes_and_no_biases() -> None:
@@ -58,11 +58,11 @@ def _one_more(net: Any) -> None:
 def test_layers_that_can_be_computed_by_hand_are_given_and_anything_added_is_noticed() -> None:
     """Without it a fast path would leave out what somebody added to the network, and say nothing."""
     net = nets.FullyConnected((5, 7, 3))
-    assert plain_layers(net) == list(net.layers)
+    assert unmodified_layers(net) == list(net.layers)
     changes: tuple[Callable[[Any], None], ...]
     changes = (_bias, _hook, _outer_hook, _norm, _other_layer, _forward, _one_more)
     for change in changes:
         changed = nets.FullyConnected((5, 7, 3))
         change(changed)
-        assert plain_layers(changed) is None, change.__name__
-    assert plain_layers(nn.Linear(5, 3)) is None
+        assert unmodified_layers(changed) is None, change.__name__
+    assert unmodified_layers(nn.Linear(5, 3)) is None

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from supsup import SupSupError, nets
+from supsup.nets.architecture import architecture_of
 from supsup.nets.hop_mlp import many_outputs
-from supsup.nets.registry import architecture_of
 
 
 def test_the_papers_network() -> None:
@@ -44,5 +44,5 @@ def test_a_masked_unit_is_as_good_as_gone() -> None:
 
 
 def test_widths_that_make_no_network() -> None:
-    with pytest.raises(SupSupError, match="at least three"):
+    with pytest.raises(SupSupError, match="at least 3"):
         nets.HopMLP((784, 10))

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from supsup import SupSupError, nets
-from supsup.data.inputs import Inputs, Pixels
-from supsup.nets.imagenet import _IMAGENET, PaddedAtTheEnd
-from supsup.nets.known import known_throughout
-from supsup.nets.registry import architecture_of
+from supsup.data.inputs import Inputs, PixelStatistics
+from supsup.nets.architecture import architecture_of
+from supsup.nets.execution import has_only_known_layers
+from supsup.nets.imagenet import _IMAGENET, TensorFlowPadding
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_as_large_as_published(build: object, parameters: int) -> None:
     with torch.device("meta"):
         net = build(1000, pretrained=True)  # type: ignore[operator]
     assert sum(value.numel() for value in net.parameters()) == parameters
-    assert known_throughout(net)
+    assert has_only_known_layers(net)
     assert architecture_of(net).arguments["pretrained"] is True  # type: ignore[union-attr]
 
 
@@ -29,18 +29,18 @@ def test_any_image_is_brought_to_size(shape: tuple[int, ...]) -> None:
     """Small, large, grey and oblong images all reach the layers as the weights want them."""
     net = nets.mobilenet_v2(5, size=64).eval()
     x = torch.rand(2, *shape)
-    assert net.shown(x).shape == (2, 3, 64, 64)
+    assert net.fit_images(x).shape == (2, 3, 64, 64)
     assert net(x).shape == (2, 5)
 
 
 def test_padding_is_that_of_tensorflow() -> None:
     """The odd zero comes behind: else every stride would shift the image against the trained weights."""
     for side, before, behind in ((8, 0, 1), (7, 1, 1)):
-        padded = PaddedAtTheEnd(3)(torch.ones(1, 1, side, side))
+        padded = TensorFlowPadding(3)(torch.ones(1, 1, side, side))
         assert padded.shape[-1] == side + before + behind
         assert bool(padded[0, 0, 0, 0]) == (before == 0)
-    assert PaddedAtTheEnd(5)(torch.ones(1, 1, 8, 8)).shape[-1] == 11
-    assert nn.Conv2d(1, 1, 5, 2)(PaddedAtTheEnd(5)(torch.ones(1, 1, 7, 8))).shape[-2:] == (4, 4)
+    assert TensorFlowPadding(5)(torch.ones(1, 1, 8, 8)).shape[-1] == 11
+    assert nn.Conv2d(1, 1, 5, 2)(TensorFlowPadding(5)(torch.ones(1, 1, 7, 8))).shape[-2:] == (4, 4)
 
 
 def test_bad_sizes_are_refused() -> None:
@@ -59,13 +59,13 @@ def test_bad_sizes_are_refused() -> None:
 def test_pixels_become_what_trained_weights_expect() -> None:
     """Bytes, fractions and grey images alike; what has been normalised already stays as it is."""
     raw = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    own, wanted = Inputs(), Pixels(*_IMAGENET)
-    seen = wanted.inputs_of(raw, own).seen(raw)
+    own, wanted = Inputs(), PixelStatistics(*_IMAGENET)
+    seen = wanted.inputs_for(raw, own).preprocess(raw)
     mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in wanted)
     assert torch.allclose(seen, (raw / 255 - mean) / deviation, atol=1e-5)
-    assert torch.allclose(wanted.inputs_of(raw / 255, own).seen(raw / 255), seen, atol=1e-5)
-    assert wanted.inputs_of(raw[:, :1], own).gain.ndim == 0
-    assert wanted.inputs_of(raw / 255 - 0.5, own) is own
+    assert torch.allclose(wanted.inputs_for(raw / 255, own).preprocess(raw / 255), seen, atol=1e-5)
+    assert wanted.inputs_for(raw[:, :1], own).gain.ndim == 0
+    assert wanted.inputs_for(raw / 255 - 0.5, own) is own
 
 
 def test_published_weights_know_classes_apart(pretrained_net: nets.ImageNetwork) -> None:
@@ -76,7 +76,7 @@ def test_published_weights_know_classes_apart(pretrained_net: nets.ImageNetwork)
     x, y = task.train.batch(torch.arange(100))
     tested, truth = task.test.batch(torch.arange(100))
     with torch.no_grad():
-        features = [pretrained_net.features(pretrained_net.shown(images)).mean((2, 3)) for images in (x, tested)]
+        features = [pretrained_net.features(pretrained_net.fit_images(images)).mean((2, 3)) for images in (x, tested)]
     means = torch.stack([features[0][y == label].mean(0) for label in range(5)])
     nearest = torch.cdist(features[1], means).argmin(1)
     assert float((nearest == truth).float().mean()) > 0.6  # 0.2 by chance

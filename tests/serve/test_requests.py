@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from supsup.data.decode import decoded as folder_decoded
+from supsup.data.decode import decode_image as folder_decoded
 from supsup.serve.errors import RequestError
 from supsup.serve.requests import ImageFile, class_from_path, decode_images, image_from_base64, to_array
 

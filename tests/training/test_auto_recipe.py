@@ -15,7 +15,7 @@ import supsup
 from supsup import AutoRecipe, Recipe, SupSup, SupSupError, nets
 from supsup.data import Augmentation, Part, Stream, Task
 from supsup.data.rotations import mean_over_rotations
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.inference.profiles.fit import ProfileFitter
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores

@@ -21,7 +21,7 @@ from typer import Argument, Option
 from supsup import SupSup
 from supsup.cli.console import LONG_LINE, escape_for_terminal, interruptible, print_table
 from supsup.data import Task
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.file import codec
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile

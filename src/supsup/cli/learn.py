@@ -26,7 +26,7 @@ from supsup.cli.networks import (
     user_network,
 )
 from supsup.data import Task
-from supsup.data.discovery import Found, Reading, tasks_at
+from supsup.data.files import ReadOptions, TaskFile, find_tasks
 from supsup.file.modelfile import ModelFile
 
 Data = Annotated[
@@ -106,8 +106,8 @@ def learn_command(
 
     Ctrl-C keeps finished tasks; run the same command again to resume.
     """
-    reading = Reading(each, label, task_column, size, test_share, seed, crop, flip)
-    found = tasks_at(data, reading, task)
+    reading = ReadOptions(each, label, task_column, size, test_share, seed, crop, flip)
+    found = find_tasks(data, reading, task)
     done: list[LearnedRow] = []
     known: list[str] = []
     if model.exists():
@@ -143,7 +143,7 @@ def learn_command(
     _print_learned(model, done)
 
 
-def _learn_one(learner: SupSup, found: Found, read: Task | None, reading: Reading, examples: bool) -> LearnedRow:
+def _learn_one(learner: SupSup, found: TaskFile, read: Task | None, reading: ReadOptions, examples: bool) -> LearnedRow:
     begin = time.perf_counter()
     task = _read(found, read, reading, learner)
     learner.learn(task)
@@ -151,7 +151,7 @@ def _learn_one(learner: SupSup, found: Found, read: Task | None, reading: Readin
 
 
 def _learn_on_cluster(
-    learner: SupSup, waiting: list[Found], first: Task | None, reading: Reading, cluster: str, examples: bool
+    learner: SupSup, waiting: list[TaskFile], first: Task | None, reading: ReadOptions, cluster: str, examples: bool
 ) -> list[LearnedRow]:
     """Learn all tasks at once; the seconds of each are the mean."""
     begin = time.perf_counter()
@@ -164,16 +164,16 @@ def _learn_on_cluster(
     return [_grade(learner, task, seconds, examples) for task in tasks]
 
 
-def _read(found: Found, read: Task | None, reading: Reading, learner: SupSup) -> Task:
+def _read(found: TaskFile, read: Task | None, reading: ReadOptions, learner: SupSup) -> Task:
     """A task with images of the size that the model has learned or expects; `read`: it was read before."""
     if isinstance(learner.module, nets.ImageNetwork):
-        reading = replace(reading, usual=learner.module.size)
+        reading = replace(reading, default_size=learner.module.size)
     if learner.image_shape is not None:
         reading = _with_size(reading, learner.image_shape)
     return replace(read or found.read(reading), name=found.name)
 
 
-def _with_size(reading: Reading, shape: tuple[int, ...]) -> Reading:
+def _with_size(reading: ReadOptions, shape: tuple[int, ...]) -> ReadOptions:
     return replace(reading, size=shape[-1]) if len(shape) == 3 else reading
 
 

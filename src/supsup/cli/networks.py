@@ -17,10 +17,10 @@ from typer import Option
 from supsup import nets
 from supsup.cli.console import escape_for_terminal, say
 from supsup.data import Task
-from supsup.data.discovery import Found, Reading
+from supsup.data.files import ReadOptions, TaskFile
 from supsup.file.modelfile import ModelFile
 from supsup.nets.imagenet import MOBILENET_V2
-from supsup.nets.published import provide
+from supsup.nets.published import ensure_published
 from supsup.runtime.errors import SupSupError, printable
 
 UserNet = Annotated[str | None, Option(help="module:function, if the model was learned on your own network.")]
@@ -32,24 +32,24 @@ _LEAST_SIZE, _PHOTOGRAPHS = 32, 64  # pixels along a side, for pretrained networ
 _SILENCE, _WITHIN = 5.0, 120.0  # seconds to download weights that the user did not ask for
 
 
-def default_network_name(found: Found) -> str | None:
+def default_network_name(found: TaskFile) -> str | None:
     """The network of a new model whose first task these image files are; None: it depends on the inputs' shape.
 
     Photographs get a pretrained network if its weights are on this machine or can be downloaded quickly.
     """
-    if not found.shows_photographs():
+    if not found.has_photographs():
         return None
     try:
-        provide(MOBILENET_V2, _SILENCE, _WITHIN)
+        ensure_published(MOBILENET_V2, _SILENCE, _WITHIN)
     except SupSupError as error:
         say(f"using small_resnet instead of the pretrained mobilenet_v2: {escape_for_terminal(error, 1000)}")
         return None
     return "mobilenet_v2"
 
 
-def reading_for_network(name: str | None, reading: Reading) -> Reading:
+def reading_for_network(name: str | None, reading: ReadOptions) -> ReadOptions:
     """How to read images for a new model on this network."""
-    return replace(reading, usual=_PHOTOGRAPHS) if name in PRETRAINED else reading
+    return replace(reading, default_size=_PHOTOGRAPHS) if name in PRETRAINED else reading
 
 
 def default_network(task: Task, outputs: int) -> nn.Module:

@@ -18,8 +18,19 @@ from supsup import Prediction, SupSup, SupSupError
 from supsup.cli.console import escape_for_terminal, print_table, say
 from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestShare
 from supsup.cli.networks import UserNet, user_network
-from supsup.data import Task, tables
-from supsup.data.discovery import Reading, as_numbers, image_files, pictures, tasks_at
+from supsup.data import Task
+from supsup.data.files import (
+    TABLE_SUFFIXES,
+    ReadOptions,
+    decode_for_model,
+    feature_matrix,
+    find_images,
+    find_tasks,
+    read_columns,
+    read_npz,
+    select_column,
+    to_tensor,
+)
 from supsup.inference.methods import MethodName
 
 _BATCH = 256  # inputs
@@ -98,28 +109,28 @@ def _inputs(data: list[str], learner: SupSup, label: str | None) -> Iterator[tup
         raise SupSupError("the model has no tasks yet; learn one with supsup learn MODEL DATA")
     paths = [line.strip() for line in sys.stdin if line.strip()] if data == ["-"] else data
     for path in map(Path, paths):
-        if path.suffix in tables.SUFFIXES:
+        if path.suffix in TABLE_SUFFIXES:
             rows = _rows(path, label)
             for start in range(0, len(rows), _BATCH):
                 some = rows[start : start + _BATCH]
                 yield [f"{path.name}:{start + number + 1}" for number in range(len(some))], some
             continue
-        files = image_files(path)
+        files = find_images(path)
         for start in range(0, len(files), _BATCH):
-            yield files[start : start + _BATCH], pictures(files[start : start + _BATCH], shape)
+            yield files[start : start + _BATCH], decode_for_model(files[start : start + _BATCH], shape)
 
 
 def _rows(path: Path, label: str | None) -> torch.Tensor:
     if path.suffix == ".npz":
-        arrays = tables.arrays(path)
+        arrays = read_npz(path)
         inputs = next((arrays[name] for name in ("x", "X", "images", "data", "test_x") if name in arrays), None)
         if inputs is None:
             raise SupSupError(f"{path} has the arrays {', '.join(arrays) or 'none'}; the inputs must be called x")
-        return as_numbers(inputs)
-    columns = tables.columns(path)
+        return to_tensor(inputs)
+    columns = read_columns(path)
     if label is not None:
-        tables.column(columns, label, path)  # a missing column is an error
-    return torch.from_numpy(tables.features(columns, (label,), path)).float()
+        select_column(columns, label, path)  # a missing column is an error
+    return torch.from_numpy(feature_matrix(columns, (label,), path)).float()
 
 
 def evaluate_command(
@@ -147,10 +158,10 @@ def evaluate_command(
     learner = _load(model, net, method, device)
     shape = learner.image_shape
     size = shape[-1] if shape is not None and len(shape) == 3 else None
-    reading = Reading(each, label, task_column, size, test_share, seed, crop=False)
+    reading = ReadOptions(each, label, task_column, size, test_share, seed, crop=False)
     mistakes: Counter[tuple[str, str, str]] = Counter()
     counts: dict[str, torch.Tensor] = {}
-    for found in tasks_at(data, reading, task):
+    for found in find_tasks(data, reading, task):
         learner.classes(found.name)  # an unknown task is an error
         counts[found.name] = _count_correct(learner, found.read(reading), everything, mistakes)
     if as_json:

@@ -1,74 +1,63 @@
-"""One image file to uint8 pixels with Pillow, in the same way wherever it happens.
+"""One image file → uint8 pixels with Pillow, and the program of the decoder processes (`data/streaming.py`).
 
-This file is also the program that the processes of decoder_pool.py run. So that they start at once and stay small it
-imports nothing but numpy and Pillow, and has an exception of its own for a bad file.
+It imports nothing but numpy and Pillow, so that processes start quickly and stay small.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import struct
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
-from torch import Tensor
-
-from supsup.runtime import progress
-from supsup.runtime.errors import SupSupError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Box = tuple[int, int, int, int, int]  # left, top, width, height, mirrored
 GOOD, BAD = b"\0", b"\1"
-_RESIZED = 256 / 224  # shorter side of a test image / side of the middle that is kept
+_RESIZED = 256 / 224  # shorter side of a test image / side of the square that is cropped from it
 
-
-Image.init()  # every format now, since threads that do so at the same time may miss some
+Image.init()  # all formats now: threads that do it at the same time may miss some
 
 
 class Unreadable(Exception):
-    """A file that is not an image that can be used; the message names it."""
+    """A file that is not a usable image; the message names it."""
 
 
-def size_of(path: str) -> tuple[int, int]:
-    """Width and height, from the head of the file alone."""
+def image_size(path: str) -> tuple[int, int]:
+    """Width and height, from the file's header alone."""
     try:
         with Image.open(path) as image:
             return image.size
-    except Exception as error:  # a damaged file makes Pillow raise nearly anything
+    except Exception as error:  # Pillow raises nearly anything for a damaged file
         raise Unreadable(f"{path} ({_reason(error)})") from error
 
 
-def decoded(path: str, size: int | None = None, box: tuple[int, int, int, int, int] | None = None) -> Pixels:
+def decode_image(path: str, size: int | None = None, box: Box | None = None) -> Pixels:
     """The image as RGB, [3, height, width].
 
-    With a box (left, top, width, height, mirrored) that part of it, brought to size × size. Without: the shorter side
-    brought to size · 256 / 224 and the middle size × size kept; an image of that size, or any without `size`, stays.
+    With a box: that part of it, resized to size × size. Without: resized and cropped to size × size as by
+    `resize_and_crop`; unchanged if it has that size, or without `size`.
     """
     try:
         with Image.open(path) as image:
-            colour = rgb(image)
+            colour = to_rgb(image)
         if box is not None and size is not None:
             left, top, width, height, mirrored = box
-            colour = colour.crop((left, top, left + width, top + height)).resize(
-                (size, size), Image.Resampling.BILINEAR
-            )
+            colour = colour.crop((left, top, left + width, top + height))
+            colour = colour.resize((size, size), Image.Resampling.BILINEAR)
             if mirrored:
                 colour = colour.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         elif size is not None and colour.size != (size, size):
-            colour = middle(colour, size)
+            colour = resize_and_crop(colour, size)
         return np.asarray(colour, np.uint8).transpose(2, 0, 1)
     except Exception as error:
         raise Unreadable(f"{path} ({_reason(error)})") from error
 
 
-def rgb(image: Image.Image) -> Image.Image:
-    """The image in three channels of 8 bits; itself, read from its file, if it has them."""
+def to_rgb(image: Image.Image) -> Image.Image:
+    """The image in three channels of 8 bits; itself, loaded, if it has them."""
     if image.mode == "RGB":
         image.load()
         return image
@@ -81,8 +70,8 @@ def rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def middle(image: Image.Image, size: int) -> Image.Image:
-    """The middle size × size, once the shorter side has been brought to size · 256 / 224."""
+def resize_and_crop(image: Image.Image, size: int) -> Image.Image:
+    """The shorter side resized to size · 256 / 224, then the central size × size."""
     width, height = image.size
     shorter = round(size * _RESIZED)
     if width <= height:
@@ -95,15 +84,15 @@ def middle(image: Image.Image, size: int) -> Image.Image:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "not an image that Pillow knows"
+        return "unsupported image format"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def serve_requests(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer lines {"size": …, "images": [[path, box], …]} until they end.
 
-    For each line: a 0 and the pixels of all its images; or, if one cannot be read, a 1, the length of a message in 4
-    bytes, and the message. One answer for all, so that nobody waits for the other at every image.
+    The answer to a line: a 0 and the pixels of all its images; or, if one cannot be read, a 1, the length of a message
+    in 4 bytes, and the message. One answer for all images, so that the two processes rarely wait for each other.
     """
     for line in requests:
         request = json.loads(line)
@@ -111,7 +100,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         pixels = np.empty((len(images), 3, size, size), np.uint8)
         try:
             for place, (path, box) in enumerate(images):
-                pixels[place] = decoded(path, size, box and tuple(box))
+                pixels[place] = decode_image(path, size, box and tuple(box))
         except Unreadable as error:
             message = str(error).encode(errors="replace")
             answers.write(BAD + struct.pack("<I", len(message)) + message)
@@ -123,83 +112,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 if __name__ == "__main__":
     try:
-        serve(sys.stdin.buffer, sys.stdout.buffer)
+        serve_requests(sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:
-        sys.stdout = None  # the parent has gone; nothing is left to flush
-
-
-# MERGED MODULE DOC: Many image files at once, decoded in threads (Pillow lets go of Python's lock), with errors a user can act on.
-_NAMED = 3  # bad files that an error names
-_BLOCK = 16  # files that a thread takes at a time
-T = TypeVar("T")
-
-
-def needs_pillow(what: str) -> None:
-    """An error where Pillow is not installed."""
-    if find_spec("PIL") is None:
-        raise SupSupError(f"{what} are read with Pillow, which is not installed: pip install 'supsup[images]'")
-
-
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def sizes_of(paths: Sequence[str]) -> Tensor:
-    """int64 [n, 2]: width and height of each image, from the heads of the files."""
-
-    return torch.tensor(_in_threads(lambda index: size_of(paths[index]), paths, "looking at images")).view(-1, 2)
-
-
-def decode_all(paths: Sequence[str], height: int, width: int, size: int | None = None) -> Tensor:
-    """uint8 [n, 3, height, width]: the images as `decode.decoded` gives them, which must have this size."""
-
-    images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
-    buffer = images.numpy()
-
-    def decode(index: int) -> None:
-        pixels = decoded(paths[index], size)
-        if pixels.shape != buffer.shape[1:]:
-            shape = "×".join(map(str, pixels.shape[:0:-1]))
-            raise Unreadable(f"{paths[index]} ({shape} pixels, not {width}×{height})")
-        buffer[index] = pixels
-
-    _in_threads(decode, paths, "reading images")
-    return images
-
-
-def _in_threads(work: Callable[[int], T], paths: Sequence[str], doing: str) -> list[T]:
-    """work(i) for the i-th path; one error for all the files that cannot be read."""
-
-    results: list[T] = []
-    bad: list[str] = []
-
-    def attempt(block: range) -> list[T | Unreadable]:
-        outcomes: list[T | Unreadable] = []
-        for index in block:
-            try:
-                outcomes.append(work(index))
-            except Unreadable as error:
-                outcomes.append(error)
-        return outcomes
-
-    blocks = [range(start, min(start + _BLOCK, len(paths))) for start in range(0, len(paths), _BLOCK)]
-    pool = ThreadPoolExecutor(cores())
-    try:
-        with progress.bar(doing, len(paths), "images") as advance:
-            for outcomes in pool.map(attempt, blocks):
-                bad += [str(outcome) for outcome in outcomes if isinstance(outcome, Unreadable)]
-                results += [outcome for outcome in outcomes if not isinstance(outcome, Unreadable)]
-                advance(len(outcomes))
-    finally:
-        pool.shutdown(cancel_futures=True)  # an interruption does not wait for the rest
-    if bad:
-        raise unreadable(bad)
-    return results
-
-
-def unreadable(bad: Sequence[str]) -> SupSupError:
-    """An error that names the first of the bad files."""
-    named = ", ".join(bad[:_NAMED]) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
-    count = "1 file" if len(bad) == 1 else f"{len(bad)} files"
-    return SupSupError(f"{count} cannot be read as images: {named}; replace or remove them")
+        sys.stdout = None  # the parent process has ended; nothing is left to flush

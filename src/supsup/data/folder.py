@@ -1,32 +1,37 @@
-"""A user's own image files, one folder for each class, as a source: in memory where they fit, else read as needed."""
+"""Image files in one folder for each class: listed, decoded in threads, and as a source."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation, ResizedCrop
-from supsup.data.decode import cores, decode_all, needs_pillow, sizes_of
-from supsup.data.inputs import measured_normalisation
+from supsup.data.inputs import measure_channels
 from supsup.data.source import Source
 from supsup.masks import philox
+from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, flag, optional, real, text, whole
 from supsup.runtime.validation import path as checked_path
 
 Normalisation = Literal["measured", "imagenet"]
-_LARGEST = 1 << 16  # pixels along a side
-IN_MEMORY = 2 << 30  # bytes of pixels that are kept in memory
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_TEST_NAMES = ("test", "val", "valid", "validation")
-_MEASURED_ON = 2000  # images, where they are not all in memory
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+T = TypeVar("T")
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+MEMORY_LIMIT = 2 << 30  # bytes of pixels kept in memory
+_LARGEST_SIDE = 1 << 16  # pixels
+_TEST_FOLDERS = ("test", "val", "valid", "validation")
+_MEASURED_IMAGES = 2000  # where not all are in memory
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation of pixel / 255
+_FILES_NAMED = 3  # bad files that an error names
+_BLOCK = 16  # files that a thread takes at a time
 
 
 def image_folder(
@@ -44,48 +49,44 @@ def image_folder(
 ) -> Source:
     """A source from image files: path/train/CLASS/… and path/test/CLASS/… (or val), or path/CLASS/….
 
-    size           bring images to size × size: the shorter side to size · 256 / 224, then the middle; needed unless all
-                   images have one size
+    size           resize images to size × size: the shorter side to size · 256 / 224, then the centre is cropped;
+                   required unless all images have one size
     test_share     of each class, chosen by `seed`, where there is no test folder
     augment        vary training images. In memory: random crops from a frame of an eighth of the image; while
                    streaming: boxes of random area and shape, resized. `flip` also mirrors half of them
     normalisation  by mean and standard deviation measured on training images, or those of ImageNet
-    stream         read files while training, through `workers` processes (by default one for each core); None: when the
-                   pixels take more than 2 GiB. Without it everything is decoded now
+    stream         read files while training, with `workers` processes (by default one for each core); None: if the
+                   pixels take more than 2 GiB. Without streaming everything is decoded now
 
-    Any image becomes RGB. Files that do not end like images are left out; a file that cannot be read is an error.
+    Any image becomes RGB. Files without an image suffix are skipped; a file that cannot be read is an error.
     """
-    needs_pillow("image files")
+    require_pillow("image files")
     root = checked_path(path, "path")
-    size, workers = optional(whole(1, _LARGEST))(size, "size"), optional(whole(1))(workers, "workers")
+    size, workers = optional(whole(1, _LARGEST_SIDE))(size, "size"), optional(whole(1))(workers, "workers")
     test_share, seed = real(above=0, below=1)(test_share, "test_share"), whole()(seed, "seed")
     augment, flip, stream = flag(augment, "augment"), flag(flip, "flip"), optional(flag)(stream, "stream")
-    name = optional(text)(name, "name")
+    name = optional(text)(name, "name") or root.resolve().name
     choice(*get_args(Normalisation))(normalisation, "normalisation")
-    found = listing(root, test_share, seed)
-    paths = [*found.train, *found.test]
-    sizes = sizes_of(paths)
-    height, width = (size, size) if size is not None else one_size(paths, sizes)
-    if stream is None:
-        stream = len(paths) * 3 * height * width > IN_MEMORY
-    called = name or root.resolve().name
-    if stream:
+    listing = list_classes(root, test_share, seed)
+    paths = [*listing.train, *listing.test]
+    sizes = image_sizes(paths)
+    height, width = (size, size) if size is not None else common_size(paths, sizes)
+    if stream or (stream is None and len(paths) * 3 * height * width > MEMORY_LIMIT):
         if size is None:
             raise SupSupError("images are read while training (stream=True, or too many for memory); give size=224")
-        return _streamed(
-            called, found, sizes, size, normalisation, ResizedCrop(flip=flip) if augment else None, workers
-        )
-    images = decode_all(paths, height, width, size)
-    train, test = images[: len(found.train)], images[len(found.train) :]
-    gain, offset = measured_normalisation(train) if normalisation == "measured" else _imagenet()
-    varied = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
-    labels = (found.train_labels, found.test_labels)
-    return Source(called, train, labels[0], test, labels[1], gain, offset, len(found.classes), varied, found.names)
+        crop = ResizedCrop(flip=flip) if augment else None
+        return _streamed_source(name, listing, sizes, size, normalisation, crop, workers)
+    images = decode_images(paths, height, width, size)
+    train, test = images[: len(listing.train)], images[len(listing.train) :]
+    gain, offset = measure_channels(train) if normalisation == "measured" else _imagenet_scale()
+    augmentation = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
+    labels, classes = (listing.train_labels, listing.test_labels), len(listing.classes)
+    return Source(name, train, labels[0], test, labels[1], gain, offset, classes, augmentation, listing.names)
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Image files with the numbers of their classes."""
+class ClassListing:
+    """Image files with their class numbers."""
 
     classes: list[str]
     train: list[str]
@@ -95,13 +96,13 @@ class Listing:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes, as text that a file can hold."""
+        """Class names, as text that a file can hold."""
         return tuple(name.encode(errors="replace").decode() for name in self.classes)
 
 
-def _streamed(
+def _streamed_source(
     name: str,
-    listing: Listing,
+    listing: ClassListing,
     sizes: Tensor,
     size: int,
     normalisation: Normalisation,
@@ -110,19 +111,18 @@ def _streamed(
 ) -> Source:
     from supsup.data.streaming import DecoderPool, ImageFiles, StreamedSource
 
-    if normalisation == "imagenet":
-        gain, offset = _imagenet()
-    else:
-        sample = listing.train[:: -(-len(listing.train) // _MEASURED_ON)]
-        gain, offset = measured_normalisation(decode_all(sample, size, size, size))
-    pool = DecoderPool(workers or cores())
-    train = ImageFiles(listing.train, sizes[: len(listing.train)], size, pool)
-    test = ImageFiles(listing.test, sizes[len(listing.train) :], size, pool)
+    gain, offset = _imagenet_scale()
+    if normalisation == "measured":
+        sample = listing.train[:: -(-len(listing.train) // _MEASURED_IMAGES)]
+        gain, offset = measure_channels(decode_images(sample, size, size, size))
+    pool, count = DecoderPool(workers or available_cores()), len(listing.train)
+    train = ImageFiles(listing.train, sizes[:count], size, pool)
+    test = ImageFiles(listing.test, sizes[count:], size, pool)
     return StreamedSource(
         name,
-        train.tensor(),
+        train.meta_tensor(),
         listing.train_labels,
-        test.tensor(),
+        test.meta_tensor(),
         listing.test_labels,
         gain,
         offset,
@@ -134,12 +134,12 @@ def _streamed(
     )
 
 
-def _imagenet() -> tuple[Tensor, Tensor]:
+def _imagenet_scale() -> tuple[Tensor, Tensor]:
     mean, std = (torch.tensor(numbers) for numbers in _IMAGENET)
     return 1 / (255 * std), -mean / std
 
 
-def one_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
+def common_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
     """Height and width of all the images, or an error that shows two that differ."""
     other = (sizes != sizes[0]).any(1).nonzero()
     if len(other):
@@ -149,21 +149,17 @@ def one_size(paths: Sequence[str], sizes: Tensor) -> tuple[int, int]:
     return height, width
 
 
-def listing(root: Path, test_share: float, seed: int) -> Listing:
-    """The images of each class, to train and to test on."""
+def list_classes(root: Path, test_share: float, seed: int) -> ClassListing:
+    """The training and test images of each class."""
     try:
-        return _listing(root, test_share, seed)
+        if not root.is_dir():
+            raise SupSupError(f"{root} is not a folder; give one that holds a folder of images for each class")
+        halves = _train_and_test(root)
+        if halves is None:
+            return _split_classes(_images_by_class(root), test_share, seed)
+        train, test = (_images_by_class(half) for half in halves)
     except OSError as error:
-        raise SupSupError(f"{root} cannot be looked through: {error}") from error
-
-
-def _listing(root: Path, test_share: float, seed: int) -> Listing:
-    if not root.is_dir():
-        raise SupSupError(f"{root} is not a folder; give one that holds a folder of images for each class")
-    halves = _halves(root)
-    if halves is None:
-        return _divided(_classes(root), test_share, seed)
-    train, test = (_classes(half) for half in halves)
+        raise SupSupError(f"cannot list {root}: {error}") from error
     for one, other, where in ((test, train, halves[0]), (train, test, halves[1])):
         lacking = sorted(one.keys() - other.keys())
         if lacking:
@@ -171,15 +167,15 @@ def _listing(root: Path, test_share: float, seed: int) -> Listing:
                 f"{where} has no folder for {', '.join(lacking[:5])}{' …' if len(lacking) > 5 else ''}; "
                 f"{halves[0].name}/ and {halves[1].name}/ must have the same classes"
             )
-    return Listing(list(train), *_labelled(train), *_labelled(test))
+    return ClassListing(list(train), *_with_labels(train), *_with_labels(test))
 
 
-def _halves(root: Path) -> tuple[Path, Path] | None:
-    """The folders to train and to test on, or None where the classes are not divided (one may be called "train")."""
+def _train_and_test(root: Path) -> tuple[Path, Path] | None:
+    """The training and test folders, or None where the folders are classes (one may be called "train")."""
     train = root / "train"
     if not train.is_dir() or not any(inner.is_dir() for inner in train.iterdir()):
         return None
-    tests = [root / name for name in _TEST_NAMES if (root / name).is_dir()]
+    tests = [root / name for name in _TEST_FOLDERS if (root / name).is_dir()]
     if not tests:
         raise SupSupError(
             f"{root} has train/ but neither test/ nor val/; add one, or give {train} to have a share of it kept apart"
@@ -187,45 +183,45 @@ def _halves(root: Path) -> tuple[Path, Path] | None:
     return train, tests[0]
 
 
-def _classes(folder: Path) -> dict[str, list[str]]:
-    """The images of each class, classes and images in the order of their names."""
+def _images_by_class(folder: Path) -> dict[str, list[str]]:
+    """The images of each class; classes and images sorted by name."""
     inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not inner:
         raise SupSupError(f"{folder} holds no folders; make one for each class and put its images there")
-    found = {entry.name: images_in(entry) for entry in inner}
+    found = {entry.name: list_images(entry) for entry in inner}
     empty = [name for name, images in found.items() if not images]
     if empty:
         raise SupSupError(
-            f"{folder / empty[0]} holds no images ({' '.join(SUFFIXES)}); add some or remove the folder"
+            f"{folder / empty[0]} holds no images ({' '.join(IMAGE_SUFFIXES)}); add some or remove the folder"
             + (f" ({len(empty) - 1} more are empty)" if len(empty) > 1 else "")
         )
     return found
 
 
-def images_in(folder: Path) -> list[str]:
-    """Image files in the folder and the folders in it, but no hidden ones."""
+def list_images(folder: Path) -> list[str]:
+    """Image files in the folder and its subfolders, except hidden ones."""
     found = []
     for where, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        shown = [name for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
-        found += [os.path.join(where, name) for name in shown]
+        images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+        found += [os.path.join(where, name) for name in images]
     return sorted(found)
 
 
-def _labelled(classes: dict[str, list[str]]) -> tuple[list[str], Tensor]:
+def _with_labels(classes: dict[str, list[str]]) -> tuple[list[str], Tensor]:
     paths = [path for images in classes.values() for path in images]
     counts = torch.tensor([len(images) for images in classes.values()])
     return paths, torch.arange(len(classes)).repeat_interleave(counts)
 
 
-def held_back(images: int, test_share: float, seed: int, label: str) -> tuple[list[int], list[int]]:
-    """Which of a class's images are trained on and which tested on: at least one of each."""
-    kept = min(max(1, round(images * test_share)), images - 1)
+def split_class(images: int, test_share: float, seed: int, label: str) -> tuple[list[int], list[int]]:
+    """Indices of a class's training and test images: at least one of each."""
+    count = min(max(1, round(images * test_share)), images - 1)
     order = philox.permutations(seed, [label], images)[0].tolist()
-    return sorted(order[kept:]), sorted(order[:kept])
+    return sorted(order[count:]), sorted(order[:count])
 
 
-def _divided(classes: dict[str, list[str]], test_share: float, seed: int) -> Listing:
+def _split_classes(classes: dict[str, list[str]], test_share: float, seed: int) -> ClassListing:
     """A share of every class to test on, at least one image and not all."""
     train, test = {}, {}
     for name, images in classes.items():
@@ -233,6 +229,80 @@ def _divided(classes: dict[str, list[str]], test_share: float, seed: int) -> Lis
             raise SupSupError(
                 f"class {name} has 1 image ({images[0]}); give 2 or more, one to train on and one to test"
             )
-        trained, tested = held_back(len(images), test_share, seed, f"folder/{name}")
+        trained, tested = split_class(len(images), test_share, seed, f"folder/{name}")
         train[name], test[name] = [images[index] for index in trained], [images[index] for index in tested]
-    return Listing(list(classes), *_labelled(train), *_labelled(test))
+    return ClassListing(list(classes), *_with_labels(train), *_with_labels(test))
+
+
+def require_pillow(what: str) -> None:
+    """An error where Pillow is not installed."""
+    if find_spec("PIL") is None:
+        raise SupSupError(f"{what} are read with Pillow, which is not installed: pip install 'supsup[images]'")
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def image_sizes(paths: Sequence[str]) -> Tensor:
+    """int64 [n, 2]: width and height of each image, from the file headers."""
+    from supsup.data import decode
+
+    sizes = _in_threads(lambda index: decode.image_size(paths[index]), paths, "looking at images")
+    return torch.tensor(sizes).view(-1, 2)
+
+
+def decode_images(paths: Sequence[str], height: int, width: int, size: int | None = None) -> Tensor:
+    """uint8 [n, 3, height, width]: the images as `decode_image` gives them, which must have this size."""
+    from supsup.data import decode
+
+    images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
+    buffer = images.numpy()
+
+    def decode_one(index: int) -> None:
+        pixels = decode.decode_image(paths[index], size)
+        if pixels.shape != buffer.shape[1:]:
+            shape = "×".join(map(str, pixels.shape[:0:-1]))
+            raise decode.Unreadable(f"{paths[index]} ({shape} pixels, not {width}×{height})")
+        buffer[index] = pixels
+
+    _in_threads(decode_one, paths, "reading images")
+    return images
+
+
+def _in_threads(work: Callable[[int], T], paths: Sequence[str], doing: str) -> list[T]:
+    """work(i) for the i-th path, in threads (Pillow releases Python's lock); one error for all unreadable files."""
+    from supsup.data.decode import Unreadable
+
+    results: list[T] = []
+    bad: list[str] = []
+
+    def attempt(start: int) -> list[T | Unreadable]:
+        outcomes: list[T | Unreadable] = []
+        for index in range(start, min(start + _BLOCK, len(paths))):
+            try:
+                outcomes.append(work(index))
+            except Unreadable as error:
+                outcomes.append(error)
+        return outcomes
+
+    pool = ThreadPoolExecutor(available_cores())
+    try:
+        with progress.bar(doing, len(paths), "images") as advance:
+            for outcomes in pool.map(attempt, range(0, len(paths), _BLOCK)):
+                bad += [str(outcome) for outcome in outcomes if isinstance(outcome, Unreadable)]
+                results += [outcome for outcome in outcomes if not isinstance(outcome, Unreadable)]
+                advance(len(outcomes))
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interruption does not wait for the rest
+    if bad:
+        raise unreadable_error(bad)
+    return results
+
+
+def unreadable_error(bad: Sequence[str]) -> SupSupError:
+    """An error that names the first of the bad files."""
+    named = ", ".join(bad[:_FILES_NAMED]) + (f" and {len(bad) - _FILES_NAMED} more" if len(bad) > _FILES_NAMED else "")
+    count = "1 file" if len(bad) == 1 else f"{len(bad)} files"
+    return SupSupError(f"{count} cannot be read as images: {named}; replace or remove them")

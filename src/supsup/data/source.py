@@ -1,4 +1,4 @@
-"""A whole data set before it becomes a stream of tasks, and `arrays`, which makes one from anything in memory."""
+"""A data set from which streams of tasks are made, and `arrays`, which builds one from data in memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supsup.data import formats as forms
 from supsup.data.augmentation import Augmentation
-from supsup.data.inputs import Inputs, channels_first, is_last, is_table, measured
-from supsup.data.labels import Names, check_names, encoded_together
+from supsup.data.inputs import Inputs, channels_first, has_channels_last, is_table, measure_normalisation
+from supsup.data.labels import Names, check_names, encode_parts
 from supsup.data.task import Part
+from supsup.data.user_data import input_tensor
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import check_fields, flag, given, text, whole
 
@@ -27,7 +27,7 @@ class Source:
     Images are [n, features] or [n, channels, height, width], uint8 or float32; labels are int64.
     gain, offset: float32, one number or one per channel: normalised = pixel · gain + offset.
     augmentation: how training images are varied; not at all when None.
-    names: of the classes, as the user calls them; None: their numbers.
+    names: class names as the user has them; None: the class numbers.
     """
 
     name: str
@@ -86,11 +86,10 @@ def arrays(
 ) -> Source:
     """A source from arrays of any library, frames or lists, which are copied.
 
-    Images: [n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]: `layout` is
-    "NCHW" or "NHWC", and told from the shape where that leaves no doubt. uint8 stay so, all others become float32.
-    Labels: whole numbers or names of any kind. With `normalise` the pixels are shifted and scaled by the mean and
-    standard deviation of the training images, channel by channel where there are several, tables feature by feature;
-    without it they stay as they are.
+    Images: [n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]. `layout` is
+    "NCHW" or "NHWC", where the shape is ambiguous. uint8 stays uint8, all other types become float32.
+    Labels: whole numbers or names of any kind. `normalise`: by the mean and standard deviation of the training images,
+    for each channel, or for each feature of a table.
     """
     normalise = flag(normalise, "normalise")
     train_images, test_images = _images(train_x, "train_x", layout), _images(test_x, "test_x", layout)
@@ -99,13 +98,13 @@ def arrays(
             f"images of train_x have shape {list(train_images.shape[1:])}, those of test_x "
             f"{list(test_images.shape[1:])}; bring them to one shape"
         )
-    (train_labels, test_labels), classes, names = encoded_together([train_y, test_y], ["train_y", "test_y"])
+    (train_labels, test_labels), classes, names = encode_parts([train_y, test_y], ["train_y", "test_y"])
     for images, labels, what in ((train_images, train_labels, "train_y"), (test_images, test_labels, "test_y")):
         if len(labels) != len(images):
             raise SupSupError(f"{what} has {len(labels)} labels for {len(images)} images; give one label for each")
-    inputs = Inputs(*measured(train_images)) if normalise else Inputs()
+    inputs = Inputs(*measure_normalisation(train_images)) if normalise else Inputs()
     if inputs.gain.numel() > 1 and is_table(train_images):  # so that features can be rearranged
-        train_images, test_images, inputs = inputs.seen(train_images), inputs.seen(test_images), Inputs()
+        train_images, test_images, inputs = inputs.preprocess(train_images), inputs.preprocess(test_images), Inputs()
     return Source(
         name, train_images, train_labels, test_images, test_labels, inputs.gain, inputs.offset, classes, names=names
     )
@@ -113,11 +112,11 @@ def arrays(
 
 def _images(values: Any, what: str, layout: str | None) -> Tensor:
     try:
-        images = forms.tensor(values)
+        images = input_tensor(values)
     except SupSupError as error:
         raise SupSupError(f"{what}: {error}") from error
     if images.dim() not in _DIMENSIONS:
         raise SupSupError(f"{what} has shape {list(images.shape)}; give {_LAYOUTS}")
     images = images.clone() if images.dtype == torch.uint8 else images.to(torch.float32, copy=True)
-    images = channels_first(images) if is_last(images, layout) else images.contiguous()
+    images = channels_first(images) if has_channels_last(images, layout) else images.contiguous()
     return images[:, None] if images.dim() == 3 else images

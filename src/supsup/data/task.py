@@ -1,25 +1,26 @@
-"""One task of a stream and its two halves: shared images, and what turns them into this task's own."""
+"""A task: its name and classes, and the training and test images with all that turns them into network inputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
 from supsup.data.inputs import Inputs, channels_last
-from supsup.data.labels import Names, check_names
+from supsup.data.labels import Label, Names, check_names
 from supsup.runtime.devices import on_device, resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import check_fields, given, text, whole
 
 Device = str | torch.device
-GREY, BLACK = -1, -2  # in a map of pixels: what is shown where no pixel of the image is
-_PIXELS = (torch.uint8, torch.float32, torch.int64)
+GREY, BLACK = -1, -2  # entries of a pixel map for output pixels outside the image
+_IMAGE_TYPES = (torch.uint8, torch.float32, torch.int64)
 
 
 def pixels_per_channel(shape: tuple[int, ...]) -> int:
@@ -29,17 +30,17 @@ def pixels_per_channel(shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Images and labels of one half (train or test) of a task, made as tensors when asked for.
+    """Images and labels of one half (train or test) of a task; batches of network inputs are computed on demand.
 
     images: [n, features] or [n, channels, height, width], uint8 or float32; shared by every task of a stream. int64 are
-        tokens: whole numbers that reach the network as they are.
-    labels: int64, the task's own labels 0 … classes − 1, one for each image kept.
+        tokens: whole numbers that reach the network unchanged.
+    labels: int64, the task's class numbers 0 … classes − 1, one for each image kept.
     gain, offset: float32, one number or one for each channel (feature): normalised = pixel · gain + offset.
     rows: int64, which of the images are kept; all when None.
-    pixels: int64, output pixel p of each channel shows input pixel pixels[p]; where that is BLACK, a pixel of 0 before
-        normalisation, where it is GREY, 0 after it.
+    pixels: int64, output pixel p of each channel is input pixel pixels[p]; BLACK is 0 before normalisation, GREY 0
+        after it.
     augmentation: how `training_batches` varies the images, before their pixels are rearranged; not at all when None.
-    turned_classes: how many classes there are where each rotation of one has a label (`data/rotations.py`); else 0.
+    rotated_classes: the number of classes, where each rotation of a class has a label (`data/rotations.py`); else 0.
     """
 
     images: Tensor
@@ -52,7 +53,7 @@ class Part:
     rotated_classes: int = 0
 
     def __post_init__(self) -> None:
-        self._check_kinds()
+        self._check_types()
         kept = len(self.images) if self.rows is None else len(self.rows)
         if len(self.labels) != kept:
             raise SupSupError(f"{len(self.labels)} labels for {kept} images; give one label for each image kept")
@@ -62,11 +63,11 @@ class Part:
         if self.augmentation is not None and len(self.shape) != 3:
             raise SupSupError(f"images of shape {self.shape} cannot be cropped; give [n, channels, height, width]")
 
-    def _check_kinds(self) -> None:
-        """Kinds and shapes of tensors; their values are looked at when they are learned from."""
+    def _check_types(self) -> None:
+        """Types and shapes of tensors; pixel values are checked when they are learned."""
         given(self.images, Tensor, "Part.images")
         given(self.labels, Tensor, "Part.labels")
-        if self.images.dtype not in _PIXELS or self.images.ndim < 2:
+        if self.images.dtype not in _IMAGE_TYPES or self.images.ndim < 2:
             raise SupSupError(
                 f"images of a part must be uint8, float32 or int64, [n, features] or [n, channels, height, width]; "
                 f"got {self.images.dtype} {list(self.images.shape)}"
@@ -79,8 +80,8 @@ class Part:
                 raise SupSupError(
                     f"{name} of a part must be int64, one dimension; got {tensor.dtype} {list(tensor.shape)}"
                 )
-        self._check_within("rows", 0, len(self.images))
-        self._check_within("pixels", BLACK, pixels_per_channel(self.shape))
+        self._check_range("rows", 0, len(self.images))
+        self._check_range("pixels", BLACK, pixels_per_channel(self.shape))
         for name in ("gain", "offset"):
             tensor = given(getattr(self, name), Tensor, f"Part.{name}")
             if tensor.dtype != torch.float32 or tensor.numel() not in (1, self.shape[0]):
@@ -96,8 +97,8 @@ class Part:
         if self.augmentation is not None:
             given(self.augmentation, Augmentation, "Part.augmentation")
 
-    def _check_within(self, name: str, least: int, below: int) -> None:
-        """Kernels read memory at these indices; those on a GPU come from a part on the CPU, which was checked."""
+    def _check_range(self, name: str, least: int, below: int) -> None:
+        """Kernels read memory at these indices. Only CPU tensors are checked: parts on a GPU are copies of those."""
         indices: Tensor | None = getattr(self, name)
         if indices is None or not indices.numel() or indices.device.type != "cpu":
             return
@@ -121,8 +122,13 @@ class Part:
         """Whether `images` holds the pixels; if not, only batches do."""
         return True
 
+    @property
+    def tokens(self) -> bool:
+        """Whether the images are whole numbers for an embedding."""
+        return self.images.dtype == torch.int64
+
     def on(self, device: Device) -> Part:
-        """The same part with its tensors on the device; parts that share images share the copy too."""
+        """The same part with its tensors on the device; parts that share images share the copy."""
         target = torch.empty(0, device=resolve(device)).device  # "cuda" as tensors report it: "cuda:0"
         if self.images.device == target:
             return self
@@ -136,19 +142,14 @@ class Part:
             pixels=None if self.pixels is None else on_device(self.pixels, target),
         )
 
-    @property
-    def tokens(self) -> bool:
-        """Whether the images are whole numbers for an embedding."""
-        return self.images.dtype == torch.int64
-
     def raw(self, positions: Tensor) -> Tensor:
-        """Images at these positions before normalisation, on the part's own device."""
+        """Images at these positions before normalisation, on the part's device."""
         check_positions(positions)
         positions = positions.to(self.images.device)
         return self.images.index_select(0, positions if self.rows is None else self.rows.index_select(0, positions))
 
     def batch(self, positions: Tensor, device: Device | None = None) -> tuple[Tensor, Tensor]:
-        """float32 images and int64 labels at these positions (0 … len − 1), on the part's own device if none is given.
+        """float32 images and int64 labels at these positions (0 … len − 1), by default on the part's device.
 
         In a loop over batches call `on(device)` once, before it.
         """
@@ -156,7 +157,7 @@ class Part:
             return self.on(device).batch(positions)
         check_positions(positions)
         try:
-            return self._made(positions.to(self.images.device))
+            return self._compute(positions.to(self.images.device))
         except IndexError as error:
             raise SupSupError(f"there is no image at one of these positions of {self}: {error}") from error
 
@@ -167,11 +168,11 @@ class Part:
             draws = None
             if self.augmentation is not None:
                 draws = self.augmentation.draws(seed, task, step, len(chosen), device)
-            images, labels = self._made(chosen.to(device), draws)
+            images, labels = self._compute(chosen.to(device), draws)
             yield images, labels if draws is None else self.labels_mirrored(labels, draws[:, 2])
 
     def labels_mirrored(self, labels: Tensor, mirrored: Tensor) -> Tensor:
-        """Labels where images are mirrored (1) or not (0): a quarter to the left is one to the right in a mirror."""
+        """Labels of mirrored (1) or unchanged (0) images: a mirror turns a left quarter turn into a right one."""
         if not self.rotated_classes:
             return labels
         quarter = labels // self.rotated_classes
@@ -189,7 +190,7 @@ class Part:
         starts = range(0, len(self), size)
         return (part.batch(torch.arange(start, min(start + size, len(self)))) for start in starts)
 
-    def _made(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _compute(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Images and labels at positions on the part's device, augmented as drawn."""
         rows = positions if self.rows is None else self.rows.index_select(0, positions)
         images = self.images.index_select(0, rows)
@@ -200,16 +201,16 @@ class Part:
         if self.augmentation is not None and draws is not None:
             images = self.augmentation.apply(images, draws)
         pixels = images.view(-1, pixels_per_channel(self.shape))
-        source, lit, visible = self._map
+        source, not_black, not_grey = self._pixel_map
         if source is not None:
             pixels = pixels.index_select(1, source)
-        if lit is not None:
-            pixels.mul_(lit)
+        if not_black is not None:
+            pixels.mul_(not_black)
         shaped = pixels.view(rows.shape[0], *self.shape)
         gain, offset = self._scale
         shaped.mul_(gain).add_(offset)
-        if visible is not None:
-            pixels.mul_(visible)
+        if not_grey is not None:
+            pixels.mul_(not_grey)
         return shaped, labels
 
     @cached_property
@@ -220,25 +221,21 @@ class Part:
         return gain, offset
 
     @cached_property
-    def _map(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Which input pixel each output pixel shows, and masks that are 0 where it is black and where it is grey.
-
-        The first is None where pixels stay as they are, the others where no pixel is so.
-        """
+    def _pixel_map(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The input pixel of each output pixel, and masks that are 0 at BLACK and at GREY pixels; None: not needed."""
         if self.pixels is None:
             return None, None, None
-        shown = [self.pixels != kind for kind in (BLACK, GREY)]
-        lit, visible = (None if bool(mask.all()) else mask.float() for mask in shown)
-        return self.pixels.clamp(min=0), lit, visible
+        masks = [self.pixels != kind for kind in (BLACK, GREY)]
+        not_black, not_grey = (None if bool(mask.all()) else mask.float() for mask in masks)
+        return self.pixels.clamp(min=0), not_black, not_grey
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One classification problem with a name, the labels 0 … classes − 1, and images to learn and to test on.
+    """One classification problem with a name, the classes 0 … classes − 1, and images to train and test on.
 
-    names   of the classes, in order, as the user calls them; None: their numbers
-    inputs  what a model does with raw inputs of this task before its network sees them, as `train` and `test` do; None:
-            a model is given what the network sees
+    names   class names as the user has them; None: the class numbers
+    inputs  how a model turns raw inputs of this task into network inputs; None: it is given normalised inputs
     """
 
     name: str
@@ -261,7 +258,7 @@ class Task:
 
     @property
     def normalisation(self) -> Inputs | None:
-        """How pixels (bytes) become the network's inputs, for a task without `inputs`; None where images are not bytes."""
+        """How pixels (bytes) become network inputs, for a task without `inputs`; None where images are not bytes."""
         part = self.train
         if self.inputs is not None or part.images.dtype != torch.uint8:
             return None
@@ -269,9 +266,51 @@ class Task:
         return Inputs(gain, offset) if len(gain) > 1 else Inputs(gain[0], offset[0])
 
     def raw_test(self, positions: Tensor) -> Tensor:
-        """Test images at these positions as they were handed in."""
+        """Test images at these positions as they were given."""
         images = self.test.raw(positions)
         return channels_last(images) if self.inputs is not None and self.inputs.channels_last else images
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a model keeps of a task beside its mask; a model file stores it with the mask.
+
+    names          class names as the user has them; None: the class numbers
+    inputs         how raw inputs become network inputs; None: the model is given normalised inputs
+    recipe         how the mask was trained, as plain values, where the recipe was chosen for this task
+    rotated        the task was learned in all rotations of its images, each with its outputs (`data/rotations.py`)
+    normalisation  how pixels (bytes) become network inputs, where `inputs` is None; None: unknown
+    """
+
+    names: Names | None = None
+    inputs: Inputs | None = None
+    recipe: Mapping[str, str | int | float | None] | None = None
+    rotated: bool = False
+    normalisation: Inputs | None = None
+
+    def class_name(self, label: int) -> Label:
+        """The user's name for a class."""
+        return label if self.names is None or label >= len(self.names) else self.names[label]
+
+    def describe(self) -> dict[str, Any]:
+        """The metadata as plain values, for `supsup tasks --json` and GET /tasks/NAME; None: unknown.
+
+        A new field that users should see needs a line here, and nowhere else in the command line or server.
+        """
+        words = []
+        if self.inputs is not None:
+            count = self.inputs.gain.numel()
+            words.append("tokens" if self.inputs.tokens else f"raw, {count} mean{'' if count == 1 else 's'}")
+            words += ["channels last"] if self.inputs.channels_last else []
+        words += ["in four rotations"] if self.rotated else []
+        return {
+            "class_names": None if self.names is None else list(self.names),
+            "inputs": ", ".join(words) or None,
+            "recipe": None if self.recipe is None else dict(self.recipe),
+        }
+
+
+NO_INFO = TaskInfo()
 
 
 def check_positions(positions: Tensor) -> None:

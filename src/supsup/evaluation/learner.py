@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import Task
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.model.prediction import Prediction
 from supsup.training import AutoRecipe, Recipe
 

@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.file.paths import AnyPath, writable_path
-from supsup.nets.maskable import run_with
-from supsup.nets.registry import architecture_of
+from supsup.nets.architecture import architecture_of
+from supsup.nets.execution import run_with_weights
 from supsup.runtime.errors import SupSupError
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -134,7 +134,7 @@ def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
 def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -> None:
     images = _images(model, task, count=5)
     with torch.no_grad():
-        expected = run_with(copy.deepcopy(model.module), model.subnetwork(task), images.to(model.device)).cpu()
+        expected = run_with_weights(copy.deepcopy(model.module), model.subnetwork(task), images.to(model.device)).cpu()
         exported = network(images)
     if not torch.allclose(exported, expected, rtol=1e-4, atol=1e-4):
         raise SupSupError(

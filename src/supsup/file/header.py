@@ -15,8 +15,8 @@ from torch import nn
 
 from supsup.file import limits
 from supsup.masks.frozen import FrozenNet
+from supsup.nets.architecture import Architecture, architecture_of
 from supsup.nets.imagenet import has_published_weights
-from supsup.nets.registry import Architecture, architecture_of
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 FORMATS = {"SupSup": 1, "HopSupSup": 2}  # by kind of model
@@ -170,7 +170,7 @@ def network_from_header(header: Header) -> nn.Module:
 def build_architecture(architecture: Architecture, header: Header | None = None) -> nn.Module:
     """Build a network that a file names, once its size is within the limits and its shapes are those of the header."""
     most = limits.MOST_PARAMETERS if header is None else 100 + 10 * len(header.shapes)
-    sketch = architecture.sketch(most)  # shapes before memory: a file may claim anything
+    sketch = architecture.build_on_meta(most)  # shapes before memory: a file may claim anything
     if header is not None:
         _check_shapes({name: list(p.shape) for name, p in sketch.named_parameters() if name in header.shapes}, header)
     values = sum(value.numel() for value in [*sketch.parameters(), *sketch.buffers()])

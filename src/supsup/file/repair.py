@@ -35,7 +35,7 @@ from supsup.file.task_record import (
     tensors_of,
 )
 from supsup.masks.frozen import RUNNING, FrozenNet
-from supsup.nets.registry import Architecture
+from supsup.nets.architecture import Architecture
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 # What reading a damaged row may raise; MemoryError: it may claim any size.

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.file.codec import Bytes
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import MASK_FOLDER, beside, new_part

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
-from supsup.data.task_info import NO_INFO, TaskInfo
+from supsup.data.task import NO_INFO, TaskInfo
 from supsup.file.header import check_network, check_notes, explain_unknown_settings, network_from_header
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes
 from supsup.file.paths import AnyPath
@@ -33,8 +33,8 @@ from supsup.model.checks import Array
 from supsup.model.images import images_for
 from supsup.model.prediction import Prediction, answer_among
 from supsup.model.task_table import TaskTable
+from supsup.nets.architecture import architecture_of
 from supsup.nets.hop_mlp import HopMLP, many_outputs
-from supsup.nets.registry import architecture_of
 from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError

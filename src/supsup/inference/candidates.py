@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from supsup.data.rotations import task_outputs
-from supsup.data.task_info import NO_INFO, TaskInfo
+from supsup.data.task import NO_INFO, TaskInfo
 from supsup.inference.decision import Decision, Margin
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.profiles.index import ProfileIndex

@@ -23,8 +23,8 @@ from supsup.kernels import available
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import ATTENTION, FrozenNet
 from supsup.nets import FullyConnected, HopMLP, ResNet
+from supsup.nets.architecture import has_plain_forward
 from supsup.nets.resnet import BasicBlock, Bottleneck
-from supsup.nets.structure import untouched
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 
@@ -93,7 +93,7 @@ def query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goa
 
 def can_be_captured(net: FrozenNet) -> bool:
     """Whether a CUDA graph can capture a query: every part of the module is known to allow it."""
-    return all(type(part) in _CAPTURABLE and untouched(part) for part in net.module.modules())
+    return all(type(part) in _CAPTURABLE and has_plain_forward(part) for part in net.module.modules())
 
 
 class QueryExecutor(NamedTuple):
@@ -276,7 +276,7 @@ def _layer(module: nn.Module, weight: str) -> nn.Module:
 
 def _is_plain_product(layer: nn.Module) -> bool:
     """Whether a layer's output is its input times its weight, with at most a bias."""
-    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and untouched(layer)
+    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and has_plain_forward(layer)
 
 
 QUERY_EXECUTORS: tuple[QueryExecutor, ...] = (

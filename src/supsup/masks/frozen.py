@@ -15,12 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from supsup.masks import philox
-from supsup.nets.copies import Copies
-from supsup.nets.fully_connected import plain_layers
-from supsup.nets.imagenet import has_published_weights, numbers_seen
-from supsup.nets.known import known_throughout
-from supsup.nets.maskable import RECURRENT, Masked, masked_weights, run_with
-from supsup.nets.resnet import plain_blocks
+from supsup.nets.execution import ModuleCopies, has_only_known_layers, run_with_weights
+from supsup.nets.fully_connected import unmodified_layers
+from supsup.nets.imagenet import first_layer_inputs, has_published_weights
+from supsup.nets.maskable import RECURRENT, MaskedWeight, masked_weights
+from supsup.nets.resnet import unmodified_blocks
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import one_thread_when_forked
@@ -81,7 +80,7 @@ class FrozenNet:
             dict(self.module.named_parameters()) | {name: buffers[name] for name in self._other_buffers}
         )
         self.module.to(device).eval()
-        self._copies = Copies(self.module)
+        self._copies = ModuleCopies(self.module)
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self.weights: dict[str, Tensor] = {name: parameters[name].detach() for name in names}
         self.shapes: dict[str, torch.Size] = {name: weight.shape for name, weight in self.weights.items()}
@@ -92,21 +91,21 @@ class FrozenNet:
     @cached_property
     def is_fully_connected(self) -> bool:
         """Whether the module is a chain of linear layers and ReLU, with nothing added: it can be computed by hand."""
-        return not self.head and plain_layers(self.module) is not None
+        return not self.head and unmodified_layers(self.module) is not None
 
     @cached_property
     def is_residual(self) -> bool:
         """Whether the module is one of our residual networks, with nothing added."""
-        return not self.head and plain_blocks(self.module) is not None
+        return not self.head and unmodified_blocks(self.module) is not None
 
     @cached_property
     def is_known(self) -> bool:
         """Whether all layers are of kinds that draw no random numbers and use no attention."""
-        return known_throughout(self.module)
+        return has_only_known_layers(self.module)
 
     def borrowed(self) -> AbstractContextManager[nn.Module]:
         """The module for the caller alone, to be run by `run`; layers may be given hooks for a while."""
-        return self._copies.borrowed()
+        return self._copies.borrow()
 
     def attending(self) -> AbstractContextManager[object]:
         """While it lasts, nobody changes how attention is computed, and recurrent layers are not cuDNN's."""
@@ -128,7 +127,7 @@ class FrozenNet:
             with self.borrowed() as idle:
                 return self.run(x, weights, idle)
         with self.attending():
-            out = run_with(module, dict(weights), x)
+            out = run_with_weights(module, dict(weights), x)
         if not isinstance(out, Tensor):
             raise SupSupError(
                 f"the network must return one tensor, a vector of outputs per image; got {type(out).__name__}"
@@ -141,13 +140,13 @@ class FrozenNet:
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images in pieces for which memory surely has room in one pass."""
-        pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // numbers_seen(self.module, x[0])))
+        pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // first_layer_inputs(self.module, x[0])))
         return pieces
 
     @contextmanager
     def training(self) -> Iterator[nn.Module]:
         """A module for `run` whose layers behave as in training: dropout drops, statistics are those of the batch."""
-        with self._copies.borrowed(training=True) as module:
+        with self._copies.borrow(training=True) as module:
             before = [module.get_buffer(name) for name in self._other_buffers]
             versions = [buffer._version for buffer in before]
             try:
@@ -191,7 +190,7 @@ def _plain_recurrence() -> Iterator[None]:
             torch.backends.cudnn.enabled = before
 
 
-def _freeze(module: nn.Module, weights: Sequence[Masked], seed: int) -> None:
+def _freeze(module: nn.Module, weights: Sequence[MaskedWeight], seed: int) -> None:
     """Weights to ±c from the seed, their biases to 0."""
     parameters = dict(module.named_parameters())
     for name, inputs, bias, padding in weights:

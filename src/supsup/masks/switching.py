@@ -16,7 +16,7 @@ from torch import Tensor
 from supsup.kernels import available
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
-from supsup.nets.copies import with_tensors
+from supsup.nets.execution import copy_with_tensors
 from supsup.runtime.locks import new_lock
 
 if available.NUMBA:
@@ -83,7 +83,7 @@ class SwitchedNet:
         for name, value in net.statistics.items():
             views[name] = self.statistics[start : start + value.numel()].view(value.shape)
             start += value.numel()
-        self._module = with_tensors(net.module, views)
+        self._module = copy_with_tensors(net.module, views)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SwitchedNet:
         """Made anew, since a copy of the module would not be tied to copies of the buffers."""

@@ -14,10 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part, Task
-from supsup.data import formats as forms
-from supsup.data.inputs import AS_THEY_ARE, Inputs, Pixels, as_learned, key_of
+from supsup.data.inputs import IDENTITY_KEY, Inputs, PixelStatistics, inputs_key, to_learned_shape
 from supsup.data.rotations import check_can_rotate
-from supsup.data.task_builder import as_trained, in_terms_of, made
+from supsup.data.user_data import (
+    build_task,
+    input_tensor,
+    read_data,
+    with_model_normalisation,
+    with_pretrained_normalisation,
+)
 from supsup.masks.frozen import FrozenNet
 from supsup.model.task_table import check_classes, check_name
 from supsup.nets import ImageNetwork
@@ -61,7 +66,7 @@ def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor
 
 def raw_batches(x: Any) -> Tensor:
     """Batches of raw images [r, b, …] on the CPU."""
-    found = forms.tensor(x)
+    found = input_tensor(x)
     if found.ndim < 3:
         raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(found.shape)}")
     return found
@@ -176,9 +181,9 @@ def task_of(
     if name is None:
         raise SupSupError('give the task a name: learn((images, labels), task="name")')
     check_name(name)
-    read = forms.read(data, label)
+    read = read_data(data, label)
     tokens = wants_tokens(read.inputs, model)
-    return suited(made(read, name, None, layout, normalise, tokens), model)
+    return suited(build_task(read, name, None, layout, normalise, tokens), model)
 
 
 def suited(task: Task, model: Expectations) -> Task:
@@ -186,20 +191,20 @@ def suited(task: Task, model: Expectations) -> Task:
     if task.inputs is None:
         return task
     wanted = model.module.pixels if isinstance(model.module, ImageNetwork) else None
-    pixels = None if wanted is None else Pixels(*wanted)
+    pixels = None if wanted is None else PixelStatistics(*wanted)
     if model.learned is not None:
         shape, inputs = model.learned
-        images = as_learned(task.train.images, shape, False)
+        images = to_learned_shape(task.train.images, shape, False)
         if images is not task.train.images:
             task = _with_channel(task)
-        task = task if pixels is not None else in_terms_of(task, inputs, always=model.one_normalisation)
+        task = task if pixels is not None else with_model_normalisation(task, inputs, always=model.one_normalisation)
     elif len(task.train.shape) == 2 and model.run is not None and not task.train.tokens:
         wider = _with_channel(task)
         if not _takes(model, task.train) and _takes(model, wider.train):
             task = wider
     if pixels is not None:
-        task = as_trained(task, pixels)
-    plain = task.inputs is not None and key_of(task.inputs) == AS_THEY_ARE and not task.inputs.channels_last
+        task = with_pretrained_normalisation(task, pixels)
+    plain = task.inputs is not None and inputs_key(task.inputs) == IDENTITY_KEY and not task.inputs.channels_last
     return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
 
 

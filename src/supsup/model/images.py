@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supsup.data import formats
-from supsup.data.inputs import Inputs, as_learned, key_of
+from supsup.data.inputs import Inputs, inputs_key, to_learned_shape
+from supsup.data.user_data import input_tensor
 from supsup.model import checks
 from supsup.model.task_table import InputGroups
 
@@ -31,9 +31,11 @@ class Images:
         """As the network takes them, for a task with these inputs."""
         if self._ready:
             return self._raw
-        key = key_of(inputs)
+        key = inputs_key(inputs)
         if key not in self._preprocessed:
-            self._preprocessed[key] = self._raw.float() if inputs is None else inputs.seen(self._raw, self._leading)
+            self._preprocessed[key] = (
+                self._raw.float() if inputs is None else inputs.preprocess(self._raw, self._leading)
+            )
         return self._preprocessed[key]
 
 
@@ -49,7 +51,7 @@ def images_for(
         images = (checks.images if leading == 1 else checks.batches)(x, device)
         checks.same_shape(tuple(images.shape[leading:]), shape)
         return Images(images, leading, True)
-    raw = formats.tensor(x) if leading == 1 else checks.raw_batches(x)
+    raw = input_tensor(x) if leading == 1 else checks.raw_batches(x)
     if shape is not None:
-        raw = as_learned(raw, shape, kinds[0].channels_last, leading)
+        raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
     return Images(raw.to(device), leading, False)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
-from supsup.data.inputs import key_of
-from supsup.data.task_info import TaskInfo
+from supsup.data.inputs import inputs_key
+from supsup.data.task import TaskInfo
 from supsup.file.header import check_network
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.task_blocks import TaskBlock, read_blocks
@@ -161,11 +161,11 @@ class Learning:
         """The profiles of these tasks by name, calibrated with images that were not trained on, where there are any."""
         splits = trained.splits or [(task.train, None) for task in trained.tasks]
         data = [
-            ProfileData(learned, held_back, task.classes, key_of(task.inputs), trained.rotated)
+            ProfileData(learned, held_back, task.classes, inputs_key(task.inputs), trained.rotated)
             for task, (learned, held_back) in zip(trained.tasks, splits)
         ]
         latest = (self.state.tasks.at(index) for index in reversed(range(len(self.state.tasks))))
-        earlier = ((key_of(task.info.inputs), task.profile) for task in latest if task.profile is not None)
+        earlier = ((inputs_key(task.info.inputs), task.profile) for task in latest if task.profile is not None)
         profiles = ProfileFitter(self.state.net, trained.packed, trained.statistics).fit(data, earlier)
         return {task.name: profile for task, profile in zip(trained.tasks, profiles) if profile is not None}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup.data.labels import Label
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.inference.decision import Margin, NoMargin
 from supsup.runtime.validation import choice
 
@@ -66,7 +66,7 @@ class Prediction:
         """What the user calls the class of each image; None where it is of no known task."""
         none = TaskInfo()
         called: list[Any] = [
-            None if task is None else self.info.get(task, none).called(label)
+            None if task is None else self.info.get(task, none).class_name(label)
             for task, label in zip(self.tasks, self.labels.tolist())
         ]
         return called

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from supsup.data.task_info import NO_INFO, TaskInfo
+from supsup.data.task import NO_INFO, TaskInfo
 from supsup.file.header import (
     Header,
     build_header,

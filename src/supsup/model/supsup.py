@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part, Task
-from supsup.data.task_builder import Normalise
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
+from supsup.data.user_data import Normalise
 from supsup.file.header import check_notes
 from supsup.file.paths import AnyPath
 from supsup.inference.new_task import NewTaskRule

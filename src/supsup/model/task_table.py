@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from supsup.data.inputs import Inputs, key_of
+from supsup.data.inputs import Inputs, inputs_key
 from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras
 from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted
@@ -184,7 +184,7 @@ def _views(tasks: Sequence[LearnedTask], members: Iterable[int]) -> InputGroups:
     found: dict[object, tuple[Inputs | None, list[int]]] = {}
     for index in members:
         inputs = tasks[index].info.inputs
-        found.setdefault(key_of(inputs), (inputs, []))[1].append(index)
+        found.setdefault(inputs_key(inputs), (inputs, []))[1].append(index)
     return list(found.values())
 
 

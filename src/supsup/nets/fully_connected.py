@@ -7,9 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from supsup.nets.registry import architecture
-from supsup.nets.sizes import layer_widths, size
-from supsup.nets.structure import as_built
+from supsup.nets.architecture import architecture, check_size, check_widths, matches_architecture
 
 
 @architecture
@@ -18,7 +16,7 @@ class FullyConnected(nn.Module):
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        self.widths = layer_widths(widths, least=2)
+        self.widths = check_widths(widths, least=2)
         self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(self.widths))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,20 +31,20 @@ class FullyConnected(nn.Module):
 @architecture
 def lenet_300_100(outputs: int = 10, inputs: int = 784) -> FullyConnected:
     """LeNet 300-100."""
-    return FullyConnected((size(inputs, "inputs"), 300, 100, size(outputs, "outputs")))
+    return FullyConnected((check_size(inputs, "inputs"), 300, 100, check_size(outputs, "outputs")))
 
 
 @architecture
 def fc_1024(outputs: int = 10, inputs: int = 784) -> FullyConnected:
     """Two hidden layers of 1,024."""
-    return FullyConnected((size(inputs, "inputs"), 1024, 1024, size(outputs, "outputs")))
+    return FullyConnected((check_size(inputs, "inputs"), 1024, 1024, check_size(outputs, "outputs")))
 
 
-def plain_layers(module: nn.Module) -> list[nn.Linear] | None:
+def unmodified_layers(module: nn.Module) -> list[nn.Linear] | None:
     """The layers of a `FullyConnected` that computes what its class says and nothing else; None for any other module.
 
-    What works by hand, without calling the module, asks this first.
+    Code that computes without calling the module checks this first.
     """
-    if not isinstance(module, FullyConnected) or not as_built(module):
+    if not isinstance(module, FullyConnected) or not matches_architecture(module):
         return None
     return [layer for layer in module.layers if isinstance(layer, nn.Linear)]

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from supsup.nets.registry import architecture
-from supsup.nets.sizes import layer_widths, size
+from supsup.nets.architecture import architecture, check_size, check_widths
 
 
 @architecture
@@ -25,7 +24,7 @@ class HopMLP(nn.Module):
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        self.widths = layer_widths(widths, least=3)
+        self.widths = check_widths(widths, least=3)
         self.layers = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(self.widths))
         self.norms = nn.ModuleList(
             nn.BatchNorm1d(width, affine=False, track_running_stats=False) for width in self.widths[1:-1]
@@ -44,7 +43,7 @@ class HopMLP(nn.Module):
 @architecture
 def hop_mlp(outputs: int = 10, inputs: int = 784) -> HopMLP:
     """Two hidden layers of 2,048, as in the paper."""
-    return HopMLP((size(inputs, "inputs"), 2048, 2048, size(outputs, "outputs")))
+    return HopMLP((check_size(inputs, "inputs"), 2048, 2048, check_size(outputs, "outputs")))
 
 
 def many_outputs(weights: Sequence[Tensor], x: Tensor, units: Sequence[Tensor]) -> Tensor:

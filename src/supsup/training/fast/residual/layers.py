@@ -11,7 +11,7 @@ import triton
 from torch import Tensor, nn
 
 from supsup.kernels import triton_convolution as k
-from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet, plain_blocks
+from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet, unmodified_blocks
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
 _PROGRAMS = 96  # for the weight gradient of one task, about
@@ -380,7 +380,7 @@ def layout_of(module: ResNet, height: int, width: int, batch: int) -> ResidualLa
     if module.large_images:
         height, width = -(-height // 2), -(-width // 2)
     blocks = []
-    for block in plain_blocks(module) or ():
+    for block in unmodified_blocks(module) or ():
         before, path = (height, width), []
         for pair in _path(block):
             path.append(normalised(*pair, height, width))

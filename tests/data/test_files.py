@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from supsup.data.discovery import Found, Reading, tasks_at
+from supsup.data.files import ReadOptions, TaskFile, find_tasks
 
 
 def folder(at: Path, colours: float, side: int = 40) -> Path:
@@ -26,21 +26,21 @@ def test_photographs_are_told_from_drawings_and_icons(
     tmp_path: Path, colours: float, side: int, photographs: bool
 ) -> None:
     """A pretrained network is slow and no better for these."""
-    (found,) = tasks_at(folder(tmp_path / "pictures", colours, side), Reading())
-    assert found.shows_photographs() is photographs
+    (found,) = find_tasks(folder(tmp_path / "pictures", colours, side), ReadOptions())
+    assert found.has_photographs() is photographs
 
 
 def test_what_is_no_folder_of_images_shows_none(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert not Found("rows", lambda _: pytest.fail("it need not be read")).shows_photographs()
-    assert not Found("empty", lambda _: pytest.fail("it need not be read"), tmp_path / "empty").shows_photographs()
+    assert not TaskFile("rows", lambda _: pytest.fail("it need not be read")).has_photographs()
+    assert not TaskFile("empty", lambda _: pytest.fail("it need not be read"), tmp_path / "empty").has_photographs()
 
 
 def test_large_images_get_the_usual_size_of_the_network(tmp_path: Path) -> None:
     """Images that are small and of one size stay as they are, whatever the network's."""
-    (large,) = tasks_at(folder(tmp_path / "large", 0, 80), Reading())
-    assert large.read(Reading()).train.shape == (3, 32, 32)
-    assert large.read(Reading(usual=64)).train.shape == (3, 64, 64)
-    assert large.read(Reading(size=48, usual=64)).train.shape == (3, 48, 48)
-    (small,) = tasks_at(folder(tmp_path / "small", 0, 40), Reading())
-    assert small.read(Reading(usual=64)).train.shape == (3, 40, 40)
+    (large,) = find_tasks(folder(tmp_path / "large", 0, 80), ReadOptions())
+    assert large.read(ReadOptions()).train.shape == (3, 32, 32)
+    assert large.read(ReadOptions(default_size=64)).train.shape == (3, 64, 64)
+    assert large.read(ReadOptions(size=48, default_size=64)).train.shape == (3, 48, 48)
+    (small,) = find_tasks(folder(tmp_path / "small", 0, 40), ReadOptions())
+    assert small.read(ReadOptions(default_size=64)).train.shape == (3, 40, 40)

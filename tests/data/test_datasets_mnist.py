@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import os
 import struct
 from collections.abc import Callable
@@ -13,12 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from supsup.data import Part, Source, fashion_mnist, mnist
-from supsup.data.archives import Archive
-from supsup.data.cifar100 import CIFAR100
+from supsup.data import Part, Source, datasets, fashion_mnist, mnist
+from supsup.data.datasets import CIFAR100, Archive
 from supsup.runtime.errors import SupSupError
 
-archives = importlib.import_module("supsup.data.mnist")  # `supsup.data.mnist` is also the function
 DATA = Path(os.environ.get("SUPSUP_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
@@ -37,7 +34,7 @@ def header(*shape: int) -> bytes:
 def blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Unzipped files of the right form, all zeros, that no checksum is known of."""
     for name in ("MNIST", "FASHION_MNIST"):
-        monkeypatch.setattr(archives, name, replace(getattr(archives, name), unzipped={}))
+        monkeypatch.setattr(datasets, name, replace(getattr(datasets, name), unzipped={}))
     return zeros(tmp_path)
 
 
@@ -96,7 +93,7 @@ def test_the_real_files_unzipped_are_taken(real: Source, tmp_path: Path) -> None
     assert torch.equal(mnist(tmp_path).test_labels, real.test_labels)
 
 
-@pytest.mark.parametrize("archive", [archives.MNIST, archives.FASHION_MNIST, CIFAR100])
+@pytest.mark.parametrize("archive", [datasets.MNIST, datasets.FASHION_MNIST, CIFAR100])
 def test_nothing_is_fetched_in_the_open(archive: Archive) -> None:
     assert all(mirror.startswith("https://") for mirror in archive.mirrors)
 

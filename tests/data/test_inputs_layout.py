@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from supsup import SupSupError
-from supsup.data.inputs import as_learned, channels_first, channels_last, is_last
+from supsup.data.inputs import channels_first, channels_last, has_channels_last, to_learned_shape
 
 
 @pytest.mark.parametrize(
@@ -25,29 +25,29 @@ from supsup.data.inputs import as_learned, channels_first, channels_last, is_las
     ],
 )
 def test_the_shape_tells_where_it_leaves_no_doubt(shape: tuple[int, ...], last: bool) -> None:
-    assert is_last(torch.empty(shape)) is last
+    assert has_channels_last(torch.empty(shape)) is last
 
 
 def test_what_is_said_counts() -> None:
-    assert is_last(torch.empty(2, 3, 3, 3), "NHWC")
-    assert not is_last(torch.empty(2, 32, 32, 3), "NCHW")
+    assert has_channels_last(torch.empty(2, 3, 3, 3), "NHWC")
+    assert not has_channels_last(torch.empty(2, 32, 32, 3), "NCHW")
     with pytest.raises(SupSupError, match="layout"):
-        is_last(torch.empty(2, 32, 32, 3), "HWC")
+        has_channels_last(torch.empty(2, 32, 32, 3), "HWC")
     with pytest.raises(SupSupError, match="height, width"):
-        is_last(torch.empty(2, 32), "NHWC")
+        has_channels_last(torch.empty(2, 32), "NHWC")
 
 
 def test_images_come_in_the_shape_that_was_learned() -> None:
     images = torch.rand(2, 3, 5, 6)
     assert torch.equal(channels_first(channels_last(images)), images)
     for last in (False, True):
-        assert as_learned(images, (3, 5, 6), last) is images
-        assert torch.equal(as_learned(channels_last(images), (3, 5, 6), last), images)
-    assert as_learned(torch.rand(2, 5, 6), (1, 5, 6), False).shape == (2, 1, 5, 6)
+        assert to_learned_shape(images, (3, 5, 6), last) is images
+        assert torch.equal(to_learned_shape(channels_last(images), (3, 5, 6), last), images)
+    assert to_learned_shape(torch.rand(2, 5, 6), (1, 5, 6), False).shape == (2, 1, 5, 6)
     cube = torch.rand(2, 3, 3, 3)
-    assert as_learned(cube, (3, 3, 3), False) is cube
-    assert torch.equal(as_learned(cube, (3, 3, 3), True), channels_first(cube))
+    assert to_learned_shape(cube, (3, 3, 3), False) is cube
+    assert torch.equal(to_learned_shape(cube, (3, 3, 3), True), channels_first(cube))
     batches = torch.rand(4, 2, 5, 6, 3)
-    assert torch.equal(as_learned(batches, (3, 5, 6), True, 2)[1], channels_first(batches[1]))
+    assert torch.equal(to_learned_shape(batches, (3, 5, 6), True, 2)[1], channels_first(batches[1]))
     with pytest.raises(SupSupError, match=r"shape \(5, 7, 3\), but this model learned images of shape \(3, 5, 6\)"):
-        as_learned(torch.rand(2, 5, 7, 3), (3, 5, 6), True)
+        to_learned_shape(torch.rand(2, 5, 7, 3), (3, 5, 6), True)

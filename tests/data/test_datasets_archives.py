@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from supsup.data.archives import Archive, cache_folder, content, find, locate
+from supsup.data.datasets import Archive, cache_folder, find_file, locate_archive, read_verified
 from supsup.runtime.errors import SupSupError
 
 PLAIN = {"images.gz": b"many pixels", "labels.gz": b"some labels"}
@@ -40,8 +40,8 @@ def fill(folder: Path, files: dict[str, bytes] = STORED) -> Path:
 
 
 def contents(archive: Archive, data_dir: Path | None = None) -> dict[str, bytes]:
-    folder = locate(archive, data_dir, timeout=2)
-    return {name: content(archive, find(folder, name)) for name in archive.checksums}
+    folder = locate_archive(archive, data_dir, timeout=2)
+    return {name: read_verified(archive, find_file(folder, name)) for name in archive.checksums}
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_a_named_folder_without_the_files_is_an_error_even_where_they_could_be_h
     monkeypatch.setenv("SUPSUP_DATA", str(tmp_path / "elsewhere"))
     fill(tmp_path / "data" / "toys", {"images.gz": STORED["images.gz"]})
     with pytest.raises(SupSupError, match=r"^labels.gz not found in .*data \(nor in its folder toys\)"):
-        locate(ARCHIVE, tmp_path / "data")
+        locate_archive(ARCHIVE, tmp_path / "data")
 
 
 def test_a_wrong_checksum_names_file_and_both_sums(tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_a_mirror_with_damaged_files_leaves_nothing_in_the_cache(tmp_path: Path,
     fill(tmp_path / "served" / "bad", dict.fromkeys(STORED, b"damaged"))
     archive = replace(ARCHIVE, mirrors=(f"{mirror}/bad",))
     with pytest.raises(SupSupError, match=f"bad/images.gz: the MD5 is .*, not {ARCHIVE.checksums['images.gz']}"):
-        locate(archive, timeout=2)
+        locate_archive(archive, timeout=2)
     assert not cache_folder(archive).exists()
 
 
 def test_without_a_network_the_error_says_which_files_to_put_where() -> None:
     with pytest.raises(SupSupError) as caught:
-        locate(ARCHIVE, timeout=2)
+        locate_archive(ARCHIVE, timeout=2)
     message = str(caught.value)
     assert f"{UNREACHABLE}/images.gz: " in message
     assert f"Put images.gz, labels.gz into {cache_folder(ARCHIVE)}, or into DIR/toys" in message
@@ -134,7 +134,7 @@ def test_a_cache_that_cannot_be_written_is_reported_the_same_way(tmp_path: Path,
     fill(tmp_path / "served" / "good")
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(SupSupError, match=r"Put images.gz, labels.gz into"):
-        locate(replace(ARCHIVE, mirrors=(f"{mirror}/good",)), timeout=2)
+        locate_archive(replace(ARCHIVE, mirrors=(f"{mirror}/good",)), timeout=2)
 
 
 def test_what_a_killed_download_has_left_goes_with_the_next(tmp_path: Path, mirror: str) -> None:
@@ -155,7 +155,7 @@ def test_a_file_larger_than_it_may_be_is_not_kept(tmp_path: Path, mirror: str) -
     fill(tmp_path / "served" / "good")
     archive = replace(ARCHIVE, mirrors=(f"{mirror}/good",), most=5)
     with pytest.raises(SupSupError, match="more than the 5 that it may have"):
-        locate(archive, timeout=2)
+        locate_archive(archive, timeout=2)
     assert not cache_folder(archive).exists()
 
 
@@ -176,4 +176,4 @@ def test_without_a_home_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(SupSupError, match="set SUPSUP_DATA"):
-        locate(ARCHIVE)
+        locate_archive(ARCHIVE)

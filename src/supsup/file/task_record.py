@@ -240,7 +240,7 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
         if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
             shapes = ["missing" if value is None else list(value.shape) for value in (here, there)]
             raise SupSupError(
-                f"the network does not fit: {name!r}, which each task has of its own, is {shapes[0]}, "
+                f"the network does not fit: {name!r}, which is stored per task, is {shapes[0]}, "
                 f"but in the file, for task {task!r}, {shapes[1]}"
             )
     return stored
@@ -342,7 +342,7 @@ def network_description(extras: bytes) -> dict[str, Any] | None:
 
 
 def info_to_text(info: TaskInfo, classes: int) -> str:
-    """The metadata of a task with so many classes as text; empty if there is none."""
+    """The metadata of a task as text; empty if there is none."""
     written = {key: write(getattr(info, name), classes) for name, (key, write, _) in _FIELDS.items()}
     values = {key: value for key, value in written.items() if value is not None}
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False) if values else ""

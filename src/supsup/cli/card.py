@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 import supsup
 from supsup.cli.console import Yes, confirm, escape_for_terminal, interruptible, say
-from supsup.cli.inspect import ModelContents, TaskContents, read_contents, read_tasks, summarise_recipe
+from supsup.cli.inspect import ModelContents, TaskContents, network_call, read_contents, read_tasks, summarise_recipe
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import writable_path
 from supsup.runtime.errors import printable
@@ -57,7 +57,7 @@ def card_command(
 
 def write_card(name: str, model: ModelContents, tasks: Sequence[TaskContents], licence: str | None = None) -> str:
     """The text of a model card."""
-    images = model.image_shape is None or len(model.image_shape) == _IMAGE_DIMENSIONS
+    images = model.header.image_shape is None or len(model.header.image_shape) == _IMAGE_DIMENSIONS
     kind = "image-classification" if images else "tabular-classification"
     graded = [task.accuracy for task in tasks if task.accuracy is not None]
     sections = [
@@ -78,8 +78,8 @@ def _metadata(name: str, kind: str, model: ModelContents, graded: list[float], l
         yield f"license: {json.dumps(licence)}"
     yield f"pipeline_tag: {kind}"
     yield "tags: [supsup, continual-learning, supermasks]"
-    if "data" in model.notes:
-        yield f"datasets: [{json.dumps(str(model.notes['data']))}]"
+    if "data" in model.header.notes:
+        yield f"datasets: [{json.dumps(str(model.header.notes['data']))}]"
     yield "metrics: [accuracy]"
     if graded:
         yield "model-index:"
@@ -129,10 +129,10 @@ def _accuracy(graded: list[float]) -> Iterator[str]:
 
 def _details(model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[str]:
     yield "## Data, training and size\n"
-    shape = " × ".join(map(str, model.image_shape)) if model.image_shape else "none yet"
-    notes = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in model.notes.items())
+    shape = " × ".join(map(str, model.header.image_shape)) if model.header.image_shape else "none yet"
+    notes = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in model.header.notes.items())
     recipes = {summarise_recipe(task.info.recipe) for task in tasks if task.info.recipe is not None}
-    recipe = ", ".join(f"{key} {value}" for key, value in model.recipe.items())
+    recipe = ", ".join(f"{key} {value}" for key, value in model.header.recipe.items())
     if recipes:
         recipe = f"chosen for each task on held-out examples, for example {min(recipes)}"
     size = f"{model.file_bytes:,} bytes"
@@ -141,11 +141,11 @@ def _details(model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[st
     if model.memory is not None:
         size += f", of which memory {model.memory:,}, independent of the number of tasks"
     yield f"- Inputs: {shape}" + (f"; {notes}" if notes else "")
-    yield f"- Network: {_text(model.network or 'your own module, which must be given')}, seed {model.seed}"
-    yield f"- Weights: {model.weights:,}, checksum `{_text(model.weights_checksum)}`"
+    yield f"- Network: {_text(network_call(model.header) or 'your own module, which must be given')}, seed {model.header.seed}"
+    yield f"- Weights: {model.weights:,}, checksum `{_text(model.header.weights)}`"
     yield f"- Recipe: {_text(recipe)}"
     yield f"- File: {size}"
-    yield f"- Created {_text(model.created)} by supsup {_text(model.library)}; card by supsup {supsup.__version__}"
+    yield f"- Created {_text(model.header.created)} by supsup {_text(model.header.library)}; card by supsup {supsup.__version__}"
 
 
 def _classes(task: TaskContents) -> str:

@@ -24,76 +24,25 @@ class CommandEntry(NamedTuple):
 
 
 _PAPER = "supsup_paper"
-COMMANDS = {
-    "learn": CommandEntry(
-        "supsup.cli.learn",
-        "learn_command",
-        "Learn tasks from your data into a model file.",
-    ),
-    "predict": CommandEntry(
-        "supsup.cli.predict",
-        "predict_command",
-        "Classify each image or row; the task is inferred.",
-    ),
-    "evaluate": CommandEntry(
-        "supsup.cli.predict",
-        "evaluate_command",
-        "Measure accuracy on labelled data.",
-    ),
-    "demo": CommandEntry(
-        f"{_PAPER}.commands.demo",
-        "demo",
-        "Learn a stream of tasks on one frozen network and test it.",
-    ),
-    "reproduce": CommandEntry(
-        f"{_PAPER}.commands.reproduce",
-        "reproduce",
-        "Run tables and figures of the paper.",
-    ),
-    "report": CommandEntry(
-        f"{_PAPER}.commands.report",
-        "write_report",
-        "Compare the results with the paper's numbers.",
-    ),
-    "tasks": CommandEntry("supsup.cli.inspect", "tasks_command", "List the tasks of a model file."),
-    "info": CommandEntry(
-        "supsup.cli.inspect",
-        "info_command",
-        "Show the contents and the size of a model file.",
-    ),
-    "verify": CommandEntry(
-        "supsup.cli.maintenance",
-        "verify_command",
-        "Check every task of a model file for damage.",
-    ),
-    "repair": CommandEntry(
-        "supsup.cli.maintenance",
-        "repair_command",
-        "Copy the intact tasks of a damaged file to a new file.",
-    ),
-    "forget": CommandEntry(
-        "supsup.cli.maintenance",
-        "forget_command",
-        "Delete tasks permanently.",
-    ),
-    "compact": CommandEntry(
-        "supsup.cli.maintenance",
-        "compact_command",
-        "Make a model file as small as possible.",
-    ),
-    "export": CommandEntry("supsup.cli.export", "export_command", "Export tasks as ordinary networks."),
-    "card": CommandEntry(
-        "supsup.cli.card",
-        "card_command",
-        "Write a model card in Markdown.",
-    ),
-    "serve": CommandEntry(
-        "supsup.cli.serve",
-        "serve_command",
-        "Serve a model over HTTP, with a web page.",
-    ),
-    "bench": CommandEntry(f"{_PAPER}.commands.bench", "app", "Measure speed and memory on this machine."),
-}
+_TABLE = (
+    ("learn", "supsup.cli.learn", "learn_command", "Learn tasks from your data into a model file."),
+    ("predict", "supsup.cli.predict", "predict_command", "Classify each image or row; the task is inferred."),
+    ("evaluate", "supsup.cli.predict", "evaluate_command", "Measure accuracy on labelled data."),
+    ("demo", f"{_PAPER}.commands.demo", "demo", "Learn a stream of tasks on one frozen network and test it."),
+    ("reproduce", f"{_PAPER}.commands.reproduce", "reproduce", "Run tables and figures of the paper."),
+    ("report", f"{_PAPER}.commands.report", "write_report", "Compare the results with the paper's numbers."),
+    ("tasks", "supsup.cli.inspect", "tasks_command", "List the tasks of a model file."),
+    ("info", "supsup.cli.inspect", "info_command", "Show the contents and the size of a model file."),
+    ("verify", "supsup.cli.maintenance", "verify_command", "Check every task of a model file for damage."),
+    ("repair", "supsup.cli.maintenance", "repair_command", "Copy the intact tasks of a damaged file to a new file."),
+    ("forget", "supsup.cli.maintenance", "forget_command", "Delete tasks permanently."),
+    ("compact", "supsup.cli.maintenance", "compact_command", "Make a model file as small as possible."),
+    ("export", "supsup.cli.export", "export_command", "Export tasks as ordinary networks."),
+    ("card", "supsup.cli.card", "card_command", "Write a model card in Markdown."),
+    ("serve", "supsup.cli.serve", "serve_command", "Serve a model over HTTP, with a web page."),
+    ("bench", f"{_PAPER}.commands.bench", "app", "Measure speed and memory on this machine."),
+)
+COMMANDS = {command: CommandEntry(*entry) for command, *entry in _TABLE}
 
 
 class LazyGroup(TyperGroup):

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,30 +63,19 @@ class TaskContents:
 
 @dataclass(frozen=True)
 class ModelContents:
-    """A whole file.
+    """A whole file: its header and figures over all tasks.
 
-    named, raw       tasks with class names, and tasks that take raw inputs
-    masks            bytes of all masks, with the entropy bound and the paper's count for comparison
-    memory           bytes of the memory that holds all masks of a HopSupSup model
-    profiles         tasks with a profile, by which the task is inferred
-    checked, correct held-out images when tasks were learned, and how many had their task inferred correctly
+    named, raw        tasks with class names, and tasks that take raw inputs
+    masks             bytes of all masks, with the entropy bound and the paper's count for comparison
+    memory            bytes of the memory that holds all masks of a HopSupSup model
+    profiles          tasks with a profile, by which the task is inferred
+    checked, correct  held-out images when tasks were learned, and how many had their task inferred correctly
     """
 
-    kind: str
-    network: str | None
-    seed: int
-    weights: int
-    tensors: int
-    weights_checksum: str
-    image_shape: list[int] | None
-    recipe: dict[str, Any]
-    inference: dict[str, Any]
-    notes: dict[str, Any]
-    created: str
-    library: str
-    format: int
+    header: Header
     file_bytes: int
     tasks: int
+    inference: dict[str, Any]
     named: int = 0
     raw: int = 0
     masks: int | None = None
@@ -98,6 +87,19 @@ class ModelContents:
     checked: int = 0
     correct: int = 0
     chosen_recipes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> int:
+        """The number of frozen weights."""
+        return sum(self.header.sizes)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        header = self.header
+        about = {name: getattr(header, name) for name in ("kind", "seed", "image_shape", "recipe", "notes", "created")}
+        about |= {"library": header.library, "format": header.format, "weights_checksum": header.weights}
+        about |= {"network": network_call(header), "weights": self.weights, "tensors": len(header.shapes)}
+        return about | {each.name: getattr(self, each.name) for each in fields(self) if each.name != "header"}
 
 
 def tasks_command(file: File, json: Json = False) -> None:
@@ -133,7 +135,7 @@ def info_command(file: File, json: Json = False) -> None:
     with interruptible("nothing was changed"), ModelFile(file) as model:
         contents = read_contents(model)
     if json:
-        print(to_json(asdict(contents)))
+        print(to_json(contents.describe()))
         return
     table = Table(title=escape_for_terminal(file.name), show_header=False)
     for name, value in _lines(contents).items():
@@ -185,12 +187,11 @@ def read_tasks(model: ModelFile) -> Iterator[TaskContents]:
 
 def read_contents(model: ModelFile) -> ModelContents:
     """The file as a whole; reads every mask."""
-    header = model.header
-    common = _common(header) | {"file_bytes": model.path.stat().st_size}
+    header, size = model.header, model.path.stat().st_size
     if header.kind == KIND:
         contents = read_hop_contents(model)
         recovery = {"rule": contents.rule, **asdict(contents.recovery)}
-        return ModelContents(**common, tasks=len(contents.tasks), inference=recovery, memory=len(model.state()))
+        return ModelContents(header, size, len(contents.tasks), recovery, memory=len(model.state()))
     totals: Counter[str] = Counter()
     bound = paper = 0.0
     recipes: Counter[str] = Counter()
@@ -206,14 +207,15 @@ def read_contents(model: ModelFile) -> ModelContents:
             totals.update(profiles=1, checked=int(checked[0]), correct=int(checked[1]))
         if info.recipe is not None:
             recipes[summarise_recipe(info.recipe)] += 1
-    summed = ("masks", "extras", "named", "raw", "profiles", "checked", "correct")
     return ModelContents(
-        **common | {name: totals[name] for name in summed},
-        tasks=len(model.names),
-        inference=header.inference,
+        header,
+        size,
+        len(model.names),
+        header.inference,
         entropy_bound=bound,
         papers_count=paper,
         chosen_recipes=dict(recipes.most_common()),
+        **{name: totals[name] for name in ("masks", "extras", "named", "raw", "profiles", "checked", "correct")},
     )
 
 
@@ -256,13 +258,14 @@ def _labels(info: TaskInfo) -> str:
 
 def _lines(model: ModelContents) -> dict[str, str]:
     """The lines of `supsup info`; empty ones are left out."""
-    weights = f"{model.weights:,} in {model.tensors} tensors, seed {model.seed}"
+    header = model.header
+    weights = f"{model.weights:,} in {len(header.shapes)} tensors, seed {header.seed}"
     lines = {
-        "kind": model.kind,
-        "network": model.network or "your own module",
-        "weights checksum": model.weights_checksum,
-        "images": " × ".join(map(str, model.image_shape)) if model.image_shape else "none learned yet",
-        "recipe": ", ".join(f"{key} {value}" for key, value in model.recipe.items()),
+        "kind": header.kind,
+        "network": network_call(header) or "your own module",
+        "weights checksum": header.weights,
+        "images": " × ".join(map(str, header.image_shape)) if header.image_shape else "none learned yet",
+        "recipe": ", ".join(f"{key} {value}" for key, value in header.recipe.items()),
     }
     if model.memory is not None:
         lines["frozen weights"] = weights
@@ -280,8 +283,8 @@ def _lines(model: ModelContents) -> dict[str, str]:
         share = f"{100 * model.correct / model.checked:.0f} %"
         lines["task inference"] = f"correct for {share} of {model.checked:,} held-out images when tasks were learned"
     lines["chosen recipes"] = "; ".join(f"{text} ({count:,} ×)" for text, count in model.chosen_recipes.items())
-    lines["notes"] = ", ".join(f"{key}: {value}" for key, value in model.notes.items())
-    lines["created"] = f"{model.created} by supsup {model.library}, format {model.format}"
+    lines["notes"] = ", ".join(f"{key}: {value}" for key, value in header.notes.items())
+    lines["created"] = f"{header.created} by supsup {header.library}, format {header.format}"
     lines["file"] = f"{model.file_bytes:,} bytes"
     return lines
 
@@ -293,21 +296,3 @@ def _inference(model: ModelContents) -> str:
         return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
     some = "all" if model.profiles == model.tasks else f"{model.profiles:,} of {model.tasks:,}"
     return f"{model.inference['method']}, with the profiles of {some} tasks"
-
-
-def _common(header: Header) -> dict[str, Any]:
-    """What every kind of model has."""
-    return {
-        "kind": header.kind,
-        "network": network_call(header),
-        "seed": header.seed,
-        "weights": sum(header.sizes),
-        "tensors": len(header.shapes),
-        "weights_checksum": header.weights,
-        "image_shape": header.image_shape,
-        "recipe": header.recipe,
-        "notes": header.notes,
-        "created": header.created,
-        "library": header.library,
-        "format": header.format,
-    }

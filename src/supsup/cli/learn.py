@@ -18,10 +18,10 @@ from supsup.cli.networks import (
     OUTPUTS,
     OUTPUTS_NOTE,
     PRETRAINED,
-    build_network,
     check_same_network,
     default_network,
     default_network_name,
+    network_from_name,
     reading_for_network,
     user_network,
 )
@@ -193,7 +193,7 @@ def _note_source(learner: SupSup, data: Path) -> None:
 def _create(path: Path, task: Task, net: str | None, outputs: int | None, size: int | None, seed: int) -> None:
     """Create a model without tasks, on a network that suits the first task."""
     most = outputs or max(OUTPUTS, 2 * task.classes)
-    module = default_network(task, most) if net is None else build_network(net, most, size)
+    module = default_network(task, most) if net is None else network_from_name(net, most, size)
     model = SupSup(module, seed, device="cpu")
     if net is not None and ":" in net:
         model.notes[OUTPUTS_NOTE] = most

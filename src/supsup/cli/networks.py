@@ -62,7 +62,7 @@ def default_network(task: Task, outputs: int) -> nn.Module:
     raise SupSupError(f"no default network for inputs of shape {list(shape)}; use your own: --net module:function")
 
 
-def build_network(name: str, outputs: int, size: int | None = None) -> nn.Module:
+def network_from_name(name: str, outputs: int, size: int | None = None) -> nn.Module:
     """Build one of supsup's networks, or the result of `package.module:function`.
 
     The function (or class) is called with outputs=… if it accepts that; modules in the current folder are found.
@@ -108,7 +108,7 @@ def user_network(name: str | None, file: Path) -> nn.Module | None:
         return None
     with ModelFile(file) as model:
         outputs = model.header.notes.get(OUTPUTS_NOTE)
-    return build_network(name, outputs if isinstance(outputs, int) else OUTPUTS)
+    return network_from_name(name, outputs if isinstance(outputs, int) else OUTPUTS)
 
 
 def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:

@@ -97,10 +97,10 @@ class AccessControl:
 
 def _limit_body(receive: Receive, headers: Headers, most: int) -> Receive:
     """`receive` that rejects a body of more than `most` bytes, before reading it if Content-Length says so."""
-    too_large = RequestError(413, f"the request has more than {most:,} bytes; send fewer or smaller images")
+    too_large = f"the request has more than {most:,} bytes; send fewer or smaller images"
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or int(length[:20]) > most:
-        raise too_large
+        raise RequestError(413, too_large)
     received = 0
 
     async def limited() -> Message:
@@ -108,7 +108,7 @@ def _limit_body(receive: Receive, headers: Headers, most: int) -> Receive:
         message: MutableMapping[str, Any] = await receive()
         received += len(message.get("body", b""))
         if received > most:
-            raise too_large
+            raise RequestError(413, too_large)
         return message
 
     return limited

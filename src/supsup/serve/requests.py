@@ -196,11 +196,11 @@ async def _decode(files: Sequence[ImageFile], shape: Shape | None, max_pixels: i
 
 def _pixels(file: ImageFile, shape: Shape | None, max_pixels: int) -> Array:
     channels, height, width = _layout(shape)
-    too_large = RequestError(413, f"{file.name} has more than {max_pixels:,} pixels; send a smaller image")
+    too_large = f"{file.name} has more than {max_pixels:,} pixels; send a smaller image"
     try:
         with Image.open(io.BytesIO(file.content), formats=FORMATS) as image:
             if math.prod(image.size) > max_pixels:
-                raise too_large
+                raise RequestError(413, too_large)
             grey = image.mode in _GREY if channels is None else channels == 1
             fitted = to_rgb(image)
         if height is not None and width is not None and fitted.size != (width, height):
@@ -210,7 +210,7 @@ def _pixels(file: ImageFile, shape: Shape | None, max_pixels: int) -> Array:
                 fitted = fitted.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(fitted.convert("L") if grey else fitted, np.uint8)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError) as error:
-        raise too_large from error
+        raise RequestError(413, too_large) from error
     except RequestError:
         raise
     except Exception as error:  # Pillow raises almost any exception for a damaged file

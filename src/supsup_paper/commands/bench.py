@@ -15,7 +15,7 @@ from typer import Option
 
 from supsup import data, nets
 from supsup.cli.console import fits_terminal, interruptible, print_table
-from supsup.cli.networks import KNOWN, build_network
+from supsup.cli.networks import KNOWN, network_from_name
 from supsup.data import Stream
 from supsup.inference.settings import Inference
 from supsup.model.state import state_of
@@ -78,10 +78,10 @@ def train(
     context = {"net": net, "outputs": outputs, "device": device, "recipe": recipe, "machine": vars(machine)}
     if unannounced:
         stages = sorted({max(1, round(max(counts) * part / 5)) for part in range(1, 6)})
-        measured, _ = bench_unannounced(build_network(net, outputs), stream, how, machine, chosen, stages)
+        measured, _ = bench_unannounced(network_from_name(net, outputs), stream, how, machine, chosen, stages)
         _show("training, tasks unannounced", [as_record(measured)], json_file, context, chosen)
         return
-    rows = bench_training(build_network(net, outputs), stream, counts, how, machine, chosen)
+    rows = bench_training(network_from_name(net, outputs), stream, counts, how, machine, chosen)
     records = [as_record(row) for row in rows]
     _show("training", records, json_file, context, chosen)
     if json_file is not None:
@@ -140,8 +140,8 @@ def infer(
         rows = bench_inference(model, x.to(place), names, machine, settings, batch)
     for count in counts if model_file is None else []:
         stream = _stream(data_set, data_dir, count)
-        warmed_up(build_network(net, outputs), stream, recipe, learns)
-        trained, taken = learned(build_network(net, outputs), stream, recipe, learns)
+        warmed_up(network_from_name(net, outputs), stream, recipe, learns)
+        trained, taken = learned(network_from_name(net, outputs), stream, recipe, learns)
         model = trained if trained.device == place else trained.to(place)
         x, names = single_images(stream, images)
         measured = bench_inference(model, x.to(place), names, machine, settings, batch, grader=trained)
@@ -161,7 +161,7 @@ def memory(
     json_file: Json = None,
 ) -> None:
     """Memory of the masks, against one bit per weight and task."""
-    rows = bench_memory(build_network(net, outputs), _numbers(tasks), resolve(device))
+    rows = bench_memory(network_from_name(net, outputs), _numbers(tasks), resolve(device))
     context = {"net": net, "outputs": outputs, "device": device}
     _show("memory of the masks (bytes)", [as_record(row) for row in rows], json_file, context, resolve(device))
 
@@ -209,7 +209,7 @@ def _growth(
     machine, how = measure_machine(place), Inference(layers="first", coordinates=coordinates)
     if model_file is None:
         stream = _stream(data_set, data_dir, max(counts))
-        model, taken = learned(build_network(net, outputs), stream, Recipe(steps=steps), place)
+        model, taken = learned(network_from_name(net, outputs), stream, Recipe(steps=steps), place)
     else:
         model, taken = SupSup.load(model_file, device=place), None
         stream, steps = _stream(data_set, data_dir, len(model.tasks)), state_of(model).settings.stepwise.steps

@@ -1,6 +1,6 @@
-"""SplitCIFAR100 and SplitImageNet as data, the latter also on a part of ImageNet; the cost of transfer and masks.
+"""The paper's experiments on natural images: SplitCIFAR100, SplitImageNet, the speed of transfer, the cost of a mask.
 
-And, beyond the paper, both data sets with tasks that nobody names.
+Beyond the paper: Tiny-ImageNet, and both data sets with the task unknown.
 """
 
 from __future__ import annotations
@@ -150,19 +150,19 @@ ENTRIES = (
             _heads(),
         ),
         figure="bytes",
-        note="The published figures are means over 5 seeds; BatchE's is cited there from Wen et al. BatchE with random "
-        "W has a rank-one last layer, as in the released script; the published bytes count a head for each task.",
+        note="The published figures are means over 5 seeds; BatchE's is cited from Wen et al. BatchE with random W has a "
+        "rank-one last layer, as in the released script, but the published bytes count a head for each task.",
     ),
     Entry(
         "transfer-speed",
         "Transfer learns faster: task 0 for 250 epochs, then 50 with transfer against 100 without",
-        "Figure 11 (right, appendix), no numbers printed",
+        "Figure 11 (right, appendix), no numbers published",
         (
             _transfer_speed("transfer-50", "50 epochs with transfer", "masks", 50),
             _transfer_speed("random-100", "100 epochs without", "none", 100),
         ),
         "budget s",
-        note="The text names no s for this figure; all six of SplitCIFAR100 are run.",
+        note="The text gives no s for this figure, so all six of SplitCIFAR100 are run.",
     ),
     Entry(
         "imagenet-gg",
@@ -170,9 +170,9 @@ ENTRIES = (
         "Figure 2 (left)",
         tuple(_imagenet(budget) for budget in _IMAGENET),
         figure="bytes",
-        note="Needs --data-dir with ImageNet's train/ and val/, a folder for each class. BatchE (81.50) and Upper "
-        "Bound (92.55) are cited by the paper from Wen et al. and are not run. docs/reproduce.md has the hours that it "
-        "would take, from a measurement.",
+        note="Needs --data-dir with ImageNet's train/ and val/, a folder for each class. The paper cites BatchE (81.50) "
+        "and Upper Bound (92.55) from Wen et al.; they are not run. docs/reproduce.md estimates the hours from a "
+        "measurement.",
     ),
     Entry(
         "tiny-imagenet-gg",
@@ -181,29 +181,29 @@ ENTRIES = (
         _tiny_imagenet(),
         figure="bytes",
         note="Needs --data-dir with tiny-imagenet/train/ and tiny-imagenet/val/, a folder for each class. Images are "
-        "in memory, varied by crops from a frame of 8 pixels and by mirroring, not by resized crops. The bounds train "
-        "all weights with the same optimiser, rate and length, task after task: Upper keeps the network as it is after "
-        "each task, Lower the last trunk and a head for each task.",
+        "in memory and augmented by crops after padding by 8 pixels and by flips, not by resized crops. The bounds "
+        "train all weights with the same optimiser, rate and length, task after task. Upper keeps the network after "
+        "each task; Lower keeps the last trunk and a head for each task.",
     ),
     Entry(
         "cifar100-unnamed",
-        "SplitCIFAR100, 20 tasks of 5 classes, the task given and not",
-        "not in the paper, whose inference is at chance here",
+        "SplitCIFAR100, 20 tasks of 5 classes, with the task given and unknown",
+        "not in the paper, whose inference is at chance level here",
         _unnamed("cifar100", 20, 5, (48, 96, 192, 384)),
         "asked",
         figure="bars",
-        note="Labels from one image are right where the task was found and the class too. Published elsewhere: 59.3 "
-        "from scratch without stored images (Sup+CSI), 75.5 with a ResNet-50 of ImageNet and 10 tasks (RanPAC).",
+        note="A label from one image is right if both the task and the class are right. Published elsewhere: 59.3 "
+        "from scratch without stored images (Sup+CSI), 75.5 with an ImageNet ResNet-50 and 10 tasks (RanPAC).",
     ),
     Entry(
         "tiny-imagenet-unnamed",
-        "Tiny-ImageNet, 10 tasks of 10 classes at 64 px, the task given and not",
+        "Tiny-ImageNet, 10 tasks of 10 classes at 64 px, with the task given and unknown",
         "not in the paper",
         _unnamed("tiny-imagenet", 10, 10, (20, 40, 80, 160)),
         "asked",
         figure="bars",
-        note="Needs --data-dir with tiny-imagenet/train/ and tiny-imagenet/val/, a folder for each class. The classes "
-        "are among those that the pretrained network was trained on, though not these test images.",
+        note="Needs --data-dir with tiny-imagenet/train/ and tiny-imagenet/val/, a folder for each class. The "
+        "pretrained network was trained on these classes, but not on these test images.",
     ),
     Entry(
         "mask-overhead",
@@ -214,6 +214,6 @@ ENTRIES = (
             _overhead("bfloat16", "ResNet-50, one image, bfloat16", None),
         ),
         figure="bars",
-        note="An estimate for another machine, held against a measurement on this one: less is better.",
+        note="The paper's estimate for another machine, compared with a measurement on this one; less is better.",
     ),
 )

@@ -150,7 +150,7 @@ def _rival_experiment(
 def _rival(net: str, rival: Baseline, name: str | None = None, label: str = "") -> Row:
     """A published row of a rival on 250 permutations."""
     experiment = _rival_experiment(rival, net, 250, STAGES)
-    published, remark = _curve(_BASELINES[net, rival], STAGES), remarks.RIVALS.get((net, rival), "")
+    published, remark = _curve(_BASELINES[net, rival], STAGES), remarks.BASELINES.get((net, rival), "")
     return Row(name or rival, label + _NAMES[rival], experiment, published, tolerances.RIVALS, remark=remark)
 
 
@@ -241,7 +241,7 @@ ENTRIES = (
             *_beyond(FC, 500),
         ),
         "tasks learned",
-        note="500 outputs, as section 4.2 and the released script say; the printed table equals the column s = 200 of "
+        note="500 outputs, as in section 4.2 and the released script. The published table equals the column s = 200 of "
         "Table 9 digit for digit. Table 7 has lower figures for the same experiment (batche-inference).",
     ),
     Entry(
@@ -309,12 +309,12 @@ ENTRIES = (
             )
         ),
         "tasks learned",
-        note="The published column s = 200 of FC 1024-1024 equals Table 4 digit for digit, and that is a table of 500 "
-        "outputs by section 4.2, the released script and its draws made again. So 500 outputs are run as well.",
+        note="The published column s = 200 of FC 1024-1024 equals Table 4 digit for digit. By section 4.2, the released "
+        "script and its repeated random draws, Table 4 has 500 outputs. So 500 outputs are run as well.",
     ),
     Entry(
         "rotated",
-        "36 rotations of MNIST by 10° with FC 1024-1024: tasks that are alike",
+        "36 rotations of MNIST by 10° with FC 1024-1024: similar tasks",
         "Figure 5 (left), Table 6",
         (
             _rotated_supsup("supsup-binary-H", "SupSup (GNu full batch H), Binary", _BINARY, {"": 96.13}),
@@ -328,11 +328,11 @@ ENTRIES = (
             _rotated_supsup("given", "SupSup (GG), task given", replace(_BINARY, scenario="GG"), {}),
         ),
         figure="bars",
-        note="Pictures are turned before they are normalised, as in the released script: corners are black.",
+        note="Images are rotated before they are normalised, as in the released script, so corners are black.",
     ),
     Entry(
         "batche-inference",
-        "One-Shot given to BatchE: 250 permutations of MNIST with FC 1024-1024 and 500 outputs",
+        "One-Shot for BatchE: 250 permutations of MNIST with FC 1024-1024 and 500 outputs",
         "Figure 5 (right), Table 7; Online EWC and SI are cited in section 4.2",
         (
             replace(_one_shot(FC, 500, "H", "supsup-H"), remark=remarks.TABLE_7),
@@ -366,19 +366,19 @@ ENTRIES = (
             _consolidation("si", "SI (class-incremental, cited)", 0.1, 29.31),
         ),
         "tasks learned",
-        note="BatchE's W is random here; docs/baselines.md says why it cannot have been trained.",
+        note="BatchE's W is random here; docs/baselines.md explains why it cannot have been trained.",
     ),
     Entry(
         "abatche",
-        "ABatchE: BatchE that tries every task on b images and takes the surest",
-        "Figure 10 (appendix), no numbers printed",
+        "ABatchE: BatchE tries every task on b images and takes the most confident",
+        "Figure 10 (appendix), no numbers published",
         tuple(_abatche(net, b, goal) for net in (LENET, FC) for goal in ("H", "M") for b in (1, 4, 16)),
         "tasks learned",
     ),
     Entry(
         "gamma",
         "From One-Shot (γ = 1/k) to Binary (γ = 1/2) on 36 rotations of MNIST",
-        "Figure 11 (left), no numbers printed; γ = 1/2 is in Table 6",
+        "Figure 11 (left), no numbers published; γ = 1/2 is in Table 6",
         (
             replace(
                 _rotated_supsup(
@@ -410,7 +410,7 @@ ENTRIES = (
             _hopfield(HopfieldGrading("own"), "masks as learned"),
         ),
         figure="distances",
-        note="97.43 is a mean over 20 seeds. One descent as printed sometimes ends in another task's mask or in a "
-        "mixture, which costs all of that task's accuracy (docs/hopfield.md).",
+        note="97.43 is a mean over 20 seeds. One descent as published sometimes ends in another task's mask or in a "
+        "mixture, which loses all of that task's accuracy (docs/hopfield.md).",
     ),
 )

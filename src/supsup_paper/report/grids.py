@@ -1,4 +1,4 @@
-"""The report's tables before they are HTML or Markdown: headings, rows, and cells with what stands under them."""
+"""The report's tables, before they become HTML or Markdown: headings, rows and cells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMES = ("learning", "grading", PLAIN_WAY)
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured, with what was published, the difference, and its verdict where a number is published."""
+    """A measured figure with the published one, the difference and the verdict, where a number is published."""
 
     text: str
     published: str = ""
@@ -65,7 +65,7 @@ def figure_grids(summary: EntrySummary) -> list[Grid]:
     """A table for each figure of an entry; the verdicts stand in the first, which is there in any case."""
     if not summary.figures:
         rows = [_grid_row(row, ()) for row in summary.rows]
-        return [Grid("No numbers were printed, and none measured yet", (), tuple(rows), statuses=True)]
+        return [Grid("No numbers were published, and none measured yet", (), tuple(rows), statuses=True)]
     return [_figure_grid(summary, figure, first=index == 0) for index, figure in enumerate(summary.figures)]
 
 
@@ -103,11 +103,11 @@ def origin_grid(summary: EntrySummary) -> Grid:
 def tolerance_grid() -> Grid:
     """The tolerances of all rows, and where they come from."""
     rows = [GridRow(t.rows, False, (Cell(f"{t.points:g}"), Cell(t.source))) for t in TOLERANCES]
-    return Grid("tolerance t, in points", ("t", "where it comes from"), tuple(rows))
+    return Grid("tolerance t, in points", ("t", "source"), tuple(rows))
 
 
 def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
-    """Label and text for each row that has something to be said: what decided its verdict, and what is known of why."""
+    """Label and text for each row that needs a remark: what decided its verdict, and the known reasons."""
     said = []
     for row in summary.rows:
         decided = None if row.status == QUICK else deciding(row.row, row.figures, row.status)
@@ -115,10 +115,10 @@ def remarks(summary: EntrySummary) -> list[tuple[str, str]]:
         if row.results and (decided is not None or row.row.beyond):
             words.append(row.row.remark)
         if row.status == QUICK:
-            words.append("Only a quick run is there: smaller than the paper's setting, so it has no verdict.")
+            words.append("Only a quick run exists. It is smaller than the paper's experiment, so it has no verdict.")
         words += row.notes
         if row.status == WORSE and not row.notes and not row.row.remark:
-            words.append("Why is not known yet.")
+            words.append("The reason is not known yet.")
         if any(words):
             said.append((row.row.label, " ".join(filter(None, words))))
     return said
@@ -133,10 +133,10 @@ def verdict_in_words(decided: Judgement, status: str, axis: str) -> str:
     side = "above" if decided.difference > 0 else "below"
     limit = f"with a tolerance of {decided.tolerance:g}"
     if ours.deviation is not None and ours.deviation > LARGEST_SPREAD:
-        limit += ", which no such spread can widen"
+        limit += ", which so large a spread does not widen"
     elif decided.allowed > decided.tolerance:
         limit += f" and {decided.allowed:.2f} allowed by the spread of seeds"
-    begin = status.capitalize() if status in (BETTER, WORSE) else "Reproduced by the spread of its seeds alone"
+    begin = status.capitalize() if status in (BETTER, WORSE) else "Reproduced only by the spread of its seeds"
     return (
         f"{begin}: {decided.figure}{at} is {ours.mean:.2f}{spread}, published {published:.2f}, "
         f"{abs(decided.difference):.2f} {side} {limit}."
@@ -150,7 +150,7 @@ def verdict_counts(summary: Summary) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """How many rows have which verdict, and the time they took."""
+    """How many rows have each verdict, and how long they took."""
     said = [verdict_counts(summary)]
     if summary.repeats:
         said.append(f"{summary.repeats} more rows repeat one of these and are not counted.")

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, no network; light or dark as the reader's system, phone or desktop."""
+"""The report as one HTML page: no scripts, no network, light and dark, for phone and desktop."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def page(summary: Summary) -> str:
         "<body>",
         "<header>",
         "<h1>Supermasks in Superposition, reproduced</h1>",
-        "<p>Every table and figure of the paper (Wortsman et al., NeurIPS 2020), ours beside the published numbers. "
-        "Ours is the mean over seeds ± the sample deviation. Made by <code>supsup report</code> from the files that "
+        "<p>Every table and figure of the paper (Wortsman et al., NeurIPS 2020): our mean over seeds ± the sample "
+        "deviation beside the published numbers. Made by <code>supsup report</code> from the files that "
         "<code>supsup reproduce</code> wrote.</p>",
         _counts(summary),
         "<details><summary>How verdicts are given, and the tolerances t</summary>",

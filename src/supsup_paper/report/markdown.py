@@ -45,14 +45,14 @@ def reproduction(summary: Summary, results: str = "results") -> str:
         "# Every table and figure of the paper",
         f"**{headline(summary)}**",
         _contents(summary),
-        "Tables give ours, the mean over seeds ± the sample deviation, the published value and the difference, at the "
-        "last stage.",
+        "Tables show our mean over seeds ± the sample deviation, the published value and the difference, at the last "
+        "stage.",
         _rules(),
-        "The tolerances and where they come from, every stage and figure of each row, its seconds, bytes, device, "
-        f"commit and command are in [{results}/{ROWS_PAGE}]({results}/{ROWS_PAGE}), and on the HTML page that "
-        "`supsup report` writes. [docs/released.md](docs/released.md) has every place where the protocol here differs "
-        "from the paper's text or the authors' scripts. This page is made by `supsup report --markdown` from the files "
-        f"in [{results}/]({results}), which `supsup reproduce` writes; a test fails if they disagree.",
+        f"[{results}/{ROWS_PAGE}]({results}/{ROWS_PAGE}) has the tolerances and their sources, and every stage and figure of "
+        "each row with its seconds, bytes, device, commit and command. The HTML page that `supsup report` writes has "
+        "the same. [docs/released.md](docs/released.md) lists every place where the protocol here differs from the "
+        "paper's text or the authors' scripts. `supsup report --markdown` makes this page from the files in "
+        f"[{results}/]({results}), which `supsup reproduce` writes; a test fails if they disagree.",
     ]
     if summary.damaged:
         parts.append("Files that could not be used:\n\n" + "\n".join(f"- {_text(line)}" for line in summary.damaged))
@@ -65,8 +65,8 @@ def rows_in_full(summary: Summary) -> str:
     parts = [
         "# Every row in full",
         "Made by `supsup report --markdown`; verdicts and remarks are in [REPRODUCTION.md](../REPRODUCTION.md). "
-        "Cells give ours, the mean over seeds ± the sample deviation, then the published value and the difference. "
-        "Rows of one training each give the time of all of it.",
+        "Cells show our mean over seeds ± the sample deviation, then the published value and the difference. "
+        "Rows that share a training each show its whole time.",
         "## Tolerances",
         _rules(),
         _table(tolerance_grid()),
@@ -108,7 +108,7 @@ def readme_block(summary: Summary, main_rows: Sequence[tuple[str, str, str]] = M
 
 
 def with_block(text: str, block: str, marks: tuple[str, str] = README_MARKS) -> str:
-    """A page with what stands between the marks made anew."""
+    """A page with the text between the marks replaced."""
     start, end = marks
     return re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _: f"{start}\n{block}\n{end}", text, flags=re.DOTALL)
 

@@ -1,8 +1,8 @@
 """Verdicts: whether a row's mean over seeds agrees with the published figure, is better, or is worse.
 
-A figure is reproduced if it differs from the published one, in either direction, by no more than the row's tolerance
-or, where seeds differ by more, than 2·s·√(1 + 1/n): what a single run more would differ from our n seeds of deviation
-s. One seed has no spread. A row with several stages is reproduced only if all of them are: the worst stage decides.
+A figure is reproduced if it differs from the published one by at most the row's tolerance or, where seeds differ by
+more, 2·s·√(1 + 1/n): the band in which one more run is expected, given n seeds with sample deviation s. One seed has
+no spread. A row with several stages is reproduced only if all of them are: the worst stage decides.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ REPRODUCED, BETTER, WORSE, MEASURED, NOT_RUN, PARTLY, QUICK = (
 )
 STATUSES = (REPRODUCED, BETTER, WORSE, MEASURED, NOT_RUN, PARTLY, QUICK)
 ALWAYS_COUNTED = STATUSES[:5]
-LARGEST_SPREAD = 10.0  # points; where seeds deviate by more some have failed, and a band so wide would allow anything
+LARGEST_SPREAD = 10.0  # points; where seeds deviate by more, some have failed, and so wide a band would allow anything
 
 RULES = (
     (
         "reproduced",
-        "Our mean over seeds differs from the published figure, in either direction, by no more than the row's "
-        "tolerance t or 2 · s · √(1 + 1/n), whichever is larger; s is the sample deviation of our n seeds. One seed "
-        "has no spread and is held to t, and so are seeds that deviate by more than "
-        f"{LARGEST_SPREAD:g} points: some of them failed, and a band so wide would allow anything.",
+        "Our mean over seeds differs from the published figure by at most the row's tolerance t or 2 · s · √(1 + 1/n), "
+        "whichever is larger. s is the sample deviation of our n seeds. A single seed has no spread, so only t "
+        f"applies. Only t applies, too, where seeds deviate by more than {LARGEST_SPREAD:g} points: some of them "
+        "failed, and so wide a band would allow anything.",
     ),
     (
         "better, worse",
-        "It differs by more. Of several stages the worst decides: one worse stage makes the row worse, else one better "
-        "stage makes it better.",
+        "It differs by more. Where a row has several stages, the worst decides: one worse stage makes the row worse, "
+        "otherwise one better stage makes it better.",
     ),
     (
         "measured",
-        "No verdict: the paper has no number for it, or the method is ours. Where a row of ours has a published figure "
-        "beside it, that is the paper's own method, for orientation.",
+        "No verdict: the paper has no number for it, or the method is ours. A published figure beside one of our own "
+        "methods belongs to the paper's method and is for orientation only.",
     ),
     (
         "counted once",
-        "A row that repeats the experiment of another is shown, and says where it is counted. One experiment beside "
-        "two different published columns (Tables 4 and 7) is two comparisons.",
+        "A row that repeats another row's experiment is shown and names the row that counts. One experiment compared "
+        "with two different published columns (Tables 4 and 7) counts as two comparisons.",
     ),
 )
 
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """Mean and sample deviation over seeds; a deviation of one seed is not known."""
+    """Mean and sample deviation over seeds; None for the deviation of a single seed."""
 
     mean: float
     deviation: float | None
@@ -74,12 +74,12 @@ class Judgement:
 
     @property
     def difference(self) -> float:
-        """Ours less the published one, as both are printed."""
+        """Ours minus the published figure, both as printed."""
         return 0.0 if self.ours is None else round(round(self.ours.mean, 2) - self.published, 6)
 
     @property
     def allowed(self) -> float:
-        """By how much they may differ."""
+        """The largest difference that counts as reproduced."""
         if self.ours is None or self.ours.deviation is None or self.ours.deviation > LARGEST_SPREAD:
             return self.tolerance
         return max(self.tolerance, 2 * self.ours.deviation * math.sqrt(1 + 1 / self.ours.seeds))
@@ -95,7 +95,7 @@ class Judgement:
 
     @property
     def by_spread(self) -> bool:
-        """Reproduced because seeds differ much, not by the tolerance alone."""
+        """Reproduced only because seeds differ by more than the tolerance."""
         return self.verdict == REPRODUCED and abs(self.difference) > self.tolerance
 
 
@@ -143,8 +143,11 @@ def status_of(row: Row, figures: Mapping[str, Mapping[str, OverSeeds]], run: boo
 
 
 def deciding(row: Row, figures: Mapping[str, Mapping[str, OverSeeds]], status: str) -> Judgement | None:
-    """The figure that says most about a verdict: furthest outside or, where a row is reproduced because seeds differ
-    much, furthest from its number; None where there is nothing to be said."""
+    """The figure that explains a verdict, None where none needs an explanation.
+
+    It is the one furthest outside its band or, for a row that is reproduced only by the spread of its seeds, the one
+    furthest from the published figure.
+    """
     found = judgements(row, figures)
     if status in (BETTER, WORSE):
         outside = [judged for judged in found if judged.verdict == status]

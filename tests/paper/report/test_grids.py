@@ -53,7 +53,7 @@ def test_what_decided_a_verdict_is_said_with_what_is_known(catalogue: dict[str, 
     assert said.endswith("Rotations are drawn <anew> in each layer.")
     path = results / "permuted" / "psp-seed0.json"
     path.write_text(path.read_text().replace("Rotations are drawn <anew> in each layer.", ""))
-    assert remarks(entry_of(catalogue, results, "permuted"))[0][1].endswith("Why is not known yet.")
+    assert remarks(entry_of(catalogue, results, "permuted"))[0][1].endswith("The reason is not known yet.")
     entry = catalogue["permuted"]
     rows = tuple(replace(row, remark="The published ones were drawn twice.") for row in entry.rows)
     known = catalogue | {"permuted": replace(entry, rows=rows)}

@@ -4,9 +4,12 @@ import importlib
 import json
 import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from supsup import Prediction, SupSup, nets
 
 PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 
@@ -15,6 +18,18 @@ PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code_of(page), str(page), "exec"), {"__name__": "page"})
+
+
+def test_members_that_the_pages_name_exist() -> None:
+    """`model.…` and `Prediction.…` in the text, which no code block would notice."""
+    model = SupSup(nets.FullyConnected((4, 4, 2)))
+    answer = {field.name for field in fields(Prediction)} | set(dir(Prediction))
+    for page in PAGES:
+        text = page.read_text()
+        assert [name for name in re.findall(r"`model\.(\w+)(?!\.|\w)[(`]", text) if not hasattr(model, name)] == [], (
+            page.name
+        )
+        assert [name for name in re.findall(r"`Prediction\.(\w+)", text) if name not in answer] == [], page.name
 
 
 def code_of(page: Path) -> str:

@@ -41,7 +41,7 @@ def own(name: str) -> dict[str, Any]:
 
 
 def speed() -> str:
-    """Time, ours beside the plain way and the floor."""
+    """Time, ours beside the plain path and the floor."""
     lenet, fc = read("bench/bench-train-lenet-h200")["rows"][-1], read("bench/bench-train-fc-h200")["rows"][-1]
     exact, few = searches("bench/bench-infer-h200"), searches(two_cores())
     cores = read("bench/bench-train-lenet-2-cores")["rows"][-1]
@@ -79,7 +79,7 @@ def speed() -> str:
     ]
     return "\n".join(
         [
-            "| what | ours | plain way | floor |",
+            "| what | ours | plain path | floor |",
             "|---|---|---|---|",
             *(f"| {' | '.join(row)} |" for row in rows),
         ]

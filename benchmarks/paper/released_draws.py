@@ -136,7 +136,7 @@ def permutations(source: Source, tasks: int, seed: int) -> Stream:
 
 def learned(model: SupSup, stream: Stream, source: Source, draws: Draws) -> Iterator[Trained]:
     """Masks of all tasks: on a GPU all at once, on a CPU one after the other."""
-    net, recipe = state_of(model).net, state_of(model).settings.stepwise
+    net, recipe = state_of(model).net, model.recipe.stepwise
     images, labels = source.train_part(source.train_labels).tensors(net.device)
     images = images.flatten(1)
     size = len(stream) if net.device.type == "cuda" else 1

@@ -80,7 +80,7 @@ def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float
     """A mask after so many batches, beside the first k."""
     bank, trainer = (
         state_of(model).bank.subset(range(k)),
-        step_trainer(state_of(model).net, state_of(model).settings.stepwise),
+        step_trainer(state_of(model).net, model.recipe.stepwise),
     )
     trainer.start(initial_scores(model.seed, task.name, state_of(model).net.shapes, model.device))
     trainer.run(task.train, order(model, task)[:batches])
@@ -90,7 +90,7 @@ def half_learned(model: SupSup, task: Task, k: int, batches: int) -> tuple[float
 
 def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any]]:
     """A mask goes on with tasks that are not its own; what other new tasks then make of it."""
-    bank, trainer, rows = state_of(model).bank, step_trainer(state_of(model).net, state_of(model).settings.stepwise), []
+    bank, trainer, rows = state_of(model).bank, step_trainer(state_of(model).net, model.recipe.stepwise), []
     trainer.start(scores_of(bank.mask(index)))
     watched = stream[-NEW:][-WATCHED:]
     for tasks in range(1, SHARED + 2):

@@ -138,7 +138,7 @@ def test_a_model_in_a_file_has_copies_that_live_in_none(
         other = WAYS[way](model)
         other.forget(other.tasks[0])
         other.close()
-        with pytest.raises(SupSupError, match="lives in no file"):
+        with pytest.raises(SupSupError, match="has no file"):
             other.save()
         model.learn(stream[2])
     assert verify(path).clean

@@ -56,7 +56,7 @@ def test_a_stream_has_images_of_one_shape(stream: Stream) -> None:
 def test_with_transfer_scores_start_from_the_mean_of_all_masks(stream: Stream) -> None:
     """Around 0 for masks that a threshold at 0 makes, else weights that were never kept would be kept at once."""
     plain = Recipe("adam", 1e-2, 4, 16, transfer="masks")
-    for recipe, centred in ((plain, True), (state_of(model(0.2, "masks")).settings.stepwise, False)):
+    for recipe, centred in ((plain, True), (state_of(model(0.2, "masks")).settings.recipe.stepwise, False)):
         learner = SupSup(nets.FullyConnected((784, 20, 10)), recipe=recipe, device="cpu")
         learning = Learning(state_of(learner))
         own = initial_scores(learner.seed, "next", state_of(learner).net.shapes)

@@ -215,7 +215,7 @@ def test_observing_keeps_statistics_with_their_mask(tasks: list[Task], monkeypat
     observer = model._observer
     observer.write_back()
     observer._suspend()
-    observer._take_up(first)
+    observer._resume(first)
     assert torch.equal(observer.trainer.mask()["norm.running_mean"], learned)
     assert len(model.predict(x[:5]).labels) == 5
 

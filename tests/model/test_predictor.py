@@ -89,8 +89,8 @@ def test_later_tasks_take_the_first_normalisation_where_it_suits(mixed: SupSup) 
     assert two is not None
     assert other is not None
     assert one.key == two.key != other.key
-    assert [indices for _, indices in state_of(mixed).tasks.views()] == [[0, 1], [2], [3]]
-    assert [indices for _, indices in state_of(mixed).tasks.views([3, 0])] == [[3], [0]]
+    assert [indices for _, indices in state_of(mixed).tasks.input_groups()] == [[0, 1], [2], [3]]
+    assert [indices for _, indices in state_of(mixed).tasks.input_groups([3, 0])] == [[3], [0]]
 
 
 @pytest.mark.parametrize("how", WAYS, ids=lambda how: f"{how.method}-{how.coordinates}")
@@ -98,7 +98,7 @@ def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -
     """−∂Obj/∂αᵢ of a candidate comes from the view of its own task, whatever the others see."""
     x = table(3, (50.0, 1e3, 1.0, 1e-3), 20)[0]
     asking = Predictor(state_of(mixed))
-    views = state_of(mixed).tasks.views()
+    views = state_of(mixed).tasks.input_groups()
     images = asking.images(x, views)
     shown = [TaskView(images.preprocessed(inputs)[:, None], members) for inputs, members in views]
     networks = TaskNetworks(state_of(mixed).net, state_of(mixed).bank, BareMasks(4, 3))
@@ -116,7 +116,7 @@ def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -
 
 def test_the_gradient_of_several_views_is_that_of_each(mixed: SupSup) -> None:
     x = table(1, rows=7)[0]
-    views = state_of(mixed).tasks.views()
+    views = state_of(mixed).tasks.input_groups()
     images = Predictor(state_of(mixed)).images(x, views)
     goal, layers = Goal("H", 3), choose_layers(state_of(mixed).net, "all")
     expected = torch.empty(7, 4)
@@ -174,7 +174,7 @@ def test_evaluate_hands_in_what_each_task_takes(mixed: SupSup) -> None:
 def test_tasks_of_a_stream_share_the_first_normalisation() -> None:
     found = model()
     found.learn_many([data.task(table(seed), f"t{seed}") for seed in range(3)])
-    assert len(state_of(found).tasks.views()) == 1
+    assert len(state_of(found).tasks.input_groups()) == 1
     with pytest.raises(SupSupError, match="learned images of shape"):
         found.learn((table(9, (1.0, 1.0, 1.0))[0], table(9)[1]), task="narrow")
     assert found.tasks == ["t0", "t1", "t2"]

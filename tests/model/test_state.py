@@ -94,5 +94,5 @@ def test_a_model_in_no_file_has_nowhere_to_save_to() -> None:
     model = model_with("a")
     state_of(model).commit()
     model.close()
-    with pytest.raises(SupSupError, match="say where to save"):
+    with pytest.raises(SupSupError, match="has no file; give a path"):
         model.save()

@@ -75,7 +75,7 @@ def test_classes_are_the_most_of_those_asked_for() -> None:
 def test_a_copy_has_facts_of_its_own() -> None:
     tasks = table("a", "b")
     tasks["a"].extras = {"x": torch.ones(1)}
-    tasks.saved(tasks.marks())
+    tasks.mark_saved(tasks.unsaved_marks())
     copy = tasks.copy()
     copy["a"].classes, copy["a"].extras["y"] = 9, torch.ones(2)
     copy.remove("b")
@@ -85,7 +85,7 @@ def test_a_copy_has_facts_of_its_own() -> None:
 
 def test_extras_belong_to_a_task_and_wait_to_be_saved() -> None:
     tasks = table("a", "b")
-    tasks.saved(tasks.marks())
+    tasks.mark_saved(tasks.unsaved_marks())
     extras = Extras(tasks)
     extras["b"] = {"x": torch.ones(1)}
     assert (list(extras), len(extras), "a" in extras, extras.get("a")) == (["b"], 1, False, None)
@@ -117,7 +117,7 @@ def test_names_that_can_be_written() -> None:
 def test_classes_from_the_least_on() -> None:
     check_classes("task", 1)
     check_classes("task", 2, least=2)
-    with pytest.raises(SupSupError, match="from 2 on"):
+    with pytest.raises(SupSupError, match="at least 2"):
         check_classes("task", 1, least=2)
 
 
@@ -150,24 +150,24 @@ def test_what_the_file_has_is_not_saved_again() -> None:
     tasks.add(LearnedTask("b", 2, "now"))
     tasks.prepare_add([LearnedTask("c", 2, "now")])()
     assert [task.name for task in tasks.unsaved()] == ["b", "c"]
-    marks = tasks.marks()
-    tasks.changed("b")
-    tasks.saved(marks)
+    unsaved_marks = tasks.unsaved_marks()
+    tasks.mark_unsaved("b")
+    tasks.mark_saved(unsaved_marks)
     assert [task.name for task in tasks.unsaved()] == ["b"]
-    tasks.changed("a")
+    tasks.mark_unsaved("a")
     assert [task.name for task in tasks.unsaved()] == ["a", "b"], "in order"
     tasks.remove("a")
-    assert list(tasks.marks()) == ["b"]
+    assert list(tasks.unsaved_marks()) == ["b"]
 
 
 def test_tasks_by_how_they_see_images_are_looked_through_once() -> None:
     tasks = table("a", "b", "c")
-    views = tasks.views()
+    views = tasks.input_groups()
     assert views == [(None, [0, 1, 2])]
-    assert tasks.views() is views
-    assert tasks.views([2, 0]) == [(None, [2, 0])]
+    assert tasks.input_groups() is views
+    assert tasks.input_groups([2, 0]) == [(None, [2, 0])]
     tasks.add(LearnedTask("d", 1, "now"))
-    assert tasks.views() == [(None, [0, 1, 2, 3])]
+    assert tasks.input_groups() == [(None, [0, 1, 2, 3])]
 
 
 def test_a_class_is_called_by_its_name_where_it_has_one() -> None:

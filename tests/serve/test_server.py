@@ -85,7 +85,7 @@ def test_several_serve_one_file_from_the_disk(path: Path, shapes: Any) -> None:
 
 def test_sigterm_stops_the_job_that_runs_and_keeps_what_is_learned(path: Path, shapes: Any) -> None:
     with supsup.load(path, in_place=True, device="cpu") as model:
-        model.recipe = replace(state_of(model).settings.stepwise, steps=1_000_000)
+        model.recipe = replace(model.recipe.stepwise, steps=1_000_000)
     with command(path) as (process, url), httpx.Client(base_url=url) as client:
         job = client.post("/tasks/endless", files=shapes.upload(shapes.lesson("x", count=4))).json()["id"]
         while not client.get(f"/jobs/{job}").json()["progress"]:

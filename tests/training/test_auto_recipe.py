@@ -359,9 +359,9 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> Non
 def test_what_needs_a_recipe_says_so(stream: Stream) -> None:
     """Tasks that nobody announces have no size: they are trained as in the paper."""
     model = SupSup(nets.FullyConnected((784, 20, 10)), device="cpu")
-    assert (model.recipe, state_of(model).settings.stepwise) == (AutoRecipe(), MNIST)
+    assert (model.recipe, model.recipe.stepwise) == (AutoRecipe(), MNIST)
     model.recipe = Recipe(steps=7)
-    assert state_of(model).settings.stepwise == Recipe(steps=7)
+    assert model.recipe.stepwise == Recipe(steps=7)
     with pytest.raises(SupSupError, match=r"a Recipe or an? AutoRecipe"):
         model.recipe = None  # type: ignore[assignment]
     models = [SupSup(nets.FullyConnected((784, 20, 10)), device="cpu") for _ in range(2)]

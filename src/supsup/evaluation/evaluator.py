@@ -22,7 +22,6 @@ from supsup.model.supsup import SupSup, observe_batches
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import given, listed, whole
-from supsup.training import MNIST, AutoRecipe
 from supsup.training.batches import many_positions
 
 
@@ -254,7 +253,7 @@ def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:
         raise SupSupError(
             f"{type(model).__name__} cannot learn from batches of unknown tasks (NNs); use GG, GNs or GNu"
         )
-    recipe = MNIST if isinstance(model.recipe, AutoRecipe) else model.recipe
+    recipe = model.recipe.stepwise
     drawn = recipe.steps * recipe.batch_size
     order = many_positions(model.seed, [task.name], len(task.train), drawn, model.device)[0]
     positions = order.view(recipe.steps, recipe.batch_size)

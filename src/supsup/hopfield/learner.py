@@ -77,8 +77,8 @@ class HopSupSup:
         self.net = FrozenNet(net, seed, self.device)
         self.rule = rule
         self._store = rule_named(rule)
-        self.recipe = checks.setting(recipe, UnitRecipe, "recipe")
-        self.recovery = checks.setting(recovery, Recovery, "recovery")
+        self.recipe = checks.check_setting(recipe, UnitRecipe, "recipe")
+        self.recovery = checks.check_setting(recovery, Recovery, "recovery")
         self._widths, self.outputs = net.widths, net.widths[-1]
         self.psi = [torch.zeros(width, width, device=self.device) for width in net.widths[1:-1]]
         self.mean = [torch.zeros(width, device=self.device) for width in net.widths[1:-1]]
@@ -144,8 +144,8 @@ class HopSupSup:
 
         A mask is recovered before its task is known, so all tasks use the normalisation of the first. Returns the name.
         """
-        about = self._expectations()
-        made = checks.task_of(data, task, about, label=label, layout=layout, normalise=flag(normalise, "normalise"))
+        about = self._input_requirements()
+        made = checks.make_task(data, task, about, label=label, layout=layout, normalise=flag(normalise, "normalise"))
         checked = self._checked(made, task)
         learn_in_parallel([self], checked)
         return checked.name
@@ -241,7 +241,7 @@ class HopSupSup:
         """The outputs to use, task by task, and how many each task has."""
         if task is not None and not isinstance(task, str):
             raise SupSupError("task is the name of a task; give a recovered mask as predict(x, units=…)")
-        wanted = [task] if task is not None else checks.among_tasks(among)
+        wanted = [task] if task is not None else checks.check_among_names(among)
         indices = range(len(self._tasks)) if wanted is None else set(self._tasks.indices(wanted))
         columns: list[int] = []
         classes: dict[str, int] = {}
@@ -272,21 +272,21 @@ class HopSupSup:
         used = f"{self._outputs_used} of {self.outputs} outputs used; {self.memory_bytes:,} bytes of memory"
         return f"HopSupSup({widths}, seed {self.seed}; {len(self._tasks):,} tasks, {used}; on {self.device})"
 
-    def _expectations(self) -> checks.Expectations:
+    def _input_requirements(self) -> checks.InputRequirements:
         """What raw data must fit to become a task of this model."""
         shape, tasks = self.image_shape, self._tasks
         learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
-        return checks.Expectations(None, self.net.module, self.device, learned, one_normalisation=True)
+        return checks.InputRequirements(None, self.net.module, self.device, learned, one_normalisation=True)
 
     def _checked(self, data: Task, name: str | None) -> Task:
-        suited = checks.suited(given(data, Task, "the task"), self._expectations())
-        task = checks.task_to_learn(suited, name, self._tasks)
+        suited = checks.fit_to_model(given(data, Task, "the task"), self._input_requirements())
+        task = checks.check_new_task(suited, name, self._tasks)
         if task.inputs is None and len(self._tasks) and self._tasks.at(0).info.inputs is not None:
             raise SupSupError(f"this model takes raw inputs; make task {task.name!r} from raw data, with data.task")
         if len(task.train) < 2:
             raise SupSupError(f"task {task.name!r} has {len(task.train)} training images; give at least 2")
-        checks.finite(task, self.device)
-        checks.label_range(task.train.labels, task.classes, task.name)
+        checks.check_finite(task, self.device)
+        checks.check_label_range(task.train.labels, task.classes, task.name)
         self._check_outputs(task.name, task.classes)
         self._check_shape(task.train.shape)
         return task
@@ -301,7 +301,7 @@ class HopSupSup:
             )
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        checks.same_shape(shape, self.image_shape)
+        checks.check_shape(shape, self.image_shape)
         features = torch.Size(shape).numel()
         if features != self._widths[0]:
             raise SupSupError(
@@ -312,7 +312,7 @@ class HopSupSup:
     def _images(self, x: Array) -> Tensor:
         if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
-        inputs, views = self._tasks.at(0).info.inputs, self._tasks.views([0])
+        inputs, views = self._tasks.at(0).info.inputs, self._tasks.input_groups([0])
         images = images_for(x, views, self.image_shape, self.device).preprocessed(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:

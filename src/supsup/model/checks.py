@@ -1,4 +1,4 @@
-"""What a user hands in, checked before anything changes: images, labels, tasks."""
+"""Checks of the user's images, labels and tasks, before anything changes."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ Array = Tensor | np.ndarray[Any, Any] | Any  # any form that docs/own-data.md na
 T = TypeVar("T")
 
 
-def images(x: Array, device: torch.device) -> Tensor:
+def check_images(x: Array, device: torch.device) -> Tensor:
     """Images [n, …] as float32 on the device."""
     return _images(x, device, "[n, …] of at least one image", 1)
 
 
-def batches(x: Array, device: torch.device) -> Tensor:
+def check_batches(x: Array, device: torch.device) -> Tensor:
     """Batches of images [r, b, …] as float32 on the device."""
     return _images(x, device, "[r, b, …] of at least one batch of at least one image", 2)
 
 
 def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor:
-    """Images as float32 on the device, behind so many leading dimensions."""
+    """Images as float32 on the device, after `leading` dimensions."""
     tensor = plain_tensor(x, "images")
     if not tensor.is_floating_point():
         raise SupSupError(
@@ -53,8 +53,8 @@ def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor
         )
     if tensor.ndim <= leading or tensor.numel() == 0:
         raise SupSupError(f"images must be a batch {layout}; got shape {tuple(tensor.shape)}")
-    narrow = tensor.to(torch.float32)  # before they are looked at: 1e300 becomes infinite here
-    if not math.isfinite(narrow.sum().item()):  # quick; the sum of good pixels may overflow as well
+    narrow = tensor.to(torch.float32)  # before the check: 1e300 becomes infinite here
+    if not math.isfinite(narrow.sum().item()):  # fast; the sum of finite pixels may overflow, too
         bad = int((~narrow.isfinite()).flatten(0, leading - 1).flatten(1).any(1).sum())
         if bad:
             raise SupSupError(
@@ -64,7 +64,7 @@ def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor
     return narrow.to(device)
 
 
-def raw_batches(x: Any) -> Tensor:
+def check_raw_batches(x: Any) -> Tensor:
     """Batches of raw images [r, b, …] on the CPU."""
     found = input_tensor(x)
     if found.ndim < 3:
@@ -72,7 +72,7 @@ def raw_batches(x: Any) -> Tensor:
     return found
 
 
-def labels(y: Array, count: int, device: torch.device) -> Tensor:
+def check_labels(y: Array, count: int, device: torch.device) -> Tensor:
     """Labels as int64 on the device, one per image."""
     tensor = plain_tensor(y, "labels")
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
@@ -82,14 +82,14 @@ def labels(y: Array, count: int, device: torch.device) -> Tensor:
     return tensor.to(device, torch.int64)
 
 
-def positions(indices: Tensor, count: int) -> None:
-    """An error unless these are indices [batches, images] of so many images."""
+def check_positions(indices: Tensor, count: int) -> None:
+    """An error unless these are indices [batches, images] below `count`."""
     shaped = indices.dtype == torch.int64 and indices.ndim == 2 and indices.numel() > 0
     if not shaped or not 0 <= int(indices.min()) <= int(indices.max()) < count:
         raise SupSupError(f"positions must be [batches, images] within the part's {count} images")
 
 
-def label_range(y: Tensor, outputs: int, task: str) -> None:
+def check_label_range(y: Tensor, outputs: int, task: str) -> None:
     """An error unless every label has an output."""
     low, high = int(y.min()), int(y.max())
     if low < 0:
@@ -101,25 +101,25 @@ def label_range(y: Tensor, outputs: int, task: str) -> None:
         )
 
 
-def same_shape(shape: tuple[int, ...], learned: tuple[int, ...] | None) -> None:
-    """All images of a model have one shape, that of the first learned."""
+def check_shape(shape: tuple[int, ...], learned: tuple[int, ...] | None) -> None:
+    """An error unless images have the shape of those learned before."""
     if learned is not None and shape != learned:
         raise SupSupError(f"images have shape {shape}, but this model learned images of shape {learned}")
 
 
-def outputs_for(net: FrozenNet, images: Tensor, learned: tuple[int, ...] | None) -> int:
-    """How many outputs a frozen network gives for such images, or an error if it does not take them."""
-    same_shape(tuple(images.shape[1:]), learned)
-    return outputs_of(partial(net.run, weights=net.weights), images)
+def count_frozen_outputs(net: FrozenNet, images: Tensor, learned: tuple[int, ...] | None) -> int:
+    """The number of outputs of a frozen network for these images, or an error if it does not take them."""
+    check_shape(tuple(images.shape[1:]), learned)
+    return count_outputs(partial(net.run, weights=net.weights), images)
 
 
-def outputs_of(run: Callable[[Tensor], Any], images: Tensor) -> int:
-    """How many outputs a network gives for such images, or an error if it does not take them."""
+def count_outputs(run: Callable[[Tensor], Any], images: Tensor) -> int:
+    """The number of outputs of a network for these images, or an error if it does not take them."""
     try:
         outputs = run(images[:1])
     except SupSupError:
         raise
-    except Exception as error:  # the forward pass of a module of the user's own may raise anything
+    except Exception as error:  # the forward pass of a user's module may raise anything
         shape = tuple(images.shape[1:])
         raise SupSupError(f"the network does not take images of shape {shape}: {error}") from error
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
@@ -128,18 +128,18 @@ def outputs_of(run: Callable[[Tensor], Any], images: Tensor) -> int:
     return int(outputs.shape[1])
 
 
-def among_tasks(among: Any) -> list[str] | None:
-    """The names that come into question, from any iterable of them; None for all."""
+def check_among_names(among: Any) -> list[str] | None:
+    """The candidate tasks as a list of names; None for all."""
     return None if among is None else names(among, "among")
 
 
-def setting(value: Any, kind: type[T], name: str) -> T:
-    """A setting of a model: what was given, the default where nothing was, an error for anything else."""
+def check_setting(value: Any, kind: type[T], name: str) -> T:
+    """A setting: the value, the default for None, an error for a value of another class."""
     return kind() if value is None else given(value, kind, name)
 
 
-def task_to_learn(data: Any, name: str | None, taken: Container[str]) -> Task:
-    """A task with images and a name that is not taken."""
+def check_new_task(data: Any, name: str | None, taken: Container[str]) -> Task:
+    """The task under its new name; an error if the name is taken or there are no images."""
     task = given(data, Task, "the task")
     task = task if name is None else replace(task, name=name)
     check_name(task.name)
@@ -154,14 +154,14 @@ def task_to_learn(data: Any, name: str | None, taken: Container[str]) -> Task:
 
 
 @dataclass(frozen=True)
-class Expectations:
-    """What has to be known of a model to make a task for it of raw data.
+class InputRequirements:
+    """What a model requires of the inputs of a new task.
 
-    run      its network on images as it sees them; None: any shape and number will do
-    module   that network
-    learned  the shape of images, and what becomes of raw ones, in the first task learned; None before it
-    one_normalisation  all tasks have that of the first, whether it suits them or not
-    turned   images are learned in all rotations
+    run      runs its network on images; None: the network takes any shape
+    module   the network
+    learned  shape and normalisation of the first task's images; None before the first task
+    one_normalisation  all tasks are normalised as the first, whether that suits them or not
+    rotated  images are learned in all rotations
     """
 
     run: Callable[[Tensor], Any] | None
@@ -172,22 +172,28 @@ class Expectations:
     rotated: bool = False
 
 
-def task_of(
-    data: Any, name: str | None, model: Expectations, *, label: Any = None, layout: Any = None, normalise: Any = True
+def make_task(
+    data: Any,
+    name: str | None,
+    model: InputRequirements,
+    *,
+    label: Any = None,
+    layout: Any = None,
+    normalise: Any = True,
 ) -> Task:
-    """A `Task` as it is, or one made of any other data in terms of what the model has learned before."""
+    """A `Task` from a task or from data of any form, with the shape and normalisation that the model requires."""
     if isinstance(data, Task):
-        return suited(data, model)
+        return fit_to_model(data, model)
     if name is None:
         raise SupSupError('give the task a name: learn((images, labels), task="name")')
     check_name(name)
     read = read_data(data, label)
-    tokens = wants_tokens(read.inputs, model)
-    return suited(build_task(read, name, None, layout, normalise, tokens), model)
+    tokens = takes_tokens(read.inputs, model)
+    return fit_to_model(build_task(read, name, None, layout, normalise, tokens), model)
 
 
-def suited(task: Task, model: Expectations) -> Task:
-    """A task of raw inputs as a model can learn it: with a channel where it needs one, normalised as its others."""
+def fit_to_model(task: Task, model: InputRequirements) -> Task:
+    """A task of raw inputs in the form that a model can learn: with a channel if needed, normalised like its others."""
     if task.inputs is None:
         return task
     wanted = model.module.pixels if isinstance(model.module, ImageNetwork) else None
@@ -208,8 +214,8 @@ def suited(task: Task, model: Expectations) -> Task:
     return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
 
 
-def wants_tokens(inputs: Tensor, model: Expectations) -> bool:
-    """Whether whole numbers go to the network as they are: it has an embedding, takes them, and no real numbers."""
+def takes_tokens(inputs: Tensor, model: InputRequirements) -> bool:
+    """Whether inputs are tokens: the network has an embedding, and takes these integers but not real numbers."""
     embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.module.modules())
     if inputs.is_floating_point() or not embeds or model.run is None:
         return False
@@ -218,7 +224,7 @@ def wants_tokens(inputs: Tensor, model: Expectations) -> bool:
 
 
 def _with_channel(task: Task) -> Task:
-    """Grey images with the channel that they have."""
+    """Grey images with a channel dimension."""
     parts = (replace(part, images=part.images[:, None]) for part in (task.train, task.test))
     train, test = parts
     if train.gain.numel() > 1:
@@ -226,34 +232,34 @@ def _with_channel(task: Task) -> Task:
     return replace(task, train=train, test=test)
 
 
-def _takes(model: Expectations, part: Part) -> bool:
+def _takes(model: InputRequirements, part: Part) -> bool:
     assert model.run is not None
     images, _ = part.batch(torch.arange(min(2, len(part))))
     return _runs(model.run, images.to(model.device))
 
 
 def _runs(run: Callable[[Tensor], Any], images: Tensor) -> bool:
-    """Whether a network gives a vector of outputs for each of these images."""
+    """Whether a network returns a vector of outputs for each of these images."""
     try:
         outputs = run(images)
-    except Exception:  # the forward pass of a module of the user's own may raise anything
+    except Exception:  # the forward pass of a user's module may raise anything
         return False
     return isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(images)
 
 
-def stream_to_learn(stream: Iterable[Task], taken: Container[str], net: FrozenNet, model: Expectations) -> list[Task]:
-    """The tasks of a stream, at least one, all of which can be learned; images that tasks share are checked once."""
+def check_stream(stream: Iterable[Task], taken: Container[str], net: FrozenNet, model: InputRequirements) -> list[Task]:
+    """The tasks of a stream, or an error if one cannot be learned; images that tasks share are checked once."""
     checked: set[tuple[int, ...]] = set()
     tasks: list[Task] = []
     for each in listed(stream, "the stream", "tasks"):
-        task = suited(task_to_learn(given(each, Task, "a task of the stream"), None, taken), model)
+        task = fit_to_model(check_new_task(given(each, Task, "a task of the stream"), None, taken), model)
         if model.learned is None:
             model = replace(model, learned=(task.train.shape, task.inputs))
         assert model.learned is not None
-        same_shape(task.train.shape, model.learned[0])
+        check_shape(task.train.shape, model.learned[0])
         key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
         if key not in checked:
-            task_fits(task, net, model.learned[0], model.rotated)
+            check_task_fits(task, net, model.learned[0], model.rotated)
         checked.add(key)
         tasks.append(task)
     if not tasks:
@@ -264,22 +270,22 @@ def stream_to_learn(stream: Iterable[Task], taken: Container[str], net: FrozenNe
     return tasks
 
 
-def task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None, rotated: bool = False) -> None:
-    """The images of a task are finite, the network takes them and they can be turned; every label has an output."""
-    finite(task, net.device)
+def check_task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None, rotated: bool = False) -> None:
+    """An error unless the images are finite, fit the network and can be rotated, and every label has an output."""
+    check_finite(task, net.device)
     first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
-    outputs = outputs_for(net, first.to(net.device), learned)
-    label_range(task.train.labels, outputs, task.name)
+    outputs = count_frozen_outputs(net, first.to(net.device), learned)
+    check_label_range(task.train.labels, outputs, task.name)
     if rotated:
         check_can_rotate(task, outputs)
 
 
-def finite(task: Task, device: torch.device) -> None:
-    """An error if images that a task is trained on hold NaN or infinite pixels, as they are or once normalised."""
+def check_finite(task: Task, device: torch.device) -> None:
+    """An error if training images hold NaN or infinite pixels, before or after normalisation."""
     part = task.train
     if part.tokens:
         return
     ends = part.images.aminmax() if part.images.is_floating_point() else (0, 255)
     largest = max(abs(float(end)) for end in ends) * float(part.gain.abs().max()) + float(part.offset.abs().max())
     if not largest < torch.finfo(torch.float32).max:
-        images(part.tensors(device)[0], device)
+        check_images(part.tensors(device)[0], device)

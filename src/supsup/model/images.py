@@ -48,10 +48,10 @@ def images_for(
     """
     kinds: Sequence[Inputs] = [inputs for inputs, _ in groups if inputs is not None]
     if not kinds:
-        images = (checks.images if leading == 1 else checks.batches)(x, device)
-        checks.same_shape(tuple(images.shape[leading:]), shape)
+        images = (checks.check_images if leading == 1 else checks.check_batches)(x, device)
+        checks.check_shape(tuple(images.shape[leading:]), shape)
         return Images(images, leading, True)
-    raw = input_tensor(x) if leading == 1 else checks.raw_batches(x)
+    raw = input_tensor(x) if leading == 1 else checks.check_raw_batches(x)
     if shape is not None:
         raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
     return Images(raw.to(device), leading, False)

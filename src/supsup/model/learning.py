@@ -80,12 +80,12 @@ class Learning:
                     self.add(some)
                     advance(0)
 
-    def expectations(self) -> checks.Expectations:
+    def input_requirements(self) -> checks.InputRequirements:
         """What is needed to make tasks of raw data for this model."""
         net, shape, tasks = self.state.net, self.state.image_shape, self.state.tasks
         learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
         rotated, run = self.state.settings.recipe.self_labels is not None, partial(net.run, weights=net.weights)
-        return checks.Expectations(run, net.module, net.device, learned, rotated=rotated)
+        return checks.InputRequirements(run, net.module, net.device, learned, rotated=rotated)
 
     def add(self, trained: Trained) -> None:
         """Add tasks that were trained, with their profiles, and commit them at once."""

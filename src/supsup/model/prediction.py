@@ -16,7 +16,7 @@ from supsup.data.task import TaskInfo
 from supsup.inference.decision import Margin, NoMargin
 from supsup.runtime.validation import choice
 
-Outputs = Literal["classes", "all"]  # which outputs may answer: those of the task's classes, or, as in the paper, all
+Outputs = Literal["classes", "all"]  # outputs that may answer: those of the task's classes or, as in the paper, all
 check_outputs = choice(*get_args(Outputs))
 
 

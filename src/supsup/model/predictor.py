@@ -123,9 +123,9 @@ class Predictor:
     ) -> tuple[Images, Candidates]:
         """The images, and the tasks that they may belong to."""
         self.check_learned()
-        asked, tasks = checks.among_tasks(among), self.state.tasks
+        asked, tasks = checks.check_among_names(among), self.state.tasks
         members = None if asked is None else tasks.indices(asked)
-        groups = tasks.views(members)
+        groups = tasks.input_groups(members)
         images = self.images(x, groups, leading)
         views = [TaskView(decisions(images.preprocessed(inputs)), indices) for inputs, indices in groups]
         return images, Candidates(self._networks, views, how, members)

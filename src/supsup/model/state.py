@@ -1,6 +1,6 @@
-"""What a `SupSup` model consists of, and the few operations that change it.
+"""The state of a `SupSup` model and the operations that change it: add, replace, remove, commit.
 
-`SupSup` answers from it, the observer trains into it, and it alone writes to the file that a model may live in.
+Only this module writes to the model's file.
 """
 
 from __future__ import annotations
@@ -47,26 +47,21 @@ from supsup.training import AutoRecipe, Recipe, recipe_from_dict
 
 T = TypeVar("T")
 _NAMED = 5  # tasks that a summary lists
-_ONE_AT_A_TIME = new_lock()  # models that learn on a GPU: graphs are captured and torch is watched for all threads
+_GPU_TRAINING = new_lock()  # one model at a time learns on a GPU: capturing a graph affects all threads
 
 
 class OtherKind(SupSupError):
-    """A file holds another kind of model than the one asked for."""
+    """The file holds another kind of model."""
 
 
 @dataclass
 class ModelSettings:
-    """What a user may change about a model at any time; the next commit writes it."""
+    """Settings that the user may change at any time; the next commit writes them."""
 
     recipe: Recipe | AutoRecipe
     inference: Inference
     new_task_rule: NewTaskRule
     notes: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def stepwise(self) -> Recipe:
-        """What `observe` trains with, which knows no task before it is there: the paper's where none is given."""
-        return self.recipe.stepwise
 
 
 class Setting(Generic[T]):
@@ -88,12 +83,12 @@ class Setting(Generic[T]):
 
 
 class ModelState:
-    """A frozen network, the bank of its masks and the table of their tasks, which have the same indices.
+    """A frozen network, the bank of its masks and the table of their tasks; a mask and its task have the same index.
 
-    file      where the model lives, if it does: `remove` and `commit` write to it
-    lock      who answers reads under it what the four operations change; each of them happens whole or not at all
-    changing  held by the thread that learns, observes, forgets or commits, from its checks to its end; training itself
-              keeps nobody from reading
+    file      the file of a model loaded with in_place=True; `remove` and `commit` write to it
+    lock      answers hold the read lock; changes take the write lock, for the short step that makes the change
+    changing  held by the thread that learns, observes, forgets or commits, from its checks to its end; readers do not
+              wait for training
     """
 
     def __init__(self, net: FrozenNet, settings: ModelSettings, created: str | None = None) -> None:
@@ -103,10 +98,10 @@ class ModelState:
         self.image_shape: tuple[int, ...] | None = None
         self.created = created or now()
         self.lock = ReadersWriter()
-        self.changing = _ONE_AT_A_TIME if net.device.type == "cuda" else new_lock()
-        self.switched = SwitchedNets(net, self.bank.spans)  # the networks that answer
+        self.changing = _GPU_TRAINING if net.device.type == "cuda" else new_lock()
+        self.switched = SwitchedNets(net, self.bank.spans)  # networks with a mask applied, for answers
         self._file: ModelFile | None = None
-        self._process = 0  # which opened the file
+        self._process = 0  # id of the process that opened the file
 
     @property
     def file(self) -> ModelFile | None:
@@ -115,8 +110,8 @@ class ModelState:
     @file.setter
     def file(self, file: ModelFile | None) -> None:
         self._file, self._process = file, os.getpid()
-        if file is not None:  # who was interrupted before the model was in a variable cannot close it
-            self._closing = weakref.finalize(self, _let_go, file)
+        if file is not None:  # closes the file if the model is lost before the user can close it
+            self._closing = weakref.finalize(self, _close_file, file)
             self._closing.atexit = False
 
     @classmethod
@@ -129,7 +124,7 @@ class ModelState:
         in_place: bool = False,
         masks: str = "memory",
     ) -> ModelState:
-        """The model in a file; with `in_place` it goes on living there."""
+        """The model in a file; with `in_place`, `commit` keeps the file up to date."""
         choice("memory", "disk")(masks, "masks")
         file = None
         try:
@@ -152,7 +147,7 @@ class ModelState:
     def from_file(
         cls, file: ModelFile, net: nn.Module | None, device: str | torch.device, masks: str = "memory"
     ) -> Self:
-        """What lies in a file, every mask checked; `net` is needed where it was not built from `supsup.nets`."""
+        """The state in a file, every mask checked; `net` is needed unless it was built from `supsup.nets`."""
         header = file.header
         with explain_errors(file.path):
             if header.kind != "SupSup":
@@ -166,11 +161,11 @@ class ModelState:
             check_network(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = image_shape_of(header)
-        with no_garbage_collection():  # all that is made here stays
+        with no_garbage_collection():  # everything created here stays alive
             if masks == "disk":
                 state._map_masks(file)
             state.bank.reserve(len(file.names) - len(state.tasks))
-            tasks: list[LearnedTask] = []  # added at once: the table is copied whenever it grows
+            tasks: list[LearnedTask] = []  # added together, since adding copies the table
             for block in read_blocks(file, frozen, len(state.tasks)):
                 with explain_errors(file.path), explain_unknown_settings():
                     _check_recipes(block.tasks)
@@ -180,9 +175,9 @@ class ModelState:
         return state
 
     def _map_masks(self, file: ModelFile) -> None:
-        """The masks of a file as far as whole blocks of them can be read from the disk."""
+        """Map whole blocks of masks from disk; the rest is read into memory."""
         if self.net.device.type != "cpu":
-            raise SupSupError('masks on the disk are searched by the CPU: load(path, masks="disk", device="cpu")')
+            raise SupSupError('masks on disk are searched by the CPU: load(path, masks="disk", device="cpu")')
         folder = MaskFolder(file.path, self.bank.length)
         tasks: list[LearnedTask] = []
         for block, mapped in map_blocks(file, self.net, folder):
@@ -193,7 +188,7 @@ class ModelState:
         self.tasks.prepare_add(tasks, saved=True)()
 
     def to(self, device: torch.device) -> ModelState:
-        """A copy on a device that lives in no file."""
+        """A copy on a device, without a file."""
         net = FrozenNet(self.net.module, self.net.seed, device, self.net.pretrained, self.net.weights)
         other = ModelState(net, replace(self.settings, notes=copy.deepcopy(self.settings.notes)), self.created)
         other.bank, other.tasks, other.image_shape = self.bank.to(device), self.tasks.copy(), self.image_shape
@@ -204,13 +199,13 @@ class ModelState:
             return self.to(self.net.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By the bytes of a file, and by the module itself where a file does not say how to build it."""
+        """As the bytes of a model file, plus the module if a file cannot describe it."""
         with self.lock.reading():
             own = None if self.header().architecture is not None else self.net.module
             return _from_content, (model_to_bytes(self.save), own, str(self.net.device))
 
     def header(self) -> Header:
-        """Everything but the tasks, as a file takes it."""
+        """Everything but the tasks, in the form of a file header."""
         settings = self.settings
         return build_header(
             self.net,
@@ -223,20 +218,20 @@ class ModelState:
         )
 
     def summary(self, kind: str) -> str:
-        """What the model holds, in a line."""
+        """The model in one line."""
         net, names = self.net, self.tasks.names
         weights = sum(shape.numel() for shape in net.shapes.values())
         some = ", ".join(map(printable, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
         size = len(names) * sum(-(-shape.numel() // 8) for shape in net.shapes.values())
         origin = "pretrained" if net.pretrained else f"seed {net.seed}"
-        replaced = [
+        parts = [
             f"{type(net.module).__name__} of {weights:,} masked weights, {origin}",
             f"{len(names):,} task{'' if len(names) == 1 else 's'}" + (f": {some}" if names else ""),
             f"{size:,} bytes of masks",
             f"on {net.device}",
-            f"in {self._file.path}" if self._file is not None else "in no file",
+            f"in {self._file.path}" if self._file is not None else "not saved",
         ]
-        return f"{kind}({'; '.join(replaced)})"
+        return f"{kind}({'; '.join(parts)})"
 
     def add(
         self,
@@ -247,18 +242,18 @@ class ModelState:
         info: Mapping[str, TaskInfo] | None = None,
         profiles: Mapping[str, TaskProfile] | None = None,
     ) -> None:
-        """New tasks: their numbers of classes by name, masks as bytes [bytes, tasks] and statistics [tasks, …].
+        """Add tasks: numbers of classes by name, masks as bytes [bytes, tasks], statistics [tasks, …].
 
-        facts   what a task has of its own beside its mask, by name, for those that have some
-        traces  what tasks are found by, for those that leave some
+        info      details of tasks, by name
+        profiles  statistics of tasks' inputs for task inference, by name
         """
         for name, count in classes.items():
             check_name(name)
-            check_classes(name, count, least=0)  # a task that is observed has none at first
+            check_classes(name, count, least=0)  # an observed task starts with none
         learned_at = now()
-        own, left = info or {}, profiles or {}
+        infos, kept = info or {}, profiles or {}
         tasks = self.tasks.prepare_add(
-            LearnedTask(name, count, learned_at, info=own.get(name, NO_INFO), profile=left.get(name))
+            LearnedTask(name, count, learned_at, info=infos.get(name, NO_INFO), profile=kept.get(name))
             for name, count in classes.items()
         )
         masks = self.bank.prepare_add(packed, statistics)
@@ -268,14 +263,14 @@ class ModelState:
             self.image_shape = image_shape
 
     def replace(self, name: str, mask: Mapping[str, Tensor]) -> None:
-        """Another mask for a task, and other statistics if given."""
+        """Replace the mask of a task, and its statistics if given."""
         change = self.bank.prepare_replace(self.tasks.index(name), mask)
         with self.lock.writing():
             change()
-            self.tasks.changed(name)
+            self.tasks.mark_unsaved(name)
 
     def remove(self, name: str) -> None:
-        """Take a task out, from the file first."""
+        """Remove a task, from the file first."""
         masks, tasks = self.bank.prepare_remove(self.tasks.index(name)), self.tasks.prepare_remove(name)
         with uninterrupted():
             file = self._own_file()
@@ -286,51 +281,51 @@ class ModelState:
                 tasks()
 
     def commit(self) -> None:
-        """Bring the file up to date; where that fails the tasks stay in memory and the next commit tries again."""
+        """Write all changes to the file; if that fails, tasks stay in memory and the next commit tries again."""
         file = self._own_file()
         if file is None:
             return
-        marks, header = self.tasks.marks(), self.header()
+        marks, header = self.tasks.unsaved_marks(), self.header()
         if not marks and header == file.header:
             return
         packed = (pack_task(self.tasks[name], self.bank, self.tasks.index(name)) for name in marks)
         with uninterrupted():
             file.put(packed, header)
-            self.tasks.saved(marks)
+            self.tasks.mark_saved(marks)
 
     def lives_at(self, path: AnyPath | None) -> bool:
-        """Whether a model saved to this path (None: to no path in particular) is saved to its own file."""
+        """Whether `save(path)` means the model's file; a path of None does."""
         return path is None or (self._file is not None and self._file.is_at(path))
 
     def save(self, path: AnyPath | None = None) -> None:
-        """Write everything to a new file, or bring the file up to date that the model lives in."""
+        """Write everything to a new file, or commit to the model's file."""
         if path is not None and not self.lives_at(path):
             write_new(path, self.header(), pack_tasks(self.tasks, self.bank))
         elif self._file is None:
-            raise SupSupError('this model lives in no file; say where to save it: save("model.supsup")')
+            raise SupSupError('this model has no file; give a path: save("model.supsup")')
         else:
             self.commit()
 
     def close(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
         file = self._file
         if file is not None:
             with uninterrupted():
                 self._file = None
                 self._closing.detach()
-                _let_go(file)
+                _close_file(file)
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the file was opened by a process from which this one was forked."""
+        """Whether this process was forked from the one that opened the file."""
         return self._process != os.getpid()
 
     def _own_file(self) -> ModelFile | None:
-        """The file to write to, an error in a process that was forked after the file was opened."""
+        """The file to write to, or an error in a forked process."""
         if self._file is not None and self.is_foreign:
             raise SupSupError(
-                f"{self._file.path} was opened by the process that this one was forked from, and only that one may "
-                "write to it; close() the model here to go on without the file, or save it to another one"
+                f"{self._file.path} was opened by the parent of this forked process, and only the parent may write to it; "
+                "close() the model here to continue without the file, or save it to another one"
             )
         return self._file
 
@@ -345,13 +340,13 @@ def state_of(model: Any) -> ModelState:
     return state
 
 
-def _let_go(file: ModelFile) -> None:
+def _close_file(file: ModelFile) -> None:
     with uninterrupted():
         file.close()
 
 
 def _check_recipes(tasks: Sequence[LearnedTask]) -> None:
-    """An error unless what was chosen for tasks are recipes of ours."""
+    """An error unless the recipes stored with tasks are valid."""
     for task in tasks:
         chosen: Any = task.info.recipe
         if chosen is not None:
@@ -359,5 +354,5 @@ def _check_recipes(tasks: Sequence[LearnedTask]) -> None:
 
 
 def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:
-    """A state from what `ModelState.__reduce__` has made of it."""
+    """The inverse of `ModelState.__reduce__`."""
     return model_from_bytes(content, lambda path: ModelState.load(path, net, device))

@@ -1,4 +1,4 @@
-"""`SupSup`: learn task after task on one frozen network, and answer without being told the task."""
+"""`SupSup`: learn one task after another on one frozen network, and predict with or without the task."""
 
 from __future__ import annotations
 
@@ -46,16 +46,20 @@ class SupSup:
                 kept; None: if it was built so (`nets.mobilenet_v2(pretrained=True)`)
     own_head    each task trains a last linear layer of its own, which is not masked; None: if the network is pretrained
     recipe      how a mask is trained; by default it is chosen for each task (`AutoRecipe`)
-    inference   how a task is inferred when nobody says it
+    inference   how the task is inferred when it is not given
     new_task_rule  when `observe` opens a new mask
 
-    `notes` (JSON values) and `extras` (tensors, by task) are the user's own and are saved with the model.
+    Methods: `learn`, `learn_many`, `observe`, `forget`; `predict`, `infer_task`, `infer_batches`; `save`, `load`, `close`,
+    `to`. By task: `tasks`, `classes`, `task_info`, `recipe_of`, `learned_at`, `mask`, `subnetwork`, `extras`. Of the model:
+    `module`, `device`, `seed`, `image_shape`, `created`, `notes`, `recipe`, `inference`, `new_task_rule`. `reading()` holds
+    the model still for several calls. For extensions, `supsup.model.state.state_of(model)` gives the parts.
 
-    Many threads may ask while one learns, observes or forgets: an answer is that of one state of the model, whole.
+    `notes` (JSON values) and `extras` (tensors, by task) belong to the user and are saved with the model.
+
+    Many threads may predict while one learns, observes or forgets; each answer sees one consistent state of the model.
     Threads that learn, observe or forget take turns. An interruption leaves each task learned or not, never half.
 
-    A copy (`copy`, `pickle`, a process that is spawned) has all masks; it lives in no file, and what `observe` has
-    half-trained stays behind.
+    A copy (`copy`, `pickle`, a spawned process) has all masks, but no file and no half-trained masks of `observe`.
     """
 
     recipe = Setting[Recipe | AutoRecipe](Recipe, AutoRecipe)
@@ -77,14 +81,14 @@ class SupSup:
         settings = ModelSettings(
             AutoRecipe() if recipe is None else given(recipe, Recipe, "recipe", AutoRecipe),
             AUTO if inference is None else given(inference, Inference, "inference"),
-            checks.setting(new_task_rule, NewTaskRule, "new_task_rule"),
+            checks.check_setting(new_task_rule, NewTaskRule, "new_task_rule"),
         )
         frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head)
         self._take_state(ModelState(frozen, settings))
 
     @classmethod
     def from_state(cls, state: ModelState) -> Self:
-        """A model that consists of this."""
+        """A model with this state."""
         model = cls.__new__(cls)
         model._take_state(state)
         return model
@@ -115,13 +119,13 @@ class SupSup:
         return copy.deepcopy(self)
 
     def recipe_of(self, task: str) -> Recipe | AutoRecipe:
-        """The recipe that was chosen for a task; the model's where nothing was chosen."""
+        """The recipe that was chosen for a task, or else the model's."""
         chosen: Any = self._state.tasks[task].info.recipe
         return self.recipe if chosen is None else Recipe.from_dict(chosen)
 
     @property
     def notes(self) -> dict[str, Any]:
-        """JSON values that the user keeps with the model."""
+        """JSON values of the user, saved with the model."""
         return self._state.settings.notes
 
     @notes.setter
@@ -131,12 +135,12 @@ class SupSup:
 
     @property
     def extras(self) -> MutableMapping[str, dict[str, Tensor]]:
-        """Tensors that the user keeps with a task, by task."""
+        """Tensors of the user, by task, saved with the model."""
         return Extras(self._state.tasks)
 
     @property
     def created(self) -> str:
-        """When the model was made (UTC)."""
+        """When the model was created (UTC)."""
         return self._state.created
 
     @property
@@ -169,7 +173,7 @@ class SupSup:
         return task in self._state.tasks
 
     def classes(self, task: str) -> int:
-        """How many classes a task has."""
+        """The number of classes of a task."""
         return self._state.tasks[task].classes
 
     def task_info(self, task: str) -> TaskInfo:
@@ -194,7 +198,7 @@ class SupSup:
             return self._state.bank.mask(self._state.tasks.index(task))
 
     def subnetwork(self, task: str) -> dict[str, Tensor]:
-        """The network of one task: its masked weights, and the statistics of its normalisation layers."""
+        """The tensors of one task's network: its masked weights, and the statistics of its normalisation layers."""
         with self.reading():
             found = self._state.bank.subnetwork(self._state.tasks.index(task))
             return {name: value.clone() for name, value in self._state.net.masked(found).items()}
@@ -213,17 +217,17 @@ class SupSup:
     ) -> str:
         """Train one new mask on a `Task`, or on data of any form (docs/own-data.md) with task="name"; returns the name.
 
-        label      the column or key of the labels, where the data has names
-        layout     "NCHW" or "NHWC", where the shape leaves doubt
-        normalise  True: by the data's mean and deviation, or those of the first task where they suit; "own"; False
-        callback   hears of the training between steps; what it raises stops it, and nothing is learned
+        label      the column or key of the labels, if the data has names
+        layout     "NCHW" or "NHWC", if the shape is ambiguous
+        normalise  True: by the data's mean and deviation, or those of the first task if they suit; "own"; False
+        callback   called with a `Step` between training steps; an exception from it stops training, and nothing is learned
         """
         with self._state.changing, gradients_kept():
-            made = checks.task_of(
-                data, task, self._learning.expectations(), label=label, layout=layout, normalise=normalise
+            made = checks.make_task(
+                data, task, self._learning.input_requirements(), label=label, layout=layout, normalise=normalise
             )
-            checked = checks.task_to_learn(made, task, self._state.tasks)
-            checks.task_fits(checked, self._state.net, self.image_shape, self.recipe.self_labels is not None)
+            checked = checks.check_new_task(made, task, self._state.tasks)
+            checks.check_task_fits(checked, self._state.net, self.image_shape, self.recipe.self_labels is not None)
             self._observer.write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
@@ -236,13 +240,13 @@ class SupSup:
         precision: torch.dtype | None = None,
         show_progress: bool | None = None,
     ) -> list[str]:
-        """Learn every task of a stream, many at once; nothing is learned if one of them is not in order.
+        """Learn every task of a stream, many at once; if one of them is invalid, nothing is learned.
 
-        An interruption keeps every task finished by then. Matrix products are taken in `precision`: by default bfloat16
-        on a GPU (for fully connected networks) and float32 elsewhere. `cluster` says who trains (docs/cluster.md).
+        An interruption keeps the tasks finished by then. `precision` of matrix products: by default bfloat16 on a GPU
+        (for fully connected networks), else float32. `cluster`: the machines that train (docs/cluster.md).
         """
         with self._state.changing, gradients_kept():
-            tasks = checks.stream_to_learn(stream, self._state.tasks, self._state.net, self._learning.expectations())
+            tasks = checks.check_stream(stream, self._state.tasks, self._state.net, self._learning.input_requirements())
             self._observer.write_back()
             if cluster is None:
                 self._learning.learn(tasks, precision=precision, show_progress=show_progress)
@@ -262,12 +266,12 @@ class SupSup:
         outputs: Outputs = "classes",
         unknown: bool | float = False,
     ) -> Prediction:
-        """A label for every image, with the task known or inferred for each image on its own.
+        """A label for every image, with the task given, or inferred for each image by itself.
 
-        x          inputs as they were learned: raw where a task was made of raw data, else as the network sees them
-        among      where the task is not known: only these come into question (all by default)
-        inference  how to infer, in place of the model's own setting
-        outputs    "all": also those that stand for no class may answer, as the paper grades
+        x          inputs in the form that was learned: raw if the task was made from raw data, else as network inputs
+        among      the candidate tasks if the task is not given (all by default)
+        inference  replaces the model's setting for this call
+        outputs    "all": outputs that no class of the task uses may answer, too, as in the paper
         unknown    True: images may be of no task, with label −1 and None for names; about 5 % of images of known tasks
                    are refused that way, or the share that is given
         """
@@ -286,12 +290,12 @@ class SupSup:
     def infer_task(
         self, x: Array, *, per: str = "image", among: Sequence[str] | None = None, **how: Any
     ) -> list[str] | str:
-        """The name of the task that images belong to.
+        """The name of the task that the images belong to.
 
         per    "image": a list with a name for each image; "batch": one name from all of them together;
                "first": one name from the first image alone
-        among  only these tasks come into question (all by default)
-        how    fields of `Inference` (method, objective, layers, gamma, …) in place of the model's own setting
+        among  the candidate tasks (all by default)
+        how    fields of `Inference` (method, objective, layers, gamma, …) that replace those of the model
         """
         choice("image", "batch", "first")(per, "per")
         try:
@@ -321,41 +325,45 @@ class SupSup:
             return self._predictor.scores(x, among, how)
 
     def observe(self, x: Array, y: Array) -> str | None:
-        """Train on one batch when nobody says what task it is from; returns the name of the mask it went to.
+        """Train on one batch of an unknown task; returns the name of the mask that was trained.
 
-        None where it fits no mask and the budget does not allow another: then nothing is learned.
+        None if the batch fits no mask and the budget allows no new one: then nothing is learned.
 
-        Every `new_task_rule.every` batches the model decides whether to go on with a mask it knows or to open a new one.
-        Scores and optimiser state stay with a mask, so a task that comes back is taken up where it was left.
+        Every `new_task_rule.every` batches the model decides whether to continue a mask or to open a new one. Each mask
+        keeps its scores and optimiser state, so a task that returns continues where it stopped.
         """
         with self._state.changing:
-            images = checks.images(x, self.device)
-            checks.same_shape(tuple(images.shape[1:]), self.image_shape)
-            labels = checks.labels(y, len(images), self.device)
-            checks.label_range(labels, checks.outputs_for(self._state.net, images, self.image_shape), "observed")
+            images = checks.check_images(x, self.device)
+            checks.check_shape(tuple(images.shape[1:]), self.image_shape)
+            labels = checks.check_labels(y, len(images), self.device)
+            checks.check_label_range(
+                labels, checks.count_frozen_outputs(self._state.net, images, self.image_shape), "observed"
+            )
             if len(images) == 1:
-                self._state.net.rehearse(images)  # before a mask is opened: normalisation needs more than one
+                self._state.net.rehearse(
+                    images
+                )  # an error before a mask is opened: normalisation needs more than one image
             return self._observer.step(images, labels)
 
     def forget(self, task: str) -> None:
-        """Remove a task for good; every other answer stays as it is."""
+        """Delete a task permanently; answers for other tasks do not change."""
         with self._state.changing, self._observer.lock:
-            self._state.tasks.index(task)  # an error for an unknown one
+            self._state.tasks.index(task)  # an error for an unknown task
             self._observer.write_back()
             with uninterrupted():
                 self._state.remove(task)
                 self._observer.forget(task)
 
     def to(self, device: str | torch.device) -> SupSup:
-        """A copy of this model on a device, with all its masks; what `observe` has half-trained stays behind."""
+        """A copy on a device, with all masks but without the half-trained masks of `observe`."""
         with self.reading():
             return self.from_state(self._state.to(resolve(device)))
 
     def save(self, path: AnyPath | None = None) -> None:
-        """Write the model to a file, whole or not at all; an older model file there is replaced.
+        """Write the model to a file, completely or not at all; an existing model file is replaced.
 
-        Without a path: bring the file of a model loaded with in_place=True up to date, which `learn` and `forget` do by
-        themselves. A mask that `observe` is training is written as it stands.
+        Without a path: update the file of a model loaded with in_place=True, as `learn` and `forget` do by themselves.
+        A mask that `observe` is training is written in its present state.
         """
         if not self._state.lives_at(path):
             with self.reading():
@@ -366,7 +374,7 @@ class SupSup:
             self._state.save(path)
 
     def close(self) -> None:
-        """Let go of the file of a model loaded with in_place=True, up to date; the model itself stays usable."""
+        """Update and close the file of a model loaded with in_place=True; the model stays usable."""
         with self._state.changing:
             if self._state.file is None:
                 return
@@ -394,7 +402,7 @@ def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Ad
     """Learn a task with several models on one frozen network, each with its own recipe; together where possible."""
     for model in models:
         state = state_of(model)
-        checks.stream_to_learn([task], state.tasks, state.net, model._learning.expectations())
+        checks.check_stream([task], state.tasks, state.net, model._learning.input_requirements())
     train_together([model._learning for model in models], task, advance)
 
 
@@ -407,7 +415,7 @@ def observe_batches(model: SupSup, part: Part, positions: Tensor) -> Iterator[tu
     state = state_of(model)
     part = given(part, Part, "part").on(model.device)
     positions = plain_tensor(positions, "positions").to(model.device)
-    checks.positions(positions, len(part))
+    checks.check_positions(positions, len(part))
     first, _ = part.batch(positions[0, :1])
-    checks.label_range(part.labels, checks.outputs_for(state.net, first, model.image_shape), "observed")
+    checks.check_label_range(part.labels, checks.count_frozen_outputs(state.net, first, model.image_shape), "observed")
     return model._observer.run(part, positions)

@@ -1,4 +1,4 @@
-"""The task table: what a model knows of each task it has learned, in order, found by name or by index in O(1)."""
+"""The table of a model's tasks in the order in which they were learned, with look-up by name or index in O(1)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.validation import quoted
 
-Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
+Change = Callable[[], None]  # the last step of a prepared change: short, and it cannot fail
 _NAMED = 5  # tasks that an error lists
 _LONGEST_NAME = 1000  # characters of a task's name
 
-InputGroups = list[tuple[Inputs | None, list[int]]]  # tasks, by index, whose inputs are treated alike
+InputGroups = list[tuple[Inputs | None, list[int]]]  # indices of tasks that normalise raw inputs in the same way
 
 
 class TaskTable:
-    """The tasks of one model; a task's index is that of its mask in the bank.
+    """The tasks of one model; a task and its mask in the bank have the same index.
 
-    Any thread may read: a change is prepared (`prepare_add`, `prepare_remove`) and then made by putting new rows in place of the
-    old ones, in one step.
+    Any thread may read at any time. A change is prepared (`prepare_add`, `prepare_remove`), and then made in one step that
+    replaces all rows.
     """
 
     def __init__(self, tasks: Iterable[LearnedTask] = ()) -> None:
         self._rows: tuple[list[LearnedTask], dict[str, int]] = ([], {})  # in order, and their indices by name
-        self._unsaved: dict[str, object] = {}  # by name, a mark for what the model's file does not have as it is
-        self._views: tuple[object, InputGroups] = (None, [])  # of all tasks, and of which rows
+        self._unsaved: dict[
+            str, object
+        ] = {}  # by name: tasks that differ from the model's file, each with a mark of its last change
+        self._groups: tuple[object, InputGroups] = (None, [])  # the rows and their groups, cached
         self.prepare_add(tasks)()
 
     def __len__(self) -> int:
@@ -48,7 +50,7 @@ class TaskTable:
 
     @property
     def version(self) -> object:
-        """Another object after every change of which tasks there are."""
+        """A new object whenever a task is added or removed."""
         return self._rows[0]
 
     @property
@@ -57,11 +59,11 @@ class TaskTable:
         return list(self._rows[1])
 
     def index(self, name: str) -> int:
-        """The index of a task, or an error that names some of those known."""
+        """The index of a task, or an error that lists some known tasks."""
         return _index(self._rows[1], name)
 
     def indices(self, among: Sequence[str]) -> list[int]:
-        """The indices of the tasks to choose from, or an error if there are none or one of them is not known."""
+        """The indices of these tasks, or an error if there are none or one is unknown."""
         indices = self._rows[1]
         check_among(among, indices)
         return [indices[name] for name in among]
@@ -70,27 +72,27 @@ class TaskTable:
         """The task with an index."""
         return self._rows[0][index]
 
-    def views(self, members: Sequence[int] | None = None) -> InputGroups:
-        """Tasks (all by default) by what becomes of their raw inputs, in the order of the first of each kind."""
+    def input_groups(self, members: Sequence[int] | None = None) -> InputGroups:
+        """Tasks (all by default) grouped by how they normalise raw inputs, in the order of the first of each group."""
         rows = self._rows[0]
         if members is not None:
-            return _views(rows, members)
-        of, views = self._views
-        if of is not rows:
-            views = _views(rows, range(len(rows)))
-            self._views = rows, views
-        return views
+            return _group_by_inputs(rows, members)
+        cached_for, groups = self._groups
+        if cached_for is not rows:
+            groups = _group_by_inputs(rows, range(len(rows)))
+            self._groups = rows, groups
+        return groups
 
     def most_classes(self, names: Iterable[str] | None = None) -> int:
-        """The most classes that one of these tasks has (of all by default)."""
+        """The largest number of classes of these tasks (all by default)."""
         return max(task.classes for task in (self._rows[0] if names is None else map(self.__getitem__, names)))
 
     def add(self, task: LearnedTask, *, saved: bool = False) -> None:
-        """One more task, at index len(table); `saved`: the model's file has it."""
+        """Append a task; `saved`: the model's file has it already."""
         self.prepare_add([task], saved=saved)()
 
     def prepare_add(self, new: Iterable[LearnedTask], *, saved: bool = False) -> Change:
-        """`add` for several tasks, prepared; an error if one of the names is taken."""
+        """Prepare to append several tasks; an error if a name is taken."""
         tasks, indices = list(self._rows[0]), dict(self._rows[1])
         marks: dict[str, object] = {}
         for task in new:
@@ -108,11 +110,11 @@ class TaskTable:
         return change
 
     def remove(self, name: str) -> None:
-        """Take a task out; the later ones move up by one."""
+        """Remove a task; the indices of later tasks decrease by one."""
         self.prepare_remove(name)()
 
     def prepare_remove(self, name: str) -> Change:
-        """`remove`, prepared."""
+        """Prepare to remove a task."""
         index = self.index(name)
         tasks = [task for i, task in enumerate(self._rows[0]) if i != index]
         indices = {task.name: i for i, task in enumerate(tasks)}
@@ -124,34 +126,34 @@ class TaskTable:
         return change
 
     def unsaved(self) -> list[LearnedTask]:
-        """The tasks that the model's file does not have as they are, in order."""
-        return [self[name] for name in self.marks()]
+        """The tasks that differ from the model's file, in order."""
+        return [self[name] for name in self.unsaved_marks()]
 
-    def marks(self) -> dict[str, object]:
-        """The names of `unsaved`, each with a mark for `saved` of what it is at this moment."""
+    def unsaved_marks(self) -> dict[str, object]:
+        """The names of unsaved tasks, each with a mark of its last change, for `mark_saved`."""
         indices, marks = self._rows[1], self._unsaved.copy()
         return {name: marks[name] for name in sorted(marks, key=indices.__getitem__)}
 
-    def changed(self, name: str) -> None:
-        """A task is no longer what the model's file has."""
+    def mark_unsaved(self, name: str) -> None:
+        """Note that a task differs from the model's file."""
         task = self[name]
         self._unsaved[task.name] = object()
 
-    def saved(self, marks: Mapping[str, object]) -> None:
-        """The model's file has the tasks as they were when these marks were taken; some may have changed since."""
+    def mark_saved(self, marks: Mapping[str, object]) -> None:
+        """Note that the file has the tasks as of these marks; tasks that changed since remain unsaved."""
         for name, mark in marks.items():
             if self._unsaved.get(name) is mark:
                 self._unsaved.pop(name, None)
 
     def copy(self) -> TaskTable:
-        """A table of its own with the same facts, none of them saved."""
+        """A copy, in which every task is unsaved."""
         return TaskTable(
             replace(task, extras={name: value.clone() for name, value in task.extras.items()}) for task in self
         )
 
 
 class Extras(MutableMapping[str, dict[str, Tensor]]):
-    """The extras of all tasks that have some, by task; what is set here is saved with the next commit."""
+    """The extras of tasks, by task; the next commit saves what is set here."""
 
     def __init__(self, tasks: TaskTable) -> None:
         self._tasks = tasks
@@ -166,7 +168,7 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
         task = self._tasks[name]
         with uninterrupted():
             task.extras = tensors
-            self._tasks.changed(name)  # last: a commit in between has not seen them
+            self._tasks.mark_unsaved(name)  # last: a commit in between did not write them
 
     def __delitem__(self, name: str) -> None:
         if name not in self:
@@ -180,7 +182,7 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
         return sum(1 for _ in self)
 
 
-def _views(tasks: Sequence[LearnedTask], members: Iterable[int]) -> InputGroups:
+def _group_by_inputs(tasks: Sequence[LearnedTask], members: Iterable[int]) -> InputGroups:
     found: dict[object, tuple[Inputs | None, list[int]]] = {}
     for index in members:
         inputs = tasks[index].info.inputs
@@ -206,14 +208,13 @@ def check_name(name: object) -> None:
 
 
 def check_classes(name: str, classes: object, least: int = 1) -> None:
-    """An error unless a task can have so many classes."""
+    """An error unless this is a valid number of classes."""
     if isinstance(classes, bool) or not isinstance(classes, int) or not least <= classes < MOST_CLASSES:
-        quoted = printable(repr(classes))
-        raise SupSupError(f"task {printable(repr(name))} has {quoted} classes; give a whole number from {least} on")
+        raise SupSupError(f"task {quoted(name)} has {quoted(classes)} classes; give a whole number, at least {least}")
 
 
 def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
-    """The error for a task that a learner does not have."""
+    """The error for a task that a learner has not learned."""
     listed = ", ".join(map(printable, known[:_NAMED])) + (", …" if len(known) > _NAMED else "")
     return SupSupError(
         f"unknown task {quoted(name)}; " + (f"known: {listed}" if known else "none has been learned yet")
@@ -221,7 +222,7 @@ def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
 
 
 def check_among(among: Sequence[str], known: Collection[str]) -> None:
-    """An error unless these are known tasks, at least one."""
+    """An error unless there is at least one name and all are known tasks."""
     if not among:
         raise SupSupError("among=[] leaves no task to choose from; name at least one, or leave among out")
     for name in among:

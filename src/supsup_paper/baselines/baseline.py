@@ -74,7 +74,7 @@ class Baseline(ABC):
             self.filling = filling
         self.device = resolve(device)
         self.seed = whole()(seed, "seed")
-        self.recipe = checks.setting(recipe, Recipe, "recipe")
+        self.recipe = checks.check_setting(recipe, Recipe, "recipe")
         if self.recipe.self_labels is not None or self.recipe.crops is not None:
             raise SupSupError("self_labels and crops are for masks; a rival learns its tasks as they are")
         self.first = self.recipe if first is None else given(first, Recipe, "first")
@@ -249,7 +249,7 @@ class Baseline(ABC):
         """
         check_outputs(outputs, "outputs")
         with self.lock.reading():
-            asked = checks.among_tasks(among)
+            asked = checks.check_among_names(among)
             name = self.answering(task, asked)
             classes = self.most_classes([name] if task is not None else asked) if outputs == "classes" else None
             probabilities = self.probabilities(self.checked_images(x), self.state_of(name), classes)
@@ -265,14 +265,14 @@ class Baseline(ABC):
 
     def checked_images(self, x: Array) -> Tensor:
         """Images on the device, or an error if the network does not take them."""
-        images = checks.images(x, self.device)
+        images = checks.check_images(x, self.device)
         self.outputs_for(images)
         return images
 
     @torch.no_grad()
     def outputs_for(self, images: Tensor) -> int:
         """How many outputs the network gives for such images, or an error if it does not take them."""
-        return checks.outputs_of(lambda x: self.run_with(self.shared, x), images)
+        return checks.count_outputs(lambda x: self.run_with(self.shared, x), images)
 
     def outputs_with(self, images: Tensor, state: State) -> Tensor:
         """All outputs for each image."""
@@ -302,11 +302,11 @@ class Baseline(ABC):
 
     def check(self, task: Task) -> None:
         """An error if a task cannot be learned."""
-        checks.task_to_learn(task, None, self.own)
-        checks.finite(task, self.device)
+        checks.check_new_task(task, None, self.own)
+        checks.check_finite(task, self.device)
         first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
         outputs = self.outputs_for(first.to(self.device)) - self.label_offset(task)
-        checks.label_range(task.train.labels, outputs, task.name)
+        checks.check_label_range(task.train.labels, outputs, task.name)
 
 
 def _has_known_passes(net: nn.Module) -> bool:

@@ -60,7 +60,7 @@ class BatchE(Baseline):
         self.base, self.last = base, last
         self.first_matters = base == "trained"
         self.scaled = self._scaled_with(last)
-        self.inference = checks.setting(inference, TaskInference, "inference")
+        self.inference = checks.check_setting(inference, TaskInference, "inference")
 
     def begin(self, task: Task) -> State:
         """Rank-one matrices of random signs."""
@@ -121,12 +121,12 @@ class BatchE(Baseline):
     @torch.no_grad()
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None, **how: Any) -> list[str]:
         """The task of each of r batches [r, b, …]."""
-        batches = checks.batches(x, self.device)
+        batches = checks.check_batches(x, self.device)
         self.outputs_for(batches[0])
         return self._inferred(batches, among, how)
 
     def _inferred(self, x: Tensor, among: Sequence[str] | None, how: Mapping[str, Any]) -> list[str]:
-        asked = checks.among_tasks(among)
+        asked = checks.check_among_names(among)
         try:
             settings = replace(self.inference, **how)
         except TypeError as error:

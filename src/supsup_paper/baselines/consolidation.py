@@ -113,7 +113,7 @@ class Consolidation(Baseline):
         among    where the task is not given: only the outputs of these may answer (of all tasks by default)
         outputs  "all": where labels are shared, also those that stand for no class may answer, as the paper grades
         """
-        among = checks.among_tasks(among)
+        among = checks.check_among_names(among)
         with self.lock.reading():
             name = self.answering(task, among)
             if self.labels == "shared":

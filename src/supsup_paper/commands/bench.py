@@ -18,7 +18,6 @@ from supsup.cli.console import fits_terminal, interruptible, print_table
 from supsup.cli.networks import KNOWN, network_from_name
 from supsup.data import Stream
 from supsup.inference.settings import Inference
-from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime.devices import resolve
 from supsup.training import MNIST, SPLIT_CIFAR100, Recipe
@@ -133,7 +132,7 @@ def infer(
     }
     if model_file is not None:
         model = SupSup.load(model_file, device=place)
-        stream, steps = _stream(data_set, data_dir, len(model.tasks)), state_of(model).settings.stepwise.steps
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.recipe.stepwise.steps
         if model.tasks != [task.name for task in stream]:
             raise typer.BadParameter(f"{model_file} does not hold the tasks permutation-0, permutation-1, … in order")
         x, names = single_images(stream, images)
@@ -212,7 +211,7 @@ def _growth(
         model, taken = learned(network_from_name(net, outputs), stream, Recipe(steps=steps), place)
     else:
         model, taken = SupSup.load(model_file, device=place), None
-        stream, steps = _stream(data_set, data_dir, len(model.tasks)), state_of(model).settings.stepwise.steps
+        stream, steps = _stream(data_set, data_dir, len(model.tasks)), model.recipe.stepwise.steps
     rows = [as_record(row) for row in bench_growth(model, stream, counts, images, machine, how)]
     context = {"net": net, "outputs": outputs, "steps": steps, "coordinates": coordinates, "layers": "first"}
     context |= {"tasks learned": len(model.tasks), "learning seconds": taken, "machine": vars(machine)}

@@ -279,7 +279,7 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
             _net(settings, stream),
             settings.seed,
             heads="single",
-            recipe=state_of(model).settings.stepwise,
+            recipe=model.recipe.stepwise,
             device=settings.device,
         )
         forgot = learn_and_evaluate(rival, stream, "GNs", stages=stages, description="ordinary network")

@@ -12,7 +12,6 @@ from supsup import nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
 from supsup.inference.settings import Inference
-from supsup.model.state import state_of
 from supsup.model.supsup import SupSup, learn_with_models
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
@@ -99,7 +98,7 @@ def run_transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environm
     with progress.bar("the first task", len(models)) as advance:
         learn_with_models(models, stream[0], advance)
     for model in models:
-        model.recipe = replace(later, budget=state_of(model).settings.stepwise.budget, transfer=training.transfer)
+        model.recipe = replace(later, budget=model.recipe.stepwise.budget, transfer=training.transfer)
     _learn_the_others(models, stream[1:], environment)
     seconds = {"learning": environment.clock() - begin}
     begin = environment.clock()
@@ -114,7 +113,7 @@ def run_transfer_speed(trial: PlannedTraining[TransferSpeedExperiment], environm
 
 
 def _learn_the_others(models: list[SupSup], stream: Stream, environment: Environment) -> None:
-    if state_of(models[0]).settings.stepwise.transfer == "none":
+    if models[0].recipe.stepwise.transfer == "none":
         for model in models:
             model.learn_many(stream, cluster=environment.cluster)
         return

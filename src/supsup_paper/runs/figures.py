@@ -50,7 +50,7 @@ def plain_way(model: SupSup, stream: Stream, environment: Environment) -> dict[s
     """Seconds for all masks of a stream."""
     if model.seed:
         return {}
-    task, recipe = stream[0], state_of(model).settings.stepwise
+    task, recipe = stream[0], model.recipe.stepwise
 
     def train(steps: int) -> None:
         train_mask(state_of(model).net, task.name, task.train, replace(recipe, epochs=None, steps=steps))

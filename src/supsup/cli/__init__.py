@@ -10,9 +10,9 @@ import typer
 from typer import Option
 
 import supsup
+from supsup import SupSupError
 from supsup.cli.commands import LazyGroup
 from supsup.cli.console import INTERRUPTED, print_error
-from supsup.runtime.errors import SupSupError
 from supsup.runtime.process import tune_process
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer may bundle its own copy of click

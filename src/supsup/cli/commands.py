@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command
 
-from supsup.runtime.errors import SupSupError
+from supsup import SupSupError
 
 
 class CommandEntry(NamedTuple):

@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from supsup.runtime.errors import Damaged, SupSupError, printable
+from supsup import SupSupError
+from supsup.runtime.errors import Damaged, printable
 
 INTERRUPTED = 130  # the shell's exit code after Ctrl-C
 LONG_LINE = 2000  # characters of an error or a list

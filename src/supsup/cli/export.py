@@ -9,9 +9,9 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 import supsup
+from supsup import SupSupError
 from supsup.cli.console import Yes, confirm, escape_for_terminal, interruptible, say
 from supsup.cli.networks import UserNet, user_network
-from supsup.runtime.errors import SupSupError
 
 _READABLE = " ,;()[]+&='"  # characters of file names beside letters, digits and _.-~
 

@@ -14,14 +14,14 @@ from typing import Annotated
 from torch import nn
 from typer import Option
 
-from supsup import nets
+from supsup import SupSupError, nets
 from supsup.cli.console import escape_for_terminal, say
 from supsup.data import Task
 from supsup.data.files import ReadOptions, TaskFile
 from supsup.file.modelfile import ModelFile
 from supsup.nets.imagenet import MOBILENET_V2
 from supsup.nets.published import ensure_published
-from supsup.runtime.errors import SupSupError, printable
+from supsup.runtime.errors import printable
 
 UserNet = Annotated[str | None, Option(help="module:function, if the model was learned on your own network.")]
 OUTPUTS = 100  # the default of a new network

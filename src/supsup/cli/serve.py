@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
+from supsup import SupSupError
 from supsup.cli.console import escape_for_terminal, interruptible, say
 from supsup.cli.networks import UserNet, user_network
 from supsup.inference.methods import MethodName
-from supsup.runtime.errors import SupSupError
 
 
 def serve_command(

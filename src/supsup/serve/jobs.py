@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
-from supsup.runtime.errors import SupSupError
+from supsup import SupSupError
 from supsup.serve.errors import RequestError
 from supsup.serve.metrics import Metrics
 

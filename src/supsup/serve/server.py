@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from supsup.runtime.errors import SupSupError
+from supsup import SupSupError
 from supsup.serve.app import ModelServer
 from supsup.serve.service import ModelService
 from supsup.serve.settings import ServerSettings

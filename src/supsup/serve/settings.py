@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supsup.runtime.errors import SupSupError
+from supsup import SupSupError
 from supsup.runtime.validation import check_fields, flag, optional, text, whole
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

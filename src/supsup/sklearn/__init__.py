@@ -1,3 +1,3 @@
-"""The face that scikit-learn knows: `fit`, `predict`, and `partial_fit` with one task a call."""
+"""SupSup for scikit-learn: `fit`, `predict`, and `partial_fit` with one task per call."""
 
 from supsup.sklearn.classifier import SupSupClassifier as SupSupClassifier

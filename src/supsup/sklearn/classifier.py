@@ -1,4 +1,4 @@
-"""`SupSupClassifier`: a model of masks as a scikit-learn classifier, over tables or images."""
+"""`SupSupClassifier`: a SupSup model as a scikit-learn classifier, for tables and images."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import nn
 
-from supsup.inference.settings import Inference
-from supsup.model.supsup import SupSup
+from supsup import Inference, Recipe, SupSup, SupSupError
 from supsup.nets import FullyConnected
-from supsup.runtime.errors import SupSupError
-from supsup.training import Recipe
 
 _OUTPUTS = 100
 _HIDDEN = (300, 100)
@@ -25,17 +22,17 @@ Network = nn.Module | Callable[[int, int], nn.Module]
 
 
 class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Many classification tasks on one frozen network, one mask each; nothing learned is forgotten.
+    """Many classification tasks on one frozen network, one mask per task; no task changes another.
 
-    net           a module, or a function of (features, outputs) that makes one; LeNet 300-100 by default
-    outputs       of that function's network: the most classes that a task may have
-    recipe        how a mask is trained; chosen for each task by default
-    inference     how the task is found in `predict` when nobody says it
-    random_state  decides the frozen weights and the order of the rows
+    net           an nn.Module, or a function (features, outputs) that returns one; LeNet 300-100 by default
+    outputs       of the network that the function builds: the most classes a task may have
+    recipe        how masks are trained; chosen for each task by default
+    inference     how `predict` infers the task if it is not given
+    random_state  seed of the frozen weights and of the order of the rows
     device        "auto", "cpu", "cuda"
 
-    `fit` learns one task with all classes and forgets earlier ones; `partial_fit` learns one more task on each call, of
-    classes that may be new or not. `predict` answers for all tasks learned, or for the one that is named.
+    `fit` learns all classes as one task and drops earlier tasks. Each call of `partial_fit` learns one more task, with
+    new or known classes. `predict` uses all tasks, or the given one.
     """
 
     def __init__(
@@ -56,7 +53,7 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn all classes as one task, in place of whatever was learned before."""
+        """Learn all classes as one task; earlier tasks are dropped."""
         for name in ("model_", "classes_"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -65,15 +62,15 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any, classes: Any = None, *, task: str | None = None) -> Self:
         """Learn one more task.
 
-        classes  those to come in later calls, which `classes_` then has from the beginning
-        task     its name; task-0, task-1, … by default
+        classes  of later calls, to include in `classes_` from the start
+        task     name of the task; task-0, task-1, … by default
         """
         first = not hasattr(self, "model_")
         X, y = validate_data(self, X, y, reset=first, allow_nd=True, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         present = np.unique(y)
         if len(present) < 2:
-            raise SupSupError(f"only one class ({present[0]}) is there; give rows of two or more to tell apart")
+            raise SupSupError(f"y has only one class ({present[0]}); a task needs at least two")
         if first:
             seed = self.random_state
             if not isinstance(seed, int | np.integer):
@@ -81,19 +78,19 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.model_ = SupSup(
                 self._network(X), int(seed), recipe=self.recipe, inference=self.inference, device=self.device
             )
-        labels = y.astype(np.int64) if y.dtype.kind == "f" else y  # whole numbers, as was checked
+        labels = y.astype(np.int64) if y.dtype.kind == "f" else y  # integers, checked above
         self.model_.learn((X.astype(np.float32), labels), task=task or self._free_name(), show_progress=False)
         known = [present] if classes is None else [present, np.asarray(classes)]
         self.classes_: Any = np.unique(np.concatenate(known if first else [self.classes_, *known]))
         return self
 
     def predict(self, X: Any, task: str | None = None) -> Any:
-        """The class of every row, with its task known or found."""
+        """The class of every row; the task is inferred if it is not given."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X, task).argmax(1)]
 
     def predict_proba(self, X: Any, task: str | None = None) -> Any:
-        """[rows, classes_]: the probability of each class of the row's task; 0 for classes that it does not have."""
+        """[rows, classes_]: probabilities of the classes of the row's task; 0 for other classes."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, allow_nd=True, dtype=[np.float64, np.float32])
         answer = self.model_.predict(torch.from_numpy(X.astype(np.float32)), task)
@@ -117,8 +114,7 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(names, dtype=self.classes_.dtype)
 
     def _free_name(self) -> str:
-        number = len(self.model_.tasks)
-        return f"task-{number}"
+        return f"task-{len(self.model_.tasks)}"
 
     def _network(self, X: Any) -> nn.Module:
         if isinstance(self.net, nn.Module):

@@ -18,6 +18,7 @@ from supsup.cli import app
 from supsup.data.task import TaskInfo
 from supsup.file.modelfile import ModelFile
 from supsup.model.state import state_of
+from supsup.serve.service import ModelService
 
 
 def run(*arguments: object) -> Result:
@@ -186,3 +187,17 @@ def test_tasks_in_rotations_are_told(tmp_path: Path) -> None:
     model.save(tmp_path / "model.supsup")
     listed = run("tasks", tmp_path / "model.supsup").output
     assert re.search(r"turned\W+2\W.*left, right; .*in four rotations", listed)
+
+
+def test_a_new_field_of_a_task_is_shown_by_the_command_and_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`TaskInfo.describe` is the one place that says what users see of a task's metadata."""
+    describe = TaskInfo.describe
+    monkeypatch.setattr(TaskInfo, "describe", lambda info: describe(info) | {"source": "camera 7"})
+    model = SupSup(nets.FullyConnected((4, 3)), recipe=Recipe(steps=1, batch_size=2), device="cpu")
+    model.learn((torch.rand(4, 4), torch.tensor([0, 1, 2, 0])), task="a")
+    model.save(tmp_path / "m.supsup")
+    (listed,) = json.loads(run("tasks", str(tmp_path / "m.supsup"), "--json").stdout)
+    assert listed["source"] == "camera 7"
+    assert ModelService.open(tmp_path / "m.supsup", device="cpu").details("a")["source"] == "camera 7"

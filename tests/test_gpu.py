@@ -16,8 +16,7 @@ from supsup.data import Stream
 from supsup.inference.gradient import Goal, alpha_gradient, can_be_captured
 from supsup.inference.methods import infer_indices
 from supsup.inference.search import Outer, inner, short
-from supsup.inference.search.exact import add_plain
-from supsup.inference.search.factors import narrowed
+from supsup.inference.search.exact import add_plain, flattened_bfloat16
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
@@ -190,7 +189,7 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
     found = [int(infer_indices(net, bank, image[None], None, 10, how)) for image in x]
     assert len(bank.replays) == 1
     exact = infer_indices(net, bank, x, None, 10, Inference(layers=layers))
-    monkeypatch.setattr(short, "WAYS", short.WAYS[-1:])
+    monkeypatch.setattr(short, "NEAREST_EXECUTORS", short.NEAREST_EXECUTORS[-1:])
     plain = infer_indices(net, bank, x, None, 10, how)
     same = [f == p for f, p, e in zip(found, plain.tolist(), exact.tolist()) if p == e]
     assert len(same) >= 5
@@ -201,7 +200,7 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
 @pytest.mark.parametrize("images", [1, 3])
 def test_a_query_made_from_its_factors_is_the_dense_one(images: int) -> None:
     factors = Outer(*(torch.randn(*shape, device="cuda") for shape in ((30, 70), (20, images, 30), (20, images, 70))))
-    found = narrowed(factors, 30 * 70 + 4)
+    found = flattened_bfloat16(factors, 30 * 70 + 4)
     expected = factors.dense().flatten(1)
     assert not found[:, 30 * 70 :].any()
     assert (found[:, : 30 * 70] - expected).norm() / expected.norm() < 4e-3

@@ -4,6 +4,7 @@ A method that is added and misses one of them fails here: in the library, on the
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from supsup import Inference, Recipe, SupSup, data, evaluate, nets
 from supsup.cli import app
-from supsup.data import Task
+from supsup.data import Part, Task
 from supsup.inference.methods import METHODS
 from supsup.serve.requests import PredictRequest
 from supsup.serve.service import ModelService
@@ -132,8 +133,10 @@ def test_scores_of_the_first_pass(model: SupSup, images: Tensor, how: Inference)
 def test_evaluate(model: SupSup, tasks: list[Task], how: Inference) -> None:
     other = model.to("cpu")
     other.inference = how
+    parts = [task.test.tensors() for task in tasks]
+    few = [replace(task, test=Part(x[:8], y[:8])) for task, (x, y) in zip(tasks, parts)]
     for protocol in ("paper", "strict"):
-        assert evaluate(other, tasks, "GNu", protocol=protocol, show_progress=False).task_accuracy > 0.3
+        assert evaluate(other, few, "GNu", protocol=protocol, show_progress=False).task_accuracy > 0.3
 
 
 @pytest.mark.parametrize("method", METHODS)

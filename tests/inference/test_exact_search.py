@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from supsup.inference.search import exact as search
-from supsup.inference.search import factors
-from supsup.inference.search.factors import Outer, Query, dense, flattened, narrowed
+from supsup.inference.search.exact import Outer, Query, dense, flattened, flattened_bfloat16
 from supsup.kernels import available
 from supsup.masks.bank import Bank
 
@@ -24,7 +23,7 @@ def filled(k: int, generator: torch.Generator, shapes: dict[str, torch.Size] = S
 
 
 def queries(rows: int, images: int, generator: torch.Generator) -> tuple[Query, Query]:
-    """The same query as numbers and in factors."""
+    """The same query as numbers and in search."""
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
@@ -53,7 +52,7 @@ def test_every_way_on_a_cpu_gives_the_inner_products_of_float_masks(seed: int, k
         for names in (["a", "b", "c"], ["a", "c"], ["b"]):
             some = {name: query[name] for name in names}
             expected = by_floats(some, bank)
-            assert torch.allclose(search.plain(some, bank), expected, atol=1e-4)
+            assert torch.allclose(search.inner_plain(some, bank), expected, atol=1e-4)
             assert torch.allclose(search.inner(some, bank), expected, atol=1e-4)
             if available.NUMBA:
                 assert torch.allclose(search.numba_tables(some, bank), expected, atol=1e-4)
@@ -70,7 +69,9 @@ def test_an_image_has_the_same_inner_products_alone_and_among_others(seed: int, 
     for query in queries(rows, 1, generator):
         together = search.numba_tables(query, bank)
         for row in range(rows):
-            assert torch.equal(search.numba_tables(factors.some(query, slice(row, row + 1)), bank)[0], together[row])
+            assert torch.equal(
+                search.numba_tables(search.some_rows(query, slice(row, row + 1)), bank)[0], together[row]
+            )
 
 
 @pytest.mark.parametrize(("rows", "k"), [(1, 5), (3, 21), (8, 700)])
@@ -84,11 +85,11 @@ def test_the_kernel_for_few_queries(rows: int, k: int) -> None:
     for query in queries(rows, 1, generator):
         for names in (["a", "b", "c"], ["a", "c"]):
             some = {name: query[name] for name in names}
-            assert torch.allclose(search.triton_few(some, bank), search.plain(some, bank), atol=1e-4)
+            assert torch.allclose(search.triton_few(some, bank), search.inner_plain(some, bank), atol=1e-4)
 
 
 def first_way(query: Query, bank: Bank) -> object:
-    return next(way.inner for way in search.WAYS if way.takes(query, bank))
+    return next(way.inner for way in search.INNER_EXECUTORS if way.takes(query, bank))
 
 
 def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_way(few, bank) == first_way(few_factors, bank) == search.numba_tables
     assert first_way(many, bank) == first_way(many_factors, bank) == search.numba_tables
     more, more_factors = queries(search.FEW_ON_CPU + 1, 1, generator)
-    assert first_way(more, bank) == search.plain
+    assert first_way(more, bank) == search.inner_plain
     assert first_way(more_factors, bank) == search.mask_by_mask
     thousands = filled(search.MANY_MASKS, generator)
     assert first_way(more, thousands) == first_way(more_factors, thousands) == search.numba_tables
@@ -111,8 +112,8 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_way(many, gpu) == first_way(many_factors, gpu) == search.triton_many
     monkeypatch.setattr(available, "NUMBA", False)
     monkeypatch.setattr(available, "TRITON", False)
-    assert first_way(few, bank) == first_way(few_factors, bank) == search.plain
-    assert first_way(few, gpu) == first_way(many_factors, gpu) == search.plain
+    assert first_way(few, bank) == first_way(few_factors, bank) == search.inner_plain
+    assert first_way(few, gpu) == first_way(many_factors, gpu) == search.inner_plain
 
 
 @given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 4))
@@ -148,7 +149,7 @@ def test_a_query_made_from_its_factors_by_a_kernel_is_that_of_all_its_images(ima
     """The kernel knows one image only; with more, a search on a GPU would decide by the first."""
     pytest.importorskip("triton", reason="triton is not installed")
     _, outer = queries(3, images, torch.Generator().manual_seed(0))
-    found, expected = narrowed(outer["a"], 16), flattened(outer["a"], 16)
+    found, expected = flattened_bfloat16(outer["a"], 16), flattened(outer["a"], 16)
     assert found.shape == expected.shape == (3, 16)
     assert torch.allclose(found.float(), expected, rtol=0.02, atol=0.02)
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from supsup.inference import search
 from supsup.inference.search import short
-from supsup.inference.search.factors import by_kernel, by_loop, flattened, whole
-from supsup.inference.search.scanning import CANDIDATES, group_size
+from supsup.inference.search.exact import flattened, flattened_by_numba, flattened_by_triton
+from supsup.inference.search.short import CANDIDATES, candidate_group_size, whole_query
 from supsup.kernels import available
 from supsup.masks.bank import Bank
 
@@ -23,8 +23,14 @@ EVERY_WAY = pytest.mark.parametrize("way", [TRITON, NUMBA, "plain"])
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Let a way, and no other, take whatever comes."""
-    nearest = {"triton": short.WAYS[0], "numba": short.WAYS[1], "plain": short.WAYS[2]}[way]
-    monkeypatch.setattr(short, "WAYS", (short.Way(lambda bank: True, nearest.flatten, nearest.nearest),))
+    nearest = {
+        "triton": short.NEAREST_EXECUTORS[0],
+        "numba": short.NEAREST_EXECUTORS[1],
+        "plain": short.NEAREST_EXECUTORS[2],
+    }[way]
+    monkeypatch.setattr(
+        short, "NEAREST_EXECUTORS", (short.NearestExecutor(lambda bank: True, nearest.flatten, nearest.nearest),)
+    )
 
 
 def filled(counts: list[int], generator: torch.Generator) -> Bank:
@@ -118,7 +124,7 @@ def test_the_plain_way_gives_the_best_of_the_best_few(seed: int, k: int, count: 
     generator = torch.Generator().manual_seed(seed)
     bank = filled([k], generator)
     query = {name: torch.randn(1, *SHAPES[name], generator=generator) for name in names}
-    exact, span = search.inner(query, bank)[0], whole(query, bank, flattened)
+    exact, span = search.inner(query, bank)[0], whole_query(query, bank, flattened)
     row, size = span[1][0], sum(bank.spans[name][1] - bank.spans[name][0] for name in names)
     kept = torch.zeros_like(row).view(-1, 8)
     for name in names:
@@ -128,7 +134,7 @@ def test_the_plain_way_gives_the_best_of_the_best_few(seed: int, k: int, count: 
         kept[largest] = row.view(-1, 8)[largest]
     block = next(bank.blocks())[span[0]]
     floats = torch.stack([(block >> bit) & 1 for bit in range(8)], 1).flatten(0, 1).float()
-    candidates = short.shortlist(kept.flatten() @ floats)
+    candidates = short.best_of_groups(kept.flatten() @ floats)
     assert len(candidates) == min(CANDIDATES, k)
     answer = short.plain_nearest(
         row,
@@ -146,8 +152,8 @@ def test_candidates_are_the_best_of_the_best_of_groups(seed: int, k: int) -> Non
     """The very best is always among them, and none that is −inf."""
     scores = torch.randn(k, generator=torch.Generator().manual_seed(seed))
     scores[:: 2 + seed % 3] = -torch.inf
-    candidates = short.shortlist(scores)
-    groups = candidates // group_size(k)
+    candidates = short.best_of_groups(scores)
+    groups = candidates // candidate_group_size(k)
     assert len(set(groups.tolist())) == len(candidates) <= CANDIDATES
     assert torch.isfinite(scores[candidates]).all()
     if scores.isfinite().any():
@@ -165,14 +171,18 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "TRITON", True)
     bank, gpu = Bank(SHAPES), Bank(SHAPES)
     gpu.device = torch.device("cuda")
-    ways = [next(way for way in short.WAYS if way.takes(each)) for each in (gpu, bank)]
-    assert ways == list(short.WAYS[:2])
-    assert short.WAYS[0].nearest == short.triton_nearest
-    assert (short.WAYS[0].flatten, short.WAYS[1].flatten) == (by_kernel, by_loop)
+    ways = [next(way for way in short.NEAREST_EXECUTORS if way.takes(each)) for each in (gpu, bank)]
+    assert ways == list(short.NEAREST_EXECUTORS[:2])
+    assert short.NEAREST_EXECUTORS[0].nearest == short.triton_nearest
+    assert (short.NEAREST_EXECUTORS[0].flatten, short.NEAREST_EXECUTORS[1].flatten) == (
+        flattened_by_triton,
+        flattened_by_numba,
+    )
     monkeypatch.setattr(available, "NUMBA", False)
     monkeypatch.setattr(available, "TRITON", False)
     assert all(
-        next(way for way in short.WAYS if way.takes(each)).nearest == short.plain_nearest for each in (gpu, bank)
+        next(way for way in short.NEAREST_EXECUTORS if way.takes(each)).nearest == short.plain_nearest
+        for each in (gpu, bank)
     )
 
 
@@ -235,7 +245,7 @@ def test_a_query_from_its_factors(images: int) -> None:
     """To the bit what torch makes of them, with zeros after the last weight."""
     chance = torch.Generator().manual_seed(images)
     factors = (torch.randn(5, 7, generator=chance), *(torch.randn(2, images, n, generator=chance) for n in (5, 7)))
-    assert torch.equal(by_loop(search.Outer(*factors), 40), flattened(search.Outer(*factors), 40))
+    assert torch.equal(flattened_by_numba(search.Outer(*factors), 40), flattened(search.Outer(*factors), 40))
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
@@ -266,7 +276,7 @@ def test_the_kernel_that_chooses_bytes(size: int, count: int) -> None:
 @pytest.mark.parametrize(("rest", "scans"), [(0.0, 1), (0.02, 1), (0.5, 3)])
 def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a query counts for what it could still change; one that is read is not read again."""
-    from supsup.inference.search.scanning import numba_nearest
+    from supsup.inference.search.short import numba_nearest
     from supsup.kernels import numba_short
 
     read: list[list[int]] = []

@@ -43,7 +43,7 @@ def encode(packed: Bytes, sizes: Sequence[int]) -> tuple[str, bytes]:
     classes = [_class_of(count, size) for count, size in zip(kept_weights(packed, sizes), sizes)]
     if not available() or all(kind == _PLAIN_TENSOR for kind in classes):
         return PLAIN, packed.tobytes()
-    coder = _coder().AnsCoder()
+    coder = _constriction().stream.stack.AnsCoder()
     for kind, piece in reversed(list(zip(classes, tensors))):
         if kind not in (_EMPTY, _FULL, _PLAIN_TENSOR):
             coder.encode_reverse(piece.astype(np.int32), _model(kind))
@@ -68,7 +68,7 @@ def decode(codec: str, blob: bytes, sizes: Sequence[int]) -> Bytes:
         raise Damaged(f"the coded mask has {len(blob)} bytes, which no mask of this network can have")
     plain, words = blob[len(sizes) : start], np.frombuffer(blob[start:], "<u4").astype(np.uint32)
     try:
-        coder = _coder().AnsCoder(words)
+        coder = _constriction().stream.stack.AnsCoder(words)
     except ValueError as error:
         raise Damaged(f"the coded mask cannot be read: {error}") from error
     out = np.zeros(sum(lengths), np.uint8)
@@ -194,10 +194,6 @@ def _model(kind: int) -> Any:
     for bit in range(8):
         probabilities *= np.where(np.arange(256) >> bit & 1, density, 1 - density)
     return _constriction().stream.model.Categorical(probabilities, perfect=False)
-
-
-def _coder() -> Any:
-    return _constriction().stream.stack
 
 
 def _constriction() -> Any:

@@ -155,7 +155,7 @@ def _descend(
     path = []
     for step in range(1, steps + 1):
         images = x[(torch.arange(size, device=x.device) + (step - 1) * size) % len(x)]
-        z = [_binarised(string) for string in strings]
+        z: list[Tensor] = [_Binarised.apply(string) for string in strings]  # type: ignore[no-untyped-call]
         outputs = many_outputs(weights, images[None, None], [(string + 1) / 2 for string in z])
         entropies = entropy(outputs, 0).mean(-1)
         energies = torch.stack([energy(matrix, string) for matrix, string in zip(psi, z)]).sum(0)
@@ -170,6 +170,8 @@ def _descend(
 
 
 class _Binarised(torch.autograd.Function):
+    """±1 by sign; the gradient passes unchanged (straight-through estimator)."""
+
     @staticmethod
     def forward(ctx: Any, string: Tensor) -> Tensor:
         return to_bipolar(string)
@@ -177,9 +179,3 @@ class _Binarised(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
-
-
-def _binarised(string: Tensor) -> Tensor:
-    """±1 by sign; backwards the identity."""
-    z: Tensor = _Binarised.apply(string)  # type: ignore[no-untyped-call]
-    return z

@@ -1,7 +1,7 @@
-"""Random crops and flips of training images, drawn so that anyone can draw them again.
+"""Reproducible random crops and flips of training images.
 
-What happens to an image depends on the seed, the task's name, the step and the image's index in the batch alone, so
-every executor, on any device and with any number of workers, trains on the same pixels.
+They depend only on the seed, the task's name, the step and the image's index in the batch. So every executor, on any
+device and with any number of workers, trains on the same pixels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from supsup.masks import philox
 from supsup.runtime.validation import check_fields, flag, whole
 
 _MOST_PADDING = 10_000  # pixels around an image
-_ATTEMPTS = 10  # boxes tried for an image before the middle of it is taken, as in torchvision
+_ATTEMPTS = 10  # boxes tried for an image before the central one is used, as in torchvision
 
 
 def augment_label(task: str, step: int) -> str:
@@ -40,7 +40,7 @@ class Augmentation:
         check_fields(self, padding=whole(0, _MOST_PADDING), flip=flag)
 
     def within(self, share: float) -> Augmentation:
-        """The same with crops from a share of the frame, rounded up to pixels."""
+        """The same augmentation with a share of the padding, rounded up to pixels."""
         return replace(self, padding=math.ceil(share * self.padding))
 
     def draws(self, seed: int, task: str, step: int, count: int, device: torch.device | str = "cpu") -> Tensor:
@@ -58,7 +58,7 @@ class Augmentation:
         return torch.cat([shifts, flips], -1)
 
     def apply(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Images [n, channels, height, width], not normalised yet, cropped and mirrored as drawn [n, 3]."""
+        """Images [n, channels, height, width] before normalisation, cropped and mirrored as drawn [n, 3]."""
         count, channels, height, width = images.shape
         device = images.device
         row, column, flip = draws.to(device)[:, :, None].unbind(1)
@@ -103,7 +103,7 @@ class ResizedCrop:
         return torch.cat([corner.long(), box.long(), flips], 1)
 
     def _middle(self, sizes: Tensor) -> Tensor:
-        """The largest box of an allowed shape that images hold, for those in which no random one fitted."""
+        """The largest central box of an allowed shape, for images in which no random one fitted."""
         width, height = sizes.double().unbind(1)
         narrowed = torch.minimum(width, (height * self.aspect[1]).round())
         lowered = torch.minimum(height, (width / self.aspect[0]).round())

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
-from supsup.data.folder import decode_images, require_pillow
+from supsup.data.folder import decode_files, require_pillow
 from supsup.data.source import Source
 from supsup.masks import philox
 from supsup.runtime.downloads import fetched, kept_in, write_whole
@@ -438,7 +438,7 @@ def _cifar100_mosaics(folder: Path) -> Halves | None:
         raise SupSupError(f"{folder} lacks the mosaics {', '.join(missing)} of {_CIFAR_CLASSES}; put them there")
     require_pillow("the mosaics of CIFAR-100")
     paths = [str(found[label]) for label in range(_CIFAR_CLASSES)]
-    mosaics = decode_images(paths, _MOSAIC_ROWS * 32, _MOSAIC_COLUMNS * 32)
+    mosaics = decode_files(paths, _MOSAIC_ROWS * 32, _MOSAIC_COLUMNS * 32)
     tiles = mosaics.view(_CIFAR_CLASSES, 3, _MOSAIC_ROWS, 32, _MOSAIC_COLUMNS, 32).permute(0, 2, 4, 1, 3, 5)
     by_class = tiles.reshape(_CIFAR_CLASSES, _MOSAIC_ROWS * _MOSAIC_COLUMNS, *_CIFAR_SHAPE)
     start, halves = 0, {}

@@ -16,7 +16,7 @@ from supsup.data.augmentation import Augmentation
 from supsup.data.folder import (
     MEMORY_LIMIT,
     common_size,
-    decode_images,
+    decode_files,
     image_sizes,
     list_classes,
     list_images,
@@ -73,7 +73,7 @@ class TaskFile:
         some = files[:: -(-len(files) // _SAMPLED_IMAGES)] if files else []
         if not some or int(image_sizes(some).min()) < DEFAULT_SIZE:
             return False
-        colours = decode_images(some, DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE).float()
+        colours = decode_files(some, DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE).float()
         return float((colours.amax(1) - colours.amin(1)).mean()) >= _COLOURED
 
 
@@ -143,7 +143,7 @@ def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
             f"{len(paths):,} images of {width}×{height} take more than {MEMORY_LIMIT >> 30} GiB; give a smaller --size, "
             "or learn them from Python: data.image_folder(…, stream=True)"
         )
-    images = decode_images(paths, height, width, size)
+    images = decode_files(paths, height, width, size)
     names = np.array(listing.names)
     train = RawData(images[:count], names[listing.train_labels.numpy()])
     task = build_task(train, name, RawData(images[count:], names[listing.test_labels.numpy()]))
@@ -193,7 +193,7 @@ def decode_for_model(paths: Sequence[str], shape: tuple[int, ...]) -> torch.Tens
     """uint8 images as a model with this image shape learned them; an error if it did not learn pictures."""
     if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2]:
         raise SupSupError(f"the model learned inputs of shape {list(shape)}, not square colour images")
-    return decode_images(paths, shape[1], shape[2], shape[2])
+    return decode_files(paths, shape[1], shape[2], shape[2])
 
 
 def to_tensor(inputs: Any) -> torch.Tensor:

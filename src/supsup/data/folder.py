@@ -76,7 +76,7 @@ def image_folder(
             raise SupSupError("images are read while training (stream=True, or too many for memory); give size=224")
         crop = ResizedCrop(flip=flip) if augment else None
         return _streamed_source(name, listing, sizes, size, normalisation, crop, workers)
-    images = decode_images(paths, height, width, size)
+    images = decode_files(paths, height, width, size)
     train, test = images[: len(listing.train)], images[len(listing.train) :]
     gain, offset = measure_channels(train) if normalisation == "measured" else _imagenet_scale()
     augmentation = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
@@ -114,7 +114,7 @@ def _streamed_source(
     gain, offset = _imagenet_scale()
     if normalisation == "measured":
         sample = listing.train[:: -(-len(listing.train) // _MEASURED_IMAGES)]
-        gain, offset = measure_channels(decode_images(sample, size, size, size))
+        gain, offset = measure_channels(decode_files(sample, size, size, size))
     pool, count = DecoderPool(workers or available_cores()), len(listing.train)
     train = ImageFiles(listing.train, sizes[:count], size, pool)
     test = ImageFiles(listing.test, sizes[count:], size, pool)
@@ -253,7 +253,7 @@ def image_sizes(paths: Sequence[str]) -> Tensor:
     return torch.tensor(sizes).view(-1, 2)
 
 
-def decode_images(paths: Sequence[str], height: int, width: int, size: int | None = None) -> Tensor:
+def decode_files(paths: Sequence[str], height: int, width: int, size: int | None = None) -> Tensor:
     """uint8 [n, 3, height, width]: the images as `decode_image` gives them, which must have this size."""
     from supsup.data import decode
 

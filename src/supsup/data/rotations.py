@@ -1,7 +1,7 @@
-"""Every image in four rotations, and each rotation of a class a class of its own: what a network has to tell apart then
-says more about the images of its task. Answers are averaged over the four.
+"""Self-labels: a task learns every image in four rotations, with a label for each rotation of each class.
 
-With n classes, output r · n + c stands for class c turned by r quarters, so the first n are the classes as they are.
+The network then learns more about the images of its task. Answers are averaged over the four rotations. With n classes,
+output r · n + c stands for class c rotated by r quarters, so the first n outputs are the unrotated classes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _rotated_copies: dict[int, Tensor] = {}  # images in all rotations, by the id of
 
 
 def with_rotations(task: Task) -> Task:
-    """The task with its training images in every rotation and labels for each; it still has its own classes."""
-    part = _as_shown(task.train)
+    """The task with its training images in every rotation and a label for each; `classes` stays the same."""
+    part = _apply_pixel_map(task.train)
     device = part.images.device
     rows = torch.arange(len(part.images), device=device) if part.rows is None else part.rows
     quarters = range(ROTATIONS)
@@ -48,7 +48,7 @@ def without_rotations(part: Part) -> Part:
 
 
 def check_can_rotate(task: Task, outputs: int) -> None:
-    """An error unless a task's images can be turned and the network has an output for every rotation of a class."""
+    """An error unless a task's images can be rotated and the network has an output for every rotation of a class."""
     part, sides = task.train, task.train.shape[-2:]
     reason = ""
     if not part.in_memory:
@@ -60,7 +60,9 @@ def check_can_rotate(task: Task, outputs: int) -> None:
     elif part.pixels is not None and part.augmentation is not None:
         reason = "are cropped before their pixels are rearranged"
     if reason:
-        raise SupSupError(f"self_labels turns images, and those of task {task.name!r} {reason}; leave self_labels out")
+        raise SupSupError(
+            f"self_labels rotates images, and those of task {task.name!r} {reason}; leave self_labels out"
+        )
     if ROTATIONS * task.classes > outputs:
         raise SupSupError(
             f"task {task.name!r} has {task.classes} classes in {ROTATIONS} rotations, but the network has {outputs} "
@@ -78,10 +80,10 @@ def task_outputs(run: Callable[[Tensor], Tensor], images: Tensor, rotated_classe
 
 
 def mean_over_rotations(run: Callable[[Tensor], Tensor], images: Tensor, classes: int) -> Tensor:
-    """Outputs [n, s] of a task that was learned in rotations: the mean of the probabilities over the four views.
+    """Outputs [n, s] of a task that was learned in rotations: the mean of the probabilities over the four rotations.
 
-    In each view the outputs of its own rotation come first, so that the first ones stand for the classes. What the
-    outputs of a view amount to (their log-sum-exp) stays, as its mean.
+    The outputs of each rotation are reordered so that the first ones stand for the classes. The log-sum-exp of the
+    outputs becomes its mean over the rotations.
     """
     views = []
     for quarter in range(ROTATIONS):
@@ -93,7 +95,7 @@ def mean_over_rotations(run: Callable[[Tensor], Tensor], images: Tensor, classes
 
 
 def _all_rotations(images: Tensor) -> Tensor:
-    """Images in one rotation after the other; made once, and kept for as long as the images are."""
+    """Images in one rotation after the other; cached as long as the images exist."""
     key = id(images)
     if key not in _rotated_copies:
         _rotated_copies[key] = torch.cat([images.rot90(quarter, (-2, -1)) for quarter in range(ROTATIONS)])
@@ -101,14 +103,14 @@ def _all_rotations(images: Tensor) -> Tensor:
     return _rotated_copies[key]
 
 
-def _as_shown(part: Part) -> Part:
-    """A part whose pixels lie where its task shows them: images of its own where it rearranges them."""
+def _apply_pixel_map(part: Part) -> Part:
+    """The part without a pixel map: its images are rearranged."""
     if part.pixels is None:
         return part
     raw = part.raw(torch.arange(len(part)))
     lines = raw.view(len(raw), -1, pixels_per_channel(part.shape))
     shown = lines.index_select(2, part.pixels.clamp(min=0))
-    if bool((part.pixels == GREY).any()):  # what normalisation makes 0 of
+    if bool((part.pixels == GREY).any()):  # the value that normalisation turns into 0
         zero = (-part.offset / part.gain).view(1, -1, 1)
         shown = torch.where(part.pixels == GREY, zero, shown.float())
     shown = shown.masked_fill(part.pixels == BLACK, 0)

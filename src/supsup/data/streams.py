@@ -1,6 +1,6 @@
-"""Streams: one source turned into a sequence of tasks by permuting pixels, rotating images or splitting the classes.
+"""Streams: sequences of tasks from one source, by permuted pixels, rotated images or split classes.
 
-Tasks are made when asked for and share the source's images, so a stream of thousands takes no memory.
+Tasks are created on demand and share the source's images, so a stream of thousands takes no memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_TASKS = 10**9
 
 @dataclass(frozen=True, eq=False)
 class Stream(Sequence[Task]):
-    """A sequence of tasks, each made by `make(i)` when it is asked for; a slice is a stream too."""
+    """A sequence of tasks, each created by `make(i)` on demand; a slice is also a stream."""
 
     name: str
     make: Callable[[int], Task] = field(repr=False)
@@ -56,7 +56,7 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
 
     @lru_cache(maxsize=2)
     def orders(chunk: int) -> Tensor:
-        """Many at once, since tasks are mostly asked for one after the other."""
+        """Many at once, since tasks are mostly used one after the other."""
         first = chunk * _ORDERS_IN_A_CHUNK
         labels = [f"permutation/{index}" for index in range(first, first + _ORDERS_IN_A_CHUNK)]
         return philox.permutations(seed, labels, count)
@@ -69,10 +69,10 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
 
 
 def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corners = "black") -> Stream:
-    """Tasks rotation-0, rotation-10, …: images turned anticlockwise by one more `step` of degrees in each.
+    """Tasks rotation-0, rotation-10, …: images rotated anticlockwise, by `step` degrees more in each task.
 
-    Each pixel shows its nearest neighbour. Where that lies outside the image it is black, as in the released scripts,
-    which turn pictures before they are normalised; "grey" corners, 0 after normalisation, tell the angle.
+    Each pixel takes its nearest neighbour. Pixels from outside the image are black, as in the released scripts, which
+    rotate before normalisation. "grey" corners are 0 after normalisation and reveal the angle.
     """
     if corners not in get_args(Corners):
         raise SupSupError(f"unknown corners={corners!r}; use 'black' or 'grey'")
@@ -97,7 +97,7 @@ def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corner
 def split(source: Source, classes_per_task: int, seed: int | None = None, tasks: int | None = None) -> Stream:
     """Tasks of a few classes each, renumbered 0, 1, …: classes-0-1, classes-2-3, … or, with a seed, a random partition.
 
-    `tasks` keeps the first so many.
+    `tasks` limits their number.
     """
     given(source, Source, "source")
     size = whole()(classes_per_task, "classes_per_task")
@@ -142,9 +142,11 @@ def _first(tasks: int) -> range:
     return range(whole(0, _MOST_TASKS)(tasks, "tasks"))
 
 
-# MERGED MODULE DOC: Rotating images as a rearrangement of their pixels, so that a rotated task costs no more than a permuted one.
 def rotation_map(height: int, width: int, degrees: float) -> Tensor:
-    """For each pixel of an image turned anticlockwise, the pixel it shows, or −1 outside; int64 [height · width]."""
+    """The source pixel of each pixel of an image rotated anticlockwise, or −1 outside; int64 [height · width].
+
+    So a rotated task costs no more than a permuted one.
+    """
     cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
     y = torch.arange(height, dtype=torch.float64)[:, None] - middle_row
@@ -156,5 +158,5 @@ def rotation_map(height: int, width: int, degrees: float) -> Tensor:
 
 
 def _nearest(coordinate: Tensor) -> Tensor:
-    """The nearest whole number; the 1e-9 decides ties alike on machines whose sines differ in the last bit."""
+    """The nearest whole number; the 1e-9 breaks ties the same way on machines whose sines differ in the last bit."""
     return torch.floor(coordinate + (0.5 + 1e-9)).long()

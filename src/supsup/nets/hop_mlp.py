@@ -1,5 +1,6 @@
-"""The network of HopSupSup: masks lie on its hidden units, not on its weights, so that they are short enough to be
-attractors of a Hopfield network. A plain module; `many_outputs` is the same for many networks and masks at once.
+"""The network of HopSupSup. Its masks are on hidden units, not on weights: short enough for a Hopfield network.
+
+A plain module; `many_outputs` computes it for many networks and masks at once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from supsup.nets.architecture import architecture, check_size, check_widths
 class HopMLP(nn.Module):
     """Linear layers of the given widths; behind each but the last: normalise over the batch, mask the units, Swish.
 
-    The normalisation has no parameters and keeps no statistics, so an answer depends on the other images of its batch:
-    images are asked about in batches of one task.
+    The normalisation has no parameters and keeps no statistics, so outputs depend on the other images of the batch:
+    each batch must hold images of one task.
     """
 
     def __init__(self, widths: Sequence[int]) -> None:
@@ -47,7 +48,7 @@ def hop_mlp(outputs: int = 10, inputs: int = 784) -> HopMLP:
 
 
 def many_outputs(weights: Sequence[Tensor], x: Tensor, units: Sequence[Tensor]) -> Tensor:
-    """What `HopMLP` gives, for n networks with k masks each in one go.
+    """The outputs of `HopMLP` for n networks with k masks each, at once.
 
     weights  one [n, out, in] for each layer
     x        images [n, k, b, inputs]; n or k may be 1 where they are the same for all

@@ -28,11 +28,11 @@ from supsup.training.executors import executors_for
 from supsup_paper.catalogue.experiments import (
     BoundGrading,
     BoundsExperiment,
-    CifarRival,
-    CifarRivalGrading,
-    CifarRivalTraining,
+    CifarBaseline,
+    CifarBaselineGrading,
+    CifarBaselineTraining,
     PSPExperiment,
-    SplitCifarRivalExperiment,
+    SplitCifarBaselineExperiment,
     StagedTraining,
     UnannouncedExperiment,
     UnannouncedTraining,
@@ -320,8 +320,8 @@ def test_garbage_with_a_graph_in_it_does_not_spoil_the_next_one() -> None:
 
 MNIST = StagedTraining("permuted", "784-1024", 20, 3, 200, stages=(3,))
 UNANNOUNCED = UnannouncedTraining("permuted", "784-1024", 20, 3, 200, stages=(3,))
-PICTURES = CifarRivalTraining(method="bounds", tasks=3, epochs=None, steps=200)
-CIFAR_RIVALS: tuple[CifarRival, ...] = ("batche-random-rank-one", "heads-random", "bounds")
+PICTURES = CifarBaselineTraining(method="bounds", tasks=3, epochs=None, steps=200)
+CIFAR_BASELINES: tuple[CifarBaseline, ...] = ("batche-random-rank-one", "heads-random", "bounds")
 SEQUENTIAL: dict[str, list[Row]] = {
     "mnist": [
         Row("psp", "", PSPExperiment(MNIST)),
@@ -329,8 +329,8 @@ SEQUENTIAL: dict[str, list[Row]] = {
         Row("unannounced", "", UnannouncedExperiment(UNANNOUNCED)),
     ],
     "cifar100": [
-        Row(method, "", SplitCifarRivalExperiment(replace(PICTURES, method=method), CifarRivalGrading("upper")))
-        for method in CIFAR_RIVALS
+        Row(method, "", SplitCifarBaselineExperiment(replace(PICTURES, method=method), CifarBaselineGrading("upper")))
+        for method in CIFAR_BASELINES
     ],
 }
 

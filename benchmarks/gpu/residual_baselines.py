@@ -31,7 +31,7 @@ from supsup_paper.catalogue import recipes
 
 _STEPS = 400  # that a feed has batches for
 _CAPTURED = 20  # steps of the module itself
-_STREAMS = 10  # tasks at once that way, as rivals are trained
+_STREAMS = 10  # tasks at once that way, as baselines are trained
 
 Make = Callable[[nn.Module, Recipe, torch.device], Baseline]
 
@@ -53,27 +53,27 @@ def _resnet50() -> nets.ResNet:
 
 
 @dataclass(frozen=True)
-class RivalCase:
-    """A rival on a case's network and images, with the case's numbers of tasks at once."""
+class BaselineCase:
+    """A baseline on a case's network and images, with the case's numbers of tasks at once."""
 
     make: Make
     case: Case
 
-    def rival(self, device: torch.device, steps: int = _STEPS) -> Baseline:
+    def baseline(self, device: torch.device, steps: int = _STEPS) -> Baseline:
         return self.make(self.case.build(), replace(self.case.recipe, steps=steps), device)
 
 
-_NARROW = Case("Upper Bound, narrow ResNet-18", nets.gem_resnet18, recipes.CIFAR_RIVALS, 32, (1, 3))
+_NARROW = Case("Upper Bound, narrow ResNet-18", nets.gem_resnet18, recipes.CIFAR_BASELINES, 32, (1, 3))
 _DEEP = replace(recipes.IMAGENET_BOUNDS, epochs=None)
 CASES = (
-    RivalCase(_upper, _NARROW),
-    RivalCase(_batche, replace(_NARROW, name="BatchE beside random weights, narrow ResNet-18", tasks=(20,))),
-    RivalCase(_heads, replace(_NARROW, name="heads over a random trunk, narrow ResNet-18", tasks=(20,))),
-    RivalCase(_upper, Case("Upper Bound, ResNet-50", _resnet50, _DEEP, 64, (1,))),
+    BaselineCase(_upper, _NARROW),
+    BaselineCase(_batche, replace(_NARROW, name="BatchE beside random weights, narrow ResNet-18", tasks=(20,))),
+    BaselineCase(_heads, replace(_NARROW, name="heads over a random trunk, narrow ResNet-18", tasks=(20,))),
+    BaselineCase(_upper, Case("Upper Bound, ResNet-50", _resnet50, _DEEP, 64, (1,))),
 )
 
 
-def step_rows(each: RivalCase, device: torch.device, launches: int = 3, repeats: int = 5) -> list[dict[str, Any]]:
+def step_rows(each: BaselineCase, device: torch.device, launches: int = 3, repeats: int = 5) -> list[dict[str, Any]]:
     """Milliseconds of a step of one task, for each number of tasks at once."""
     stream, rows = each.case.stream(), []
     for count in each.case.tasks:
@@ -81,7 +81,7 @@ def step_rows(each: RivalCase, device: torch.device, launches: int = 3, repeats:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         before = _taken(device)
-        stack = started(each.rival(device), stream[:count])
+        stack = started(each.baseline(device), stream[:count])
         steps = launches * stack.loop.steps // stack.loop.launches
 
         def launch(launches: int = launches, once: Callable[[], None] = stack.loop.launch) -> None:
@@ -99,20 +99,20 @@ def step_rows(each: RivalCase, device: torch.device, launches: int = 3, repeats:
                 "ms per task-step": 1e3 * took / count,
                 "captured, ms per task-step": 1e3 * captured_step(each, stream, min(count, _STREAMS), device),
                 "GB per task": memory / count / 1e9,
-                "GB per task, estimated": bytes_of_training(stack.rival.net, part, recipe) / 1e9,
+                "GB per task, estimated": bytes_of_training(stack.baseline.net, part, recipe) / 1e9,
             }
         )
         del stack, launch
     return rows
 
 
-def captured_step(each: RivalCase, stream: Stream, count: int, device: torch.device) -> float:
+def captured_step(each: BaselineCase, stream: Stream, count: int, device: torch.device) -> float:
     """Seconds of a step of one task of the module itself, so many tasks on streams of their own."""
-    rival = each.rival(device, _CAPTURED)
+    baseline = each.baseline(device, _CAPTURED)
     lanes = []
     for task in stream[:count]:
-        state = rival.begin(task)
-        lane = CapturedTraining(rival, state, rival.recipe_of_next(), task.train)
+        state = baseline.begin(task)
+        lane = CapturedTraining(baseline, state, baseline.recipe_of_next(), task.train)
         lane.start(state, task)
         lanes.append(lane)
     return once(partial(run_captured, lanes), device) / _CAPTURED / count
@@ -123,7 +123,8 @@ def _taken(device: torch.device) -> int:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Where the figures go.")] = ROOT / "results/bench/residual-rivals-h200.json",
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = ROOT
+    / "results/bench/residual-rivals-h200.json",
     limit: Annotated[float, typer.Option(help="Seconds after which no part begins.")] = 140.0,
     processes: Annotated[int, typer.Option(help="That compile kernels before; 0: none.")] = 12,
 ) -> None:

@@ -18,7 +18,7 @@ from supsup_paper.runs import checkpoints as resuming
 from supsup_paper.runs import cifar
 from supsup_paper.runs import hopfield as hop
 from supsup_paper.runs import mnist as masks
-from supsup_paper.runs import mnist_baselines as rivals
+from supsup_paper.runs import mnist_baselines as baselines
 from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.reproduction import RUNNERS
 from supsup_paper.runs.schedule import PlannedTraining
@@ -67,7 +67,7 @@ class Witness:
         *,
         protocol: GradingProtocol,
         stages: Sequence[int],
-        known: Any,
+        cache: Any,
         outputs: str,
     ) -> Evaluation:
         assert outputs == "all", "the paper's answers are the largest of all outputs"
@@ -101,10 +101,10 @@ def witness(environment: Environment, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Baseline, "learn_many", lambda model, stream: seen.learn(model))
     monkeypatch.setattr(Baseline, "learning", lambda model, stream: seen.learn(model))
     monkeypatch.setattr(resuming.SoFar, "learn_and_evaluate", lambda so_far, stream: seen.learn(so_far.model))
-    monkeypatch.setattr(rivals, "learn_side_by_side", lambda models, tasks: seen.learn(*models))
+    monkeypatch.setattr(baselines, "learn_side_by_side", lambda models, tasks: seen.learn(*models))
     monkeypatch.setattr(hop, "learn_and_recover", lambda models, stream, procedures: seen.learn(*models))
     monkeypatch.setattr(cifar, "learn_with_models", lambda models, task, advance: seen.learn(*models))
-    for module in (masks, rivals):
+    for module in (masks, baselines):
         monkeypatch.setattr(module, "evaluate", seen.evaluate)
     return seen
 

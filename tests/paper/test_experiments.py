@@ -16,7 +16,7 @@ from supsup_paper.catalogue.experiments import (
     BoundGrading,
     BoundsExperiment,
     Budget,
-    CifarRivalGrading,
+    CifarBaselineGrading,
     CifarTraining,
     ConsolidationExperiment,
     ConsolidationTraining,
@@ -72,7 +72,7 @@ def test_parts_that_only_some_rows_have() -> None:
     assert settings_json(ruled) == settings_json(plain) | {"allocation": {"deviations": 0}}
     assert "base" not in settings_json(BatchETraining("permuted", LENET, 10, 250))
     assert settings_json(BatchETraining("permuted", LENET, 10, 250, base="trained"))["base"] == "trained"
-    assert settings_json(CifarRivalGrading()) == {}
+    assert settings_json(CifarBaselineGrading()) == {}
     assert settings_json(ImagenetTraining())["classes per task"] == 10
 
 
@@ -174,7 +174,7 @@ GAMMA = SupSupGrading(stages=(36,), gammas=("1/k", 0.1, 0.9), protocol="paper-fu
             {},
         ),
         (
-            ImagenetBoundsExperiment(ImagenetTraining(size=32), CifarRivalGrading("lower")),
+            ImagenetBoundsExperiment(ImagenetTraining(size=32), CifarBaselineGrading("lower")),
             {"steps": 2, "batch_size": 8, "size": 32},
             {"keep": "lower"},
         ),

@@ -28,8 +28,8 @@ from supsup_paper.catalogue.experiments import (
     ImagenetBoundsExperiment,
     MnistTraining,
     PSPExperiment,
+    SplitCifarBaselineExperiment,
     SplitCifarExperiment,
-    SplitCifarRivalExperiment,
     SplitImagenetExperiment,
     SupSupExperiment,
     TransferSpeedExperiment,
@@ -71,8 +71,8 @@ CIFAR = Published("adam", 1e-3, epochs=250, weight_decay=1e-4, schedule="cosine"
 CIFAR_MASKS = replace(CIFAR, selection="edge-popup")
 # SplitImageNet: Adam 1e-3, no weight decay, 5 of 100 epochs warm-up, then cosine, batches of 256.
 IMAGENET = Published("adam", 1e-3, 256, epochs=100, schedule="cosine", warm_up=0.05, selection="edge-popup")
-# The learning rates of SplitCIFAR100's rivals: of the first task and of the others.
-CIFAR_RIVALS: dict[str, tuple[type[Any], float | None, float]] = {
+# The learning rates of SplitCIFAR100's baselines: of the first task and of the others.
+CIFAR_BASELINES: dict[str, tuple[type[Any], float | None, float]] = {
     "batche": (BatchE, 1e-3, 1e-2),
     "batche-random-rank-one": (BatchE, None, 0.1),
     "batche-random-heads": (BatchE, None, 0.1),
@@ -132,7 +132,7 @@ def used(recipe: Recipe) -> Published:
 
 @pytest.mark.parametrize("entry", TASKS_AND_OUTPUTS)
 def test_rows_on_mnist_train_what_the_paper_trains(entry: str, witness: Any) -> None:
-    """Optimiser, rate, length, network and outputs of every row, rivals too."""
+    """Optimiser, rate, length, network and outputs of every row, baselines too."""
     seen: dict[object, str] = {}
     for row in ENTRIES[entry].rows:
         experiment: Any = row.experiment
@@ -166,7 +166,7 @@ def expected_of(entry: str, experiment: Any) -> tuple[type, Published, set[int]]
     raise AssertionError(f"{experiment.kind} is not in the table")
 
 
-def test_rivals_on_mnist_are_set_up_as_published(witness: Any) -> None:
+def test_baselines_on_mnist_are_set_up_as_published(witness: Any) -> None:
     """What a recipe does not say: what is trained on the first task, how weights begin, how strong the springs are."""
     for row in (*ENTRIES["permuted-lenet"].rows, *ENTRIES["batche-inference"].rows):
         experiment: Any = row.experiment
@@ -267,13 +267,13 @@ def test_split_cifar100_trains_what_the_paper_trains(witness: Any, built: list[t
     assert set(built) == {("gem_resnet18", 5)}
 
 
-def test_rivals_on_split_cifar100_train_what_the_paper_trains(witness: Any, built: list[tuple[str, int]]) -> None:
+def test_baselines_on_split_cifar100_train_what_the_paper_trains(witness: Any, built: list[tuple[str, int]]) -> None:
     """Adam with weight decay 1e-4 and a cosine over 250 epochs; the rates decide their accuracy by many points."""
     found = set[str]()
     for row in ENTRIES["cifar100-gg"].rows:
-        if isinstance(row.experiment, SplitCifarRivalExperiment):
+        if isinstance(row.experiment, SplitCifarBaselineExperiment):
             (model,) = witness.start(row.experiment)
-            kind, first, later = CIFAR_RIVALS[row.experiment.training.method]
+            kind, first, later = CIFAR_BASELINES[row.experiment.training.method]
             assert type(model) is kind
             assert [used(recipe) for recipe in witness.recipes] == [replace(CIFAR, learning_rate=later)]
             assert first is None or used(model.first) == replace(CIFAR, learning_rate=first)
@@ -281,7 +281,7 @@ def test_rivals_on_split_cifar100_train_what_the_paper_trains(witness: Any, buil
             random = "random" in row.experiment.training.method
             assert getattr(model, "base", getattr(model, "trunk", "")) in (("random",) if random else ("trained", ""))
             found.add(row.experiment.training.method)
-    assert found == set(CIFAR_RIVALS)
+    assert found == set(CIFAR_BASELINES)
     assert set(built) == {("gem_resnet18", 5)}
 
 

@@ -23,7 +23,7 @@ from supsup_paper.catalogue.experiments import (
     UnannouncedTraining,
 )
 from supsup_paper.catalogue.rows import Entry, Row
-from supsup_paper.catalogue.tolerances import RIVALS
+from supsup_paper.catalogue.tolerances import BASELINES
 from supsup_paper.runs import mnist as masks
 from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.reproduction import RUNNERS, reproduce_entries, wanted_rows
@@ -35,7 +35,7 @@ GRADING = SupSupGrading(stages=(1, 2))
 
 
 def row(name: str, grading: SupSupGrading = GRADING) -> Row:
-    return Row(name, name, SupSupExperiment(TRAINING, grading), {"accuracy %": {"2": 50.0}}, RIVALS)
+    return Row(name, name, SupSupExperiment(TRAINING, grading), {"accuracy %": {"2": 50.0}}, BASELINES)
 
 
 def bound(keep: Literal["upper", "lower"]) -> Row:
@@ -159,7 +159,7 @@ def test_a_failure_stops_no_other(tmp_path: Path, environment: Environment, monk
 
 
 def test_rows_of_one_training_are_one_trial(tmp_path: Path) -> None:
-    """250 tasks are learned once for H, G and the rest, and seeds of sequential rivals go in step."""
+    """250 tasks are learned once for H, G and the rest, and seeds of sequential baselines go in step."""
     entry = Entry("tiny", "", "", (*TINY.rows, bound("lower"), bound("upper")), "tasks")
     twin = Entry("twin", "", "", (row("again"),), "tasks")
     wanted = [(line, seed) for one in (entry, twin) for line in wanted_rows(one, tmp_path, "full") for seed in (0, 1)]

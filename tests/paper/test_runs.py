@@ -23,9 +23,9 @@ from supsup_paper.catalogue.experiments import (
     BoundGrading,
     BoundsExperiment,
     Budget,
-    CifarRival,
-    CifarRivalGrading,
-    CifarRivalTraining,
+    CifarBaseline,
+    CifarBaselineGrading,
+    CifarBaselineTraining,
     CifarTraining,
     ConsolidationExperiment,
     ConsolidationTraining,
@@ -43,8 +43,8 @@ from supsup_paper.catalogue.experiments import (
     PSPExperiment,
     ScratchTraining,
     ScratchUnnamedExperiment,
+    SplitCifarBaselineExperiment,
     SplitCifarExperiment,
-    SplitCifarRivalExperiment,
     SplitImagenetExperiment,
     StagedTraining,
     SupSupExperiment,
@@ -57,10 +57,10 @@ from supsup_paper.catalogue.experiments import (
 from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.records import PlannedRow, add_bytes
 from supsup_paper.runs import cifar
-from supsup_paper.runs import cifar_baselines as cifar_rivals
+from supsup_paper.runs import cifar_baselines as cifar_baselines
 from supsup_paper.runs import hopfield as hop
 from supsup_paper.runs import mnist as masks
-from supsup_paper.runs import mnist_baselines as rivals
+from supsup_paper.runs import mnist_baselines as baselines
 from supsup_paper.runs.cifar_baselines import model_of
 from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.hopfield import Recall
@@ -69,8 +69,8 @@ from supsup_paper.runs.reproduction import RUNNERS, reproduce_entries
 STAGED = StagedTraining("permuted", "784-24", 20, 2, 4, stages=(1, 2))
 
 
-def rival_training(method: CifarRival) -> CifarRivalTraining:
-    return CifarRivalTraining(method=method, tasks=2, epochs=None, steps=2, batch_size=4)
+def baseline_training(method: CifarBaseline) -> CifarBaselineTraining:
+    return CifarBaselineTraining(method=method, tasks=2, epochs=None, steps=2, batch_size=4)
 
 
 def each_alone(models: Sequence[Baseline], tasks: Sequence[data.Task]) -> None:
@@ -239,9 +239,9 @@ def test_split_cifar100_counts_the_bytes_of_the_models_it_keeps(
     assert json.loads(path.read_text()) == rows[0]
 
 
-def test_split_cifar100_rivals_have_their_learning_rates(environment: Environment) -> None:
-    """They decide the rivals' accuracy by many points."""
-    methods: tuple[CifarRival, ...] = (
+def test_split_cifar100_baselines_have_their_learning_rates(environment: Environment) -> None:
+    """They decide the baselines' accuracy by many points."""
+    methods: tuple[CifarBaseline, ...] = (
         "batche",
         "batche-random-rank-one",
         "batche-random-heads",
@@ -249,15 +249,15 @@ def test_split_cifar100_rivals_have_their_learning_rates(environment: Environmen
         "heads-random",
         "bounds",
     )
-    models = [model_of(rival_training(method), 0, environment.device) for method in methods]
+    models = [model_of(baseline_training(method), 0, environment.device) for method in methods]
     assert [model.recipe.learning_rate for model in models] == [1e-2, 0.1, 0.1, 1e-2, 1e-2, 1e-3]
     assert [models[i].first.learning_rate for i in (0, 3)] == [1e-3, 1e-3]
     assert all(model.recipe.schedule == "cosine" and model.recipe.steps == 2 for model in models)
 
 
-def test_split_cifar100_rivals(tmp_path: Path, environment: Environment) -> None:
-    training = rival_training("bounds")
-    both = [SplitCifarRivalExperiment(training, CifarRivalGrading(keep)) for keep in ("lower", "upper")]
+def test_split_cifar100_baselines(tmp_path: Path, environment: Environment) -> None:
+    training = baseline_training("bounds")
+    both = [SplitCifarBaselineExperiment(training, CifarBaselineGrading(keep)) for keep in ("lower", "upper")]
     lower, upper = made(tmp_path, environment, *both, axis="")
     assert list(lower["figures"]["accuracy %"]) == [""]
     assert lower["bytes"]["paper's count"] < upper["bytes"]["paper's count"]
@@ -267,9 +267,10 @@ def test_split_cifar100_rivals(tmp_path: Path, environment: Environment) -> None
 def test_seeds_of_the_bounds_go_in_step_where_the_device_takes_several(
     tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the figures of seeds that go alone; rivals whose tasks are independent go seed after seed."""
+    """With the figures of seeds that go alone; baselines whose tasks are independent go seed after seed."""
     bounds = [
-        SplitCifarRivalExperiment(rival_training("bounds"), CifarRivalGrading(keep)) for keep in ("lower", "upper")
+        SplitCifarBaselineExperiment(baseline_training("bounds"), CifarBaselineGrading(keep))
+        for keep in ("lower", "upper")
     ]
     alone = made(tmp_path / "alone", environment, *bounds, axis="", seeds=3)
     together: list[int] = []
@@ -278,8 +279,8 @@ def test_seeds_of_the_bounds_go_in_step_where_the_device_takes_several(
         together.append(len(models))
         each_alone(models, tasks)
 
-    monkeypatch.setattr(cifar_rivals, "most_at_once", lambda *given: 2)
-    monkeypatch.setattr(cifar_rivals, "learn_side_by_side", learn)
+    monkeypatch.setattr(cifar_baselines, "most_at_once", lambda *given: 2)
+    monkeypatch.setattr(cifar_baselines, "learn_side_by_side", learn)
     in_step = made(tmp_path / "in step", environment, *bounds, axis="", seeds=3)
     assert together == [2, 2], "two tasks of two seeds; the third seed goes alone"
     assert [row["trainings at once"] for row in alone] == [1] * 6
@@ -289,20 +290,20 @@ def test_seeds_of_the_bounds_go_in_step_where_the_device_takes_several(
     whole = environment.cifar_stream(2, 0)
     part = whole[1].train
     fewer = replace(part, rows=part.rows[:-1] if part.rows is not None else None, labels=part.labels[:-1])
-    models = [model_of(rival_training("bounds"), seed, environment.device) for seed in (0, 1)]
+    models = [model_of(baseline_training("bounds"), seed, environment.device) for seed in (0, 1)]
     unequal = [whole, [whole[0], replace(whole[1], train=fewer)]]
-    assert list(cifar_rivals._learning(models, unequal)) == [2, 2]  # type: ignore[arg-type]
+    assert list(cifar_baselines._learning(models, unequal)) == [2, 2]  # type: ignore[arg-type]
     assert together[2:] == [2], "tasks that are not equally large go one by one"
     assert all(len(model.tasks) == 2 for model in models)
-    heads = SplitCifarRivalExperiment(rival_training("heads-random"))
+    heads = SplitCifarBaselineExperiment(baseline_training("heads-random"))
     assert [row["trainings at once"] for row in made(tmp_path, environment, heads, axis="", seeds=2)] == [1, 1]
 
 
 def test_batche_with_random_weights_counts_a_head_where_the_paper_does(
     tmp_path: Path, environment: Environment
 ) -> None:
-    training = rival_training("batche-random-rank-one")
-    (row,) = made(tmp_path, environment, SplitCifarRivalExperiment(training), axis="")
+    training = baseline_training("batche-random-rank-one")
+    (row,) = made(tmp_path, environment, SplitCifarBaselineExperiment(training), axis="")
     tasks = training.tasks
     assert row["bytes"] == {"paper's count": tasks * 400_240 // 20, "vectors": tasks * 4 * (2_703 + 165 + 1_500)}
 
@@ -370,7 +371,7 @@ def test_tiny_imagenet_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: 
     assert learned == [2, 1]
     assert len(row["per task"]) == 2
     assert row["bytes"]["paper's count"] > 0
-    bounds = [ImagenetBoundsExperiment(training, CifarRivalGrading(b)) for b in ("upper", "lower")]
+    bounds = [ImagenetBoundsExperiment(training, CifarBaselineGrading(b)) for b in ("upper", "lower")]
     upper, lower = made(tmp_path / "bounds", environment, *bounds, axis="")
     assert lower["bytes"]["paper's count"] < upper["bytes"]["paper's count"]
 
@@ -512,23 +513,23 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return call
 
     monkeypatch.setattr(Environment, "clock", lambda environment: now[0])
-    monkeypatch.setattr(rivals, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(baselines, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     for run in (masks, cifar):
         monkeypatch.setattr(run, "plain_way", lambda *given: {"plain": 7.0})
-    monkeypatch.setattr(rivals, "plain_rival", lambda *given: {"plain": 7.0})
-    monkeypatch.setattr(cifar_rivals, "learn_side_by_side", each_alone)
+    monkeypatch.setattr(baselines, "plain_baseline", lambda *given: {"plain": 7.0})
+    monkeypatch.setattr(cifar_baselines, "learn_side_by_side", each_alone)
     for owner, name in (
         (SupSup, "learn_many"),
         (Baseline, "learn_many"),
         (Baseline, "learning"),
         (cifar, "learn_with_models"),
-        (rivals, "learn_side_by_side"),
-        (cifar_rivals, "learn_side_by_side"),
+        (baselines, "learn_side_by_side"),
+        (cifar_baselines, "learn_side_by_side"),
     ):
         monkeypatch.setattr(owner, name, taking(10, getattr(owner, name)))
-    for run in (masks, rivals, cifar, cifar_rivals):
+    for run in (masks, baselines, cifar, cifar_baselines):
         monkeypatch.setattr(run, "evaluate", taking(1, run.evaluate))
-    for run in (cifar, cifar_rivals):
+    for run in (cifar, cifar_baselines):
         monkeypatch.setattr(run, "evaluate", silent(run.evaluate))
 
 
@@ -556,9 +557,9 @@ def test_seconds_are_of_what_they_name(
     training = CifarTraining(transfer="masks", tasks=2, epochs=None, steps=1, batch_size=4)
     rows = seconds(*(SplitCifarExperiment(training, Budget(budget)) for budget in (1, 2)))
     assert rows == [usual | {"plain": 7}] * 2
-    assert seconds(SplitCifarRivalExperiment(rival_training("heads-random"))) == [usual]
-    monkeypatch.setattr(cifar_rivals, "most_at_once", lambda *given: 2)
-    shared = seconds(SplitCifarRivalExperiment(rival_training("bounds"), CifarRivalGrading("upper")), seeds=2)
+    assert seconds(SplitCifarBaselineExperiment(baseline_training("heads-random"))) == [usual]
+    monkeypatch.setattr(cifar_baselines, "most_at_once", lambda *given: 2)
+    shared = seconds(SplitCifarBaselineExperiment(baseline_training("bounds"), CifarBaselineGrading("upper")), seeds=2)
     assert shared == [usual] * 2, "ten seconds for each of two tasks of two seeds"
     speed = TransferSpeedTraining(
         transfer="masks", tasks=2, epochs=None, steps=1, batch_size=4, first_epochs=None, first_steps=1, budgets=(1,)

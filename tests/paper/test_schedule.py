@@ -20,8 +20,8 @@ from supsup_paper.catalogue.experiments import (
     NoSettings,
 )
 from supsup_paper.records import PlannedRow, RowResult
-from supsup_paper.runs import cifar_baselines as cifar_rivals
-from supsup_paper.runs import mnist_baselines as rivals
+from supsup_paper.runs import cifar_baselines as cifar_baselines
+from supsup_paper.runs import mnist_baselines as baselines
 from supsup_paper.runs import schedule as trials
 from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.mnist_baselines import SequentialTraining
@@ -98,10 +98,10 @@ def test_the_bar_counts_the_tasks_of_every_seed(tmp_path: Path, monkeypatch: pyt
         models = [UpperBound(nets.FullyConnected((784, 4, 2)), seed, device="cpu") for seed in trial.seeds]
         streams = [data.split(data.digits(), 2, tasks=3) for _ in trial.seeds]
         yield from SequentialTraining(models, streams, []).run(lambda *_: None)
-        yield from cifar_rivals._learning(models, streams)
+        yield from cifar_baselines._learning(models, streams)
 
     monkeypatch.setattr(progress, "bar", bar)
-    for module in (rivals, cifar_rivals):
+    for module in (baselines, cifar_baselines):
         monkeypatch.setattr(module, "learn_side_by_side", lambda models, tasks: None)
     both = replace(trial(tmp_path, "row"), seeds=(0, 1))
     trials.run_trainings(
@@ -130,7 +130,7 @@ def test_a_busy_lane_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(log) == ["a 0", "a 1", "a 2", "b 0", "b 1", "b 2"]
 
 
-def test_rivals_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The precision of products is the whole process's, so each lane sets it for its own turns."""
     asked: list[tuple[str, str]] = []
     now = ["highest"]
@@ -144,13 +144,13 @@ def test_rivals_may_use_tensorfloat_and_nothing_else_does(tmp_path: Path, monkey
 
     cuda = torch.device("cuda")
     lanes = []
-    for name in ("rival", "supsup"):
-        run, one = Runner("sleeping", work, tf32=name == "rival"), trial(tmp_path, name)
+    for name in ("baseline", "supsup"):
+        run, one = Runner("sleeping", work, tf32=name == "baseline"), trial(tmp_path, name)
         lanes.append(trials.RunningTraining(one, run, run.start(one, ENVIRONMENT), None))
     for _ in range(2):
         for lane in lanes:
             lane.next(cuda)
-    assert asked == [("rival", "high"), ("supsup", "highest")] * 2
+    assert asked == [("baseline", "high"), ("supsup", "highest")] * 2
     assert now == ["highest"]
 
 

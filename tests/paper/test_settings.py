@@ -87,7 +87,7 @@ Patch = Callable[[object, str, object], None]
         ("permuted-lenet/batche", lambda patch: patch(recipes, "BATCHE_FILLING", "kaiming_uniform")),
         ("permuted-2500/nns-H", lambda patch: patch(settings, "NewTaskRule", lambda: NewTaskRule(deviations=5))),
         ("hopfield/paper", lambda patch: patch(settings, "Recovery", lambda: replace(Recovery(), energy_weight=1e-3))),
-        ("cifar100-gg/heads", lambda patch: patch(recipes, "CIFAR_LATER", recipes.CIFAR_RIVALS)),
+        ("cifar100-gg/heads", lambda patch: patch(recipes, "CIFAR_LATER", recipes.CIFAR_BASELINES)),
     ],
 )
 def test_a_changed_default_makes_old_results_stale(
@@ -117,10 +117,10 @@ def test_every_rotated_row_says_how_its_corners_are() -> None:
 
 
 def test_precisions_are_those_that_are_taken() -> None:
-    """What training takes on a CPU where nobody asks, and the rivals whose products may be TensorFloat-32 on a GPU."""
+    """What training takes on a CPU where nobody asks, and the baselines whose products may be TensorFloat-32 on a GPU."""
     net = FrozenNet(nets.FullyConnected([784, 16, 10]), 0, torch.device("cpu"))
     assert BatchedTrainer(net, 1, Recipe(), 128).precision == torch.float32
     assert settings.MASKS == {"GPU": "bfloat16", "CPU": "float32"}
     allowed = {kind for kind, run in RUNNERS.items() if run.tf32} - {"split-cifar100-rivals"}  # those are in bfloat16
     said = {row.experiment.kind: row.settings.get("defaults", {}) for row in ROWS.values()}
-    assert {kind for kind, known in said.items() if known.get("precision") == settings.RIVALS} == allowed  # type: ignore[union-attr]
+    assert {kind for kind, known in said.items() if known.get("precision") == settings.BASELINES} == allowed  # type: ignore[union-attr]

@@ -1,6 +1,6 @@
-"""What the rivals have in common: the face of `SupSup`, and a state (named tensors) for the task being learned.
+"""What the baselines have in common: the face of `SupSup`, and a state (named tensors) for the task being learned.
 
-A rival says what the state of a task is, which of its tensors are trained, and what weights they give; `executors` says
+A baseline says what the state of a task is, which of its tensors are trained, and what weights they give; `executors` says
 who trains it.
 """
 
@@ -76,7 +76,7 @@ class Baseline(ABC):
         self.seed = whole()(seed, "seed")
         self.recipe = checks.check_setting(recipe, Recipe, "recipe")
         if self.recipe.self_labels is not None or self.recipe.crops is not None:
-            raise SupSupError("self_labels and crops are for masks; a rival learns its tasks as they are")
+            raise SupSupError("self_labels and crops are for masks; a baseline learns its tasks as they are")
         self.first = self.recipe if first is None else given(first, Recipe, "first")
         self.net = copy.deepcopy(given(net, nn.Module, "net")).requires_grad_(False).to(self.device)
         self.layers = initial.layer_names(net)

@@ -1,4 +1,4 @@
-"""Where the rivals' weights begin: the usual random fillings, from a seed, the same on every device."""
+"""Where the baselines' weights begin: the usual random fillings, from a seed, the same on every device."""
 
 from __future__ import annotations
 

@@ -21,6 +21,6 @@ def weight_bytes(
 
 
 def statistics_bytes(net: nn.Module) -> int:
-    """Bytes of one set of running statistics, as the paper counts them for the rivals: one number a channel."""
+    """Bytes of one set of running statistics, as the paper counts them for the baselines: one number a channel."""
     norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     return _BYTES * sum(m.num_features for m in norms)

@@ -47,14 +47,14 @@ _KERNELS = {"cuda": torch.bfloat16}  # devices whose kernels residual networks g
 
 
 class StackedFullyConnected:
-    """A fully connected network, as the rival runs it side by side."""
+    """A fully connected network, as the baseline runs it side by side."""
 
     mapped, at_once = True, 50
 
-    def __init__(self, rival: Baseline, part: Part, count: int, batch_size: int) -> None:
-        self._rival = rival
-        self._x = torch.zeros(count, batch_size, math.prod(part.shape), device=rival.device)
-        self.y = torch.zeros(count, batch_size, dtype=torch.int32, device=rival.device)
+    def __init__(self, baseline: Baseline, part: Part, count: int, batch_size: int) -> None:
+        self._baseline = baseline
+        self._x = torch.zeros(count, batch_size, math.prod(part.shape), device=baseline.device)
+        self.y = torch.zeros(count, batch_size, dtype=torch.int32, device=baseline.device)
         self.statistics: State = {}
 
     def load(self, feed: Feed) -> None:
@@ -63,7 +63,7 @@ class StackedFullyConnected:
 
     def outputs(self, state: State) -> Tensor:
         """Outputs [n, b, s] of states [n, …] for that batch; what all of them share is not stacked."""
-        return self._rival.run_side_by_side(state, self._x)
+        return self._baseline.run_side_by_side(state, self._x)
 
 
 class StackedResidual:
@@ -71,11 +71,11 @@ class StackedResidual:
 
     mapped, at_once = False, 10
 
-    def __init__(self, rival: Baseline, part: Part, count: int, batch_size: int) -> None:
-        assert isinstance(rival.net, ResNet)
-        self._rival, (channels, height, width) = rival, part.shape
-        precision = _KERNELS[rival.device.type]
-        self._passes = Passes(rival.net, (channels, height, width), count, batch_size, precision, rival.device)
+    def __init__(self, baseline: Baseline, part: Part, count: int, batch_size: int) -> None:
+        assert isinstance(baseline.net, ResNet)
+        self._baseline, (channels, height, width) = baseline, part.shape
+        precision = _KERNELS[baseline.device.type]
+        self._passes = Passes(baseline.net, (channels, height, width), count, batch_size, precision, baseline.device)
         self._run = ResidualFunction(self._passes)
         self.y, self.statistics = self._passes.y, self._passes.statistics
 
@@ -85,33 +85,33 @@ class StackedResidual:
 
     def outputs(self, state: State) -> Tensor:
         """Outputs [n, b, s] of states [n, …] for that batch; what all of them share is not stacked."""
-        return self._run(self._rival.effective(state))
+        return self._run(self._baseline.effective(state))
 
 
-def known(rival: Baseline) -> bool:
-    """Whether states of a rival can be run at once, given the right images."""
-    return rival.stackable or (rival.residual and rival.device.type in _KERNELS and available.TRITON)
+def known(baseline: Baseline) -> bool:
+    """Whether states of a baseline can be run at once, given the right images."""
+    return baseline.stackable or (baseline.residual and baseline.device.type in _KERNELS and available.TRITON)
 
 
-def stacked_network(rival: Baseline, part: Part) -> type[StackedFullyConnected] | type[StackedResidual] | None:
-    """What runs states of a rival at once on these images, in its next task; None where nothing does."""
-    if rival.stackable:
+def stacked_network(baseline: Baseline, part: Part) -> type[StackedFullyConnected] | type[StackedResidual] | None:
+    """What runs states of a baseline at once on these images, in its next task; None where nothing does."""
+    if baseline.stackable:
         return StackedFullyConnected if part.in_memory and part.augmentation is None else None
-    takes = known(rival) and feeds(part) and addressable(rival.net, part, rival.recipe_of_next())
+    takes = known(baseline) and feeds(part) and addressable(baseline.net, part, baseline.recipe_of_next())
     return StackedResidual if takes else None
 
 
-def most_at_once(rival: Baseline, part: Part) -> int:
-    """How many states of a rival can be trained on such images at once, as far as the device has memory for them."""
-    network = stacked_network(rival, part)
+def most_at_once(baseline: Baseline, part: Part) -> int:
+    """How many states of a baseline can be trained on such images at once, as far as the device has memory for them."""
+    network = stacked_network(baseline, part)
     if network is None:
         return 1
     if network is StackedFullyConnected:
         return _CHAINS
-    if rival.device.type != "cuda":
+    if baseline.device.type != "cuda":
         return TOGETHER
     return count_fitting(
-        bytes_of_training(rival.net, part, rival.recipe_of_next()), free_memory(rival.device), TOGETHER
+        bytes_of_training(baseline.net, part, baseline.recipe_of_next()), free_memory(baseline.device), TOGETHER
     )
 
 
@@ -120,19 +120,19 @@ if TYPE_CHECKING:
 
 
 class Stack:
-    """n states of a rival, trained together.
+    """n states of a baseline, trained together.
 
     common  names of tensors that all rows share: they are not stacked, and not trained
     """
 
     def __init__(
-        self, rival: Baseline, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
+        self, baseline: Baseline, states: Sequence[State], recipe: Recipe, part: Part, common: Collection[str] = ()
     ) -> None:
-        self.rival, self.recipe, self.part = rival, recipe, part
-        first, device, count = not rival.own, rival.device, len(states)
-        kind = stacked_network(rival, part)
+        self.baseline, self.recipe, self.part = baseline, recipe, part
+        first, device, count = not baseline.own, baseline.device, len(states)
+        kind = stacked_network(baseline, part)
         assert kind is not None
-        self.network = kind(rival, part, count, recipe.batch_size)
+        self.network = kind(baseline, part, count, recipe.batch_size)
 
         def placed(name: str, value: Tensor) -> Tensor:
             if name in common:
@@ -142,7 +142,7 @@ class Stack:
 
         self.state: State = {name: placed(name, value) for name, value in states[0].items()}
         self._stacked = [name for name in self.state if name not in common]
-        self._trained = [name for name in self._stacked if rival.trains(name, first)]
+        self._trained = [name for name in self._stacked if baseline.trains(name, first)]
         steps = recipe.steps_for(len(part))
         self.pace = ScheduledOptimiser(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
         self.feed = Feed.empty(part, count, steps * recipe.batch_size, mapped=self.network.mapped)
@@ -150,7 +150,7 @@ class Stack:
 
     def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
         """Whether these states can be trained here."""
-        names = [name for name in states[0] if self.rival.trains(name, not self.rival.own)]
+        names = [name for name in states[0] if self.baseline.trains(name, not self.baseline.own)]
         same = (len(states), recipe, names) == (len(self.network.y), self.recipe, self._trained)
         return same and _alike(part, self.part) and recipe.steps_for(len(part)) == self.loop.steps
 
@@ -158,12 +158,12 @@ class Stack:
         self.network.load(self.feed)
         outputs, y = self.network.outputs(self.state), self.network.y
         loss = cross_entropy(outputs.flatten(0, 1), y.flatten().long(), reduction="sum") / y.shape[1]
-        penalty = self.rival.penalty(self.state)
+        penalty = self.baseline.penalty(self.state)
         self.pace.optimiser.zero_grad()
         (loss if penalty is None else loss + penalty).backward()
-        self.rival.before_update(self.state)
+        self.baseline.before_update(self.state)
         self.pace.step()
-        self.rival.after_update(self.state)
+        self.baseline.after_update(self.state)
         self.feed.step += 1
 
     @torch.no_grad()
@@ -190,53 +190,63 @@ class Stack:
         }
 
 
-def learn_side_by_side(rivals: Sequence[Baseline], tasks: Sequence[Task]) -> None:
-    """Each of several rivals, alike but for their seeds, learns its next task; the tasks share their images."""
-    rivals, tasks = listed(rivals, "rivals", "rivals"), listed(tasks, "tasks", "tasks")
-    if not rivals or len(rivals) != len(tasks) or not all(hasattr(rival, "stackable") for rival in rivals):
-        raise SupSupError(f"{len(rivals)} rivals and {len(tasks)} tasks were given; give rivals, and a task for each")
-    leader = rivals[0]
+def learn_side_by_side(baselines: Sequence[Baseline], tasks: Sequence[Task]) -> None:
+    """Each of several baselines, alike but for their seeds, learns its next task; the tasks share their images."""
+    baselines, tasks = listed(baselines, "baselines", "baselines"), listed(tasks, "tasks", "tasks")
+    if (
+        not baselines
+        or len(baselines) != len(tasks)
+        or not all(hasattr(baseline, "stackable") for baseline in baselines)
+    ):
+        raise SupSupError(
+            f"{len(baselines)} baselines and {len(tasks)} tasks were given; give baselines, and a task for each"
+        )
+    leader = baselines[0]
     if not known(leader):
         raise SupSupError(
-            "rivals learn side by side on fully connected networks (nets.FullyConnected) and, on a GPU, the bounds, "
+            "baselines learn side by side on fully connected networks (nets.FullyConnected) and, on a GPU, the bounds, "
             "heads and BatchE on residual ones (nets.ResNet) only; call learn for each"
         )
-    for rival, task in zip(rivals, tasks):
-        rival.check(task)
+    for baseline, task in zip(baselines, tasks):
+        baseline.check(task)
     part = _shared_part(leader, tasks)
-    states = [rival.begin(task) for rival, task in zip(rivals, tasks)]
+    states = [baseline.begin(task) for baseline, task in zip(baselines, tasks)]
     stack, recipe = leader.stack, leader.recipe_of_next()
     if stack is None or not stack.fits(states, recipe, part):  # capturing takes longer than a task
         stack = leader.stack = Stack(leader, states, recipe, part)
-    offsets = [rival.label_offset(task) for rival, task in zip(rivals, tasks)]
-    stack.start(states, tasks, [rival.seed for rival in rivals], offsets)
+    offsets = [baseline.label_offset(task) for baseline, task in zip(baselines, tasks)]
+    stack.start(states, tasks, [baseline.seed for baseline in baselines], offsets)
     stack.run()
-    for row, (rival, task) in enumerate(zip(rivals, tasks)):
-        rival.keep(task, stack.row(row))
+    for row, (baseline, task) in enumerate(zip(baselines, tasks)):
+        baseline.keep(task, stack.row(row))
 
 
-def learn_stacked(rival: Baseline, tasks: Sequence[Task]) -> None:
-    """One rival learns tasks that do not depend on each other, all at once."""
-    stack = started(rival, tasks)
+def learn_stacked(baseline: Baseline, tasks: Sequence[Task]) -> None:
+    """One baseline learns tasks that do not depend on each other, all at once."""
+    stack = started(baseline, tasks)
     stack.run()
     for row, task in enumerate(tasks):
-        rival.keep(task, stack.row(row))
+        baseline.keep(task, stack.row(row))
 
 
-def started(rival: Baseline, tasks: Sequence[Task]) -> Stack:
+def started(baseline: Baseline, tasks: Sequence[Task]) -> Stack:
     """Such tasks before their first step; what they share is not stacked."""
-    states = [rival.begin(task) for task in tasks]
-    frozen = [name for name in rival.shared if not rival.trains(name, not rival.own) and name not in rival.statistics]
-    stack = Stack(rival, states, rival.recipe_of_next(), _shared_part(rival, tasks), common=frozen)
-    stack.start(states, tasks, [rival.seed] * len(tasks), [rival.label_offset(task) for task in tasks])
+    states = [baseline.begin(task) for task in tasks]
+    frozen = [
+        name
+        for name in baseline.shared
+        if not baseline.trains(name, not baseline.own) and name not in baseline.statistics
+    ]
+    stack = Stack(baseline, states, baseline.recipe_of_next(), _shared_part(baseline, tasks), common=frozen)
+    stack.start(states, tasks, [baseline.seed] * len(tasks), [baseline.label_offset(task) for task in tasks])
     return stack
 
 
-def _shared_part(rival: Baseline, tasks: Sequence[Task]) -> Part:
+def _shared_part(baseline: Baseline, tasks: Sequence[Task]) -> Part:
     if not all(go_together(tasks[0], task) for task in tasks):
         raise SupSupError("tasks trained side by side must be made from the same images and be equally large")
-    part = tasks[0].train.on(rival.device)
-    if stacked_network(rival, part) is None:
+    part = tasks[0].train.on(baseline.device)
+    if stacked_network(baseline, part) is None:
         raise SupSupError(
             "tasks trained side by side must have their images in memory and, on fully connected networks, not "
             "augmented"
@@ -257,9 +267,9 @@ def _alike(one: Part, other: Part) -> bool:
     return all(a is b or torch.equal(a, b) for a, b in pairs)
 
 
-def stacks(rival: Baseline, task: Task) -> bool:
+def stacks(baseline: Baseline, task: Task) -> bool:
     """Whether a task can be trained side by side with others."""
-    return stacked_network(rival, task.train) is not None
+    return stacked_network(baseline, task.train) is not None
 
 
 if TYPE_CHECKING:
@@ -268,70 +278,70 @@ if TYPE_CHECKING:
 _STREAMS = 10  # tasks at once on a GPU, where none are stacked
 
 
-def learn_one(rival: Baseline, task: Task) -> None:
+def learn_one(baseline: Baseline, task: Task) -> None:
     """The next task."""
-    if stacks(rival, task):
-        learn_side_by_side([rival], [task])
-    elif _captured(rival, task):
-        learn_captured(rival, [task])
+    if stacks(baseline, task):
+        learn_side_by_side([baseline], [task])
+    elif _captured(baseline, task):
+        learn_captured(baseline, [task])
     else:
-        learn_plain(rival, task)
+        learn_plain(baseline, task)
 
 
-def learn_independent(rival: Baseline, tasks: Sequence[Task]) -> Iterator[int]:
+def learn_independent(baseline: Baseline, tasks: Sequence[Task]) -> Iterator[int]:
     """Tasks that do not depend on each other; yields how many have just been learned."""
-    if all(stacks(rival, task) for task in tasks):
-        for group in grouped(tasks, go_together, lambda first: most_at_once(rival, first.train)):
-            learn_stacked(rival, group)
+    if all(stacks(baseline, task) for task in tasks):
+        for group in grouped(tasks, go_together, lambda first: most_at_once(baseline, first.train)):
+            learn_stacked(baseline, group)
             yield len(group)
         return
-    captured = all(_captured(rival, task) for task in tasks)
+    captured = all(_captured(baseline, task) for task in tasks)
     size = _STREAMS if captured else 1
     for start in range(0, len(tasks), size):
         some = tasks[start : start + size]
         if captured:
-            learn_captured(rival, some)
+            learn_captured(baseline, some)
         else:
-            learn_one(rival, some[0])
+            learn_one(baseline, some[0])
         yield len(some)
 
 
-def learn_plain(rival: Baseline, task: Task) -> None:
+def learn_plain(baseline: Baseline, task: Task) -> None:
     """One task on any module with autograd: what defines the meaning."""
-    rival.check(task)
-    recipe = rival.recipe_of_next()
-    training = PlainTraining(rival, rival.begin(task), recipe, recipe.steps_for(len(task.train)))
-    training.run(task.name, task.train, rival.label_offset(task))
-    rival.keep(task, {name: value.detach() for name, value in training.state.items()})
+    baseline.check(task)
+    recipe = baseline.recipe_of_next()
+    training = PlainTraining(baseline, baseline.begin(task), recipe, recipe.steps_for(len(task.train)))
+    training.run(task.name, task.train, baseline.label_offset(task))
+    baseline.keep(task, {name: value.detach() for name, value in training.state.items()})
 
 
-def learn_captured(rival: Baseline, tasks: Sequence[Task]) -> None:
+def learn_captured(baseline: Baseline, tasks: Sequence[Task]) -> None:
     """Independent tasks, or one, each on a stream of its own; the host does not wait for them."""
     for task in tasks:
-        rival.check(task)
-    recipe, lanes = rival.recipe_of_next(), []
+        baseline.check(task)
+    recipe, lanes = baseline.recipe_of_next(), []
     for index, task in enumerate(tasks):
-        state = rival.begin(task)
+        state = baseline.begin(task)
 
         def make(task: Task = task) -> CapturedTraining:
-            return _lane(rival, task)
+            return _lane(baseline, task)
 
-        lane = reuse_or_capture(rival.lanes, index, state, recipe, task.train, make)
-        lane.start(state, task, rival.label_offset(task))
+        lane = reuse_or_capture(baseline.lanes, index, state, recipe, task.train, make)
+        lane.start(state, task, baseline.label_offset(task))
         lanes.append(lane)
     run_captured(lanes)
     for lane, task in zip(lanes, tasks):
-        rival.keep(task, lane.ended())
+        baseline.keep(task, lane.ended())
 
 
-def _captured(rival: Baseline, task: Task) -> bool:
+def _captured(baseline: Baseline, task: Task) -> bool:
     """On a GPU, where the network can be captured: tried once."""
-    if rival.device.type != "cuda":
+    if baseline.device.type != "cuda":
         return False
-    if rival.captures is None:
-        rival.captures = can_capture(_lane(rival, task))
-    return rival.captures
+    if baseline.captures is None:
+        baseline.captures = can_capture(_lane(baseline, task))
+    return baseline.captures
 
 
-def _lane(rival: Baseline, task: Task) -> CapturedTraining:
-    return CapturedTraining(rival, rival.begin(task), rival.recipe_of_next(), task.train)
+def _lane(baseline: Baseline, task: Task) -> CapturedTraining:
+    return CapturedTraining(baseline, baseline.begin(task), baseline.recipe_of_next(), task.train)

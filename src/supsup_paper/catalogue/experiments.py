@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, cast
 
 from supsup.data.streams import Corners
 from supsup.evaluation.grading import GradingProtocol
@@ -215,6 +215,16 @@ class HopfieldGrading:
     procedure: Literal["paper", "best-of", "own"]
 
 
+class _ShorterTraining:
+    """An experiment whose quick form differs in its training alone."""
+
+    training: Any
+
+    def quick(self) -> Self:
+        """The same with fewer tasks and steps, for 2 cores."""
+        return cast(Self, replace(cast(Any, self), training=self.training.quick()))
+
+
 @dataclass(frozen=True)
 class SupSupExperiment:
     """SupSup learns all tasks and is then graded."""
@@ -241,27 +251,21 @@ class UnannouncedExperiment:
 
 
 @dataclass(frozen=True)
-class PSPExperiment:
+class PSPExperiment(_ShorterTraining):
     """Parameter superposition."""
 
     kind: ClassVar[str] = "psp"
     training: StagedTraining
     own: NoSettings = field(default_factory=NoSettings)
 
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
-
 
 @dataclass(frozen=True)
-class BoundsExperiment:
+class BoundsExperiment(_ShorterTraining):
     """Upper and Lower Bound, both from one training."""
 
     kind: ClassVar[str] = "bounds"
     training: StagedTraining
     own: BoundGrading
-
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
 
 
 @dataclass(frozen=True)
@@ -307,7 +311,7 @@ def stages_within(stages: Sequence[int], tasks: int) -> tuple[int, ...]:
     return (*(stage for stage in stages if stage < last), last)
 
 
-CifarRival = Literal["batche", "batche-random-rank-one", "batche-random-heads", "heads", "heads-random", "bounds"]
+CifarBaseline = Literal["batche", "batche-random-rank-one", "batche-random-heads", "heads", "heads-random", "bounds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,10 +337,10 @@ class CifarTraining(ImageTraining):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CifarRivalTraining(ImageTraining):
-    """One of the rivals."""
+class CifarBaselineTraining(ImageTraining):
+    """One of the baselines."""
 
-    method: CifarRival
+    method: CifarBaseline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,94 +423,73 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class CifarRivalGrading:
-    """Which bound a row shows; None for other rivals."""
+class CifarBaselineGrading:
+    """Which bound a row shows; None for other baselines."""
 
     keep: Literal["upper", "lower"] | None = None
 
 
 @dataclass(frozen=True)
-class SplitCifarExperiment:
+class SplitCifarExperiment(_ShorterTraining):
     """SupSup on SplitCIFAR100."""
 
     kind: ClassVar[str] = "split-cifar100"
     training: CifarTraining
     own: Budget
 
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
-
 
 @dataclass(frozen=True)
-class SplitCifarRivalExperiment:
-    """A rival on SplitCIFAR100."""
+class SplitCifarBaselineExperiment(_ShorterTraining):
+    """A baseline on SplitCIFAR100."""
 
     kind: ClassVar[str] = "split-cifar100-rivals"
-    training: CifarRivalTraining
-    own: CifarRivalGrading = field(default_factory=CifarRivalGrading)
-
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
+    training: CifarBaselineTraining
+    own: CifarBaselineGrading = field(default_factory=CifarBaselineGrading)
 
 
 @dataclass(frozen=True)
-class TransferSpeedExperiment:
+class TransferSpeedExperiment(_ShorterTraining):
     """How much faster SupSup learns with transfer, on SplitCIFAR100."""
 
     kind: ClassVar[str] = "transfer-speed"
     training: TransferSpeedTraining
     own: NoSettings = field(default_factory=NoSettings)
 
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
-
 
 @dataclass(frozen=True)
-class SplitImagenetExperiment:
+class SplitImagenetExperiment(_ShorterTraining):
     """SupSup on SplitImageNet."""
 
     kind: ClassVar[str] = "split-imagenet"
     training: ImagenetTraining
     own: Budget
 
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
-
 
 @dataclass(frozen=True)
-class ImagenetBoundsExperiment:
+class ImagenetBoundsExperiment(_ShorterTraining):
     """Ordinary training of all weights of the network of SplitImageNet, task after task."""
 
     kind: ClassVar[str] = "split-imagenet-bounds"
     training: ImagenetTraining
-    own: CifarRivalGrading
-
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
+    own: CifarBaselineGrading
 
 
 @dataclass(frozen=True)
-class ScratchUnnamedExperiment:
+class ScratchUnnamedExperiment(_ShorterTraining):
     """Natural images of tasks that nobody names, found by a network that was never trained."""
 
     kind: ClassVar[str] = "unnamed-scratch"
     training: ScratchTraining
     own: NoSettings = field(default_factory=NoSettings)
 
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
-
 
 @dataclass(frozen=True)
-class PretrainedUnnamedExperiment:
+class PretrainedUnnamedExperiment(_ShorterTraining):
     """The same over a network that was trained on ImageNet."""
 
     kind: ClassVar[str] = "unnamed-pretrained"
     training: PretrainedTraining
     own: NoSettings = field(default_factory=NoSettings)
-
-    def quick(self) -> Self:
-        return replace(self, training=self.training.quick())
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from supsup.training.recipe import Transfer
 from supsup_paper.catalogue import remarks, tolerances
 from supsup_paper.catalogue.experiments import (
     Budget,
-    CifarRival,
-    CifarRivalGrading,
-    CifarRivalTraining,
+    CifarBaseline,
+    CifarBaselineGrading,
+    CifarBaselineTraining,
     CifarTraining,
     ImagenetBoundsExperiment,
     ImagenetTraining,
@@ -23,8 +23,8 @@ from supsup_paper.catalogue.experiments import (
     PretrainedUnnamedExperiment,
     ScratchTraining,
     ScratchUnnamedExperiment,
+    SplitCifarBaselineExperiment,
     SplitCifarExperiment,
-    SplitCifarRivalExperiment,
     SplitImagenetExperiment,
     TransferSpeedExperiment,
     TransferSpeedTraining,
@@ -60,21 +60,21 @@ def _supsup(budget: int, transfer: Transfer) -> Row:
     return Row(f"{name}-s{budget}", f"{label}, s = {budget}", experiment, figures, tolerances.IMAGES, remark=remark)
 
 
-def _rival(
+def _baseline(
     name: str,
     label: str,
-    method: CifarRival,
+    method: CifarBaseline,
     accuracy: float,
     size: float | None,
     keep: Literal["upper", "lower"] | None = None,
     remark: str = "",
 ) -> Row:
-    experiment = SplitCifarRivalExperiment(CifarRivalTraining(method=method), CifarRivalGrading(keep))
-    return Row(name, label, experiment, _figures(accuracy, size), tolerances.RIVALS, remark=remark)
+    experiment = SplitCifarBaselineExperiment(CifarBaselineTraining(method=method), CifarBaselineGrading(keep))
+    return Row(name, label, experiment, _figures(accuracy, size), tolerances.BASELINES, remark=remark)
 
 
 def _heads() -> Row:
-    experiment = SplitCifarRivalExperiment(CifarRivalTraining(method="batche-random-heads"))
+    experiment = SplitCifarBaselineExperiment(CifarBaselineTraining(method="batche-random-heads"))
     return Row("batche-random-heads", "BatchE, random W, a head for each task", experiment, beyond=True)
 
 
@@ -103,7 +103,12 @@ def _tiny_imagenet() -> tuple[Row, ...]:
         for budget in _IMAGENET
     ]
     upper, lower = (
-        Row(bound, f"{bound.title()} Bound", ImagenetBoundsExperiment(training, CifarRivalGrading(bound)), beyond=True)
+        Row(
+            bound,
+            f"{bound.title()} Bound",
+            ImagenetBoundsExperiment(training, CifarBaselineGrading(bound)),
+            beyond=True,
+        )
         for bound in _BOUNDS
     )
     return (*masks, upper, lower)
@@ -139,14 +144,14 @@ ENTRIES = (
         (
             *(_supsup(budget, "none") for budget in BUDGETS),
             *(_supsup(budget, "masks") for budget in BUDGETS),
-            _rival("batche", "BatchE", "batche", 79.75, 4_640_800, remark=remarks.BATCHE_IMAGES),
-            _rival("batche-random", "BatchE, random W", "batche-random-rank-one", 74.96, 400_240),
-            _rival("heads", "Separate Heads", "heads", 70.60, 4_544_560),
-            _rival(
+            _baseline("batche", "BatchE", "batche", 79.75, 4_640_800, remark=remarks.BATCHE_IMAGES),
+            _baseline("batche-random", "BatchE, random W", "batche-random-rank-one", 74.96, 400_240),
+            _baseline("heads", "Separate Heads", "heads", 70.60, 4_544_560),
+            _baseline(
                 "heads-random", "Separate Heads, random W", "heads-random", 50.00, 184_000, remark=remarks.HEADS_RANDOM
             ),
-            _rival("upper", "Upper Bound", "bounds", 91.62, 89_675_200, "upper"),
-            _rival("lower", "Lower Bound", "bounds", 24.5, None, "lower"),
+            _baseline("upper", "Upper Bound", "bounds", 91.62, 89_675_200, "upper"),
+            _baseline("lower", "Lower Bound", "bounds", 24.5, None, "lower"),
             _heads(),
         ),
         figure="bytes",

@@ -77,7 +77,7 @@ _NAMES: dict[Baseline, str] = {
     "lower": "Lower Bound",
     "upper": "Upper Bound",
 }
-_ALL_RIVALS: tuple[Baseline, ...] = ("psp", "batche", "lower", "upper")
+_ALL_BASELINES: tuple[Baseline, ...] = ("psp", "batche", "lower", "upper")
 _BOUNDS: tuple[Baseline, ...] = ("lower", "upper")
 
 
@@ -135,23 +135,23 @@ def _beyond(net: str, outputs: int) -> tuple[Row, ...]:
     )
 
 
-def _rival_experiment(
-    rival: Baseline, net: str, tasks: int, stages: tuple[int, ...], stream: MnistStream = "permuted"
+def _baseline_experiment(
+    baseline: Baseline, net: str, tasks: int, stages: tuple[int, ...], stream: MnistStream = "permuted"
 ) -> Experiment:
-    """A rival with 10 outputs. BatchE can look back at any stage; the others are graded while they learn."""
+    """A baseline with 10 outputs. BatchE can look back at any stage; the others are graded while they learn."""
     corners: Corners | None = "black" if stream == "rotated" else None
-    if rival == "batche":
+    if baseline == "batche":
         training = BatchETraining(stream, net, 10, tasks, corners=corners)
         return BatchEExperiment(training, BatchEGrading(scenario="GG", stages=stages))
     staged = StagedTraining(stream, net, 10, tasks, stages=stages, corners=corners)
-    return PSPExperiment(staged) if rival == "psp" else BoundsExperiment(staged, BoundGrading(rival))
+    return PSPExperiment(staged) if baseline == "psp" else BoundsExperiment(staged, BoundGrading(baseline))
 
 
-def _rival(net: str, rival: Baseline, name: str | None = None, label: str = "") -> Row:
-    """A published row of a rival on 250 permutations."""
-    experiment = _rival_experiment(rival, net, 250, STAGES)
-    published, remark = _curve(_BASELINES[net, rival], STAGES), remarks.BASELINES.get((net, rival), "")
-    return Row(name or rival, label + _NAMES[rival], experiment, published, tolerances.RIVALS, remark=remark)
+def _baseline(net: str, baseline: Baseline, name: str | None = None, label: str = "") -> Row:
+    """A published row of a baseline on 250 permutations."""
+    experiment = _baseline_experiment(baseline, net, 250, STAGES)
+    published, remark = _curve(_BASELINES[net, baseline], STAGES), remarks.BASELINES.get((net, baseline), "")
+    return Row(name or baseline, label + _NAMES[baseline], experiment, published, tolerances.BASELINES, remark=remark)
 
 
 def _batche_inferring(
@@ -162,7 +162,7 @@ def _batche_inferring(
     experiment = BatchEExperiment(training, grading)
     if not published:
         return Row(name, label, experiment, beyond=True)
-    return Row(name, label, experiment, _curve(published, STAGES), tolerances.RIVALS, remark=remarks.ONE_IMAGE)
+    return Row(name, label, experiment, _curve(published, STAGES), tolerances.BASELINES, remark=remarks.ONE_IMAGE)
 
 
 def _consolidation(
@@ -172,14 +172,14 @@ def _consolidation(
     training = ConsolidationTraining(
         "permuted", "784-1000-1000", 100, 10, 5000, stages=(10,), batch_size=256, method=method, strength=strength
     )
-    name, tolerance = (f"{method}-own", None) if own else (method, tolerances.RIVALS)
+    name, tolerance = (f"{method}-own", None) if own else (method, tolerances.BASELINES)
     figures = {"accuracy %": {"10": published}}
     return Row(name, label, ConsolidationExperiment(training), figures, tolerance, beyond=own, remark=remark)
 
 
-def _rotated_rival(rival: Baseline, published: float) -> Row:
-    experiment = _rival_experiment(rival, FC, 36, (36,), "rotated")
-    return Row(rival, _NAMES[rival], experiment, {"accuracy %": {"": published}}, tolerances.RIVALS)
+def _rotated_baseline(baseline: Baseline, published: float) -> Row:
+    experiment = _baseline_experiment(baseline, FC, 36, (36,), "rotated")
+    return Row(baseline, _NAMES[baseline], experiment, {"accuracy %": {"": published}}, tolerances.BASELINES)
 
 
 def _rotated_supsup(name: str, label: str, grading: SupSupGrading, published: Mapping[str, float]) -> Row:
@@ -226,7 +226,7 @@ ENTRIES = (
         (
             _one_shot(LENET, 100, "H"),
             _one_shot(LENET, 100, "G"),
-            *(_rival(LENET, rival) for rival in _ALL_RIVALS),
+            *(_baseline(LENET, baseline) for baseline in _ALL_BASELINES),
             *_beyond(LENET, 100),
         ),
         "tasks learned",
@@ -237,7 +237,7 @@ ENTRIES = (
         "Figure 3 (right), Table 4; Lower Bound from Table 9",
         (
             *(_one_shot(FC, 500, objective, published=values) for objective, values in _TABLE_4.items()),
-            *(_rival(FC, rival) for rival in _ALL_RIVALS),
+            *(_baseline(FC, baseline) for baseline in _ALL_BASELINES),
             *_beyond(FC, 500),
         ),
         "tasks learned",
@@ -270,9 +270,9 @@ ENTRIES = (
             Row(
                 "upper",
                 "Upper Bound",
-                _rival_experiment("upper", LENET, 2500, LONG_STAGES),
+                _baseline_experiment("upper", LENET, 2500, LONG_STAGES),
                 _curve((94.71,) * 5, LONG_STAGES),
-                tolerances.RIVALS,
+                tolerances.BASELINES,
                 remark=remarks.LONG_UPPER,
             ),
             _supsup(
@@ -304,7 +304,7 @@ ENTRIES = (
                     for outputs in (200, 100, 25)
                     for objective in ("H", "G")
                 ),
-                *(_rival(net, bound, f"{short}-{bound}", called) for bound in _BOUNDS),
+                *(_baseline(net, bound, f"{short}-{bound}", called) for bound in _BOUNDS),
                 *(_many_outputs(net, objective, short, called) for objective in ("H", "G")),
             )
         ),
@@ -318,10 +318,10 @@ ENTRIES = (
         "Figure 5 (left), Table 6",
         (
             _rotated_supsup("supsup-binary-H", "SupSup (GNu full batch H), Binary", _BINARY, {"": 96.13}),
-            _rotated_rival("psp", 95.87),
-            _rotated_rival("batche", 92.40),
-            _rotated_rival("lower", 48.71),
-            _rotated_rival("upper", 98.01),
+            _rotated_baseline("psp", 95.87),
+            _rotated_baseline("batche", 92.40),
+            _rotated_baseline("lower", 48.71),
+            _rotated_baseline("upper", 98.01),
             _rotated_supsup(
                 "one-shot-H", "SupSup (GNu full batch H), One-Shot", replace(_BINARY, method="one-shot"), {}
             ),
@@ -350,7 +350,7 @@ ENTRIES = (
                 "paper",
                 (66.08, 61.89, 60.93, 59.33, 57.37, 55.74),
             ),
-            _rival(FC, "upper"),
+            _baseline(FC, "upper"),
             _batche_inferring(
                 "trained-full-batch", "BatchE, W trained (full batch)", "trained", "paper-full-batch", ()
             ),

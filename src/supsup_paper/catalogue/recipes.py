@@ -12,9 +12,9 @@ BATCHE = Recipe("adam", 1e-2, weight_decay=1e-4)
 BATCHE_FILLING: Filling = "kaiming_normal"
 CONSOLIDATION = Recipe("adam", 1e-4)
 
-CIFAR_RIVALS = Recipe("adam", 1e-3, schedule="cosine", weight_decay=1e-4)  # first tasks and bounds
-CIFAR_LATER = replace(CIFAR_RIVALS, learning_rate=1e-2)  # vectors and heads beside a trained or random trunk
-CIFAR_RANDOM = replace(CIFAR_RIVALS, learning_rate=0.1)  # vectors beside a random trunk
+CIFAR_BASELINES = Recipe("adam", 1e-3, schedule="cosine", weight_decay=1e-4)  # first tasks and bounds
+CIFAR_LATER = replace(CIFAR_BASELINES, learning_rate=1e-2)  # vectors and heads beside a trained or random trunk
+CIFAR_RANDOM = replace(CIFAR_BASELINES, learning_rate=0.1)  # vectors beside a random trunk
 CIFAR_FILLING: Filling = "kaiming_uniform"
 
 IMAGENET_BOUNDS = replace(SPLIT_IMAGENET, selection="threshold", budget=None)  # of weights: nothing is selected

@@ -20,9 +20,9 @@ from supsup_paper.catalogue import recipes
 from supsup_paper.catalogue.experiments import Experiment, Json, settings_json
 
 Defaults = dict[str, Json]
-# What executors of training take where nobody asks for a precision; rivals multiply as trials.py lets them.
+# What executors of training take where nobody asks for a precision; baselines multiply as trials.py lets them.
 MASKS: Json = {"GPU": "bfloat16", "CPU": "float32"}
-RIVALS: Json = {"GPU": "tf32", "CPU": "float32"}
+BASELINES: Json = {"GPU": "tf32", "CPU": "float32"}
 EXACT: Json = {"GPU": "float32", "CPU": "float32"}
 
 
@@ -65,26 +65,26 @@ def _unannounced() -> Defaults:
     return _trained(recipes.MNIST, MASKS, allocation=settings_json(NewTaskRule()))
 
 
-def _cifar_rivals() -> Defaults:
+def _cifar_baselines() -> Defaults:
     rates: Json = {
-        "first": recipes.CIFAR_RIVALS.learning_rate,
+        "first": recipes.CIFAR_BASELINES.learning_rate,
         "later": recipes.CIFAR_LATER.learning_rate,
         "random": recipes.CIFAR_RANDOM.learning_rate,
     }
-    return _trained(recipes.CIFAR_RIVALS, MASKS, rates=rates, filling=recipes.CIFAR_FILLING)
+    return _trained(recipes.CIFAR_BASELINES, MASKS, rates=rates, filling=recipes.CIFAR_FILLING)
 
 
 _DEFAULTS: dict[str, Callable[[], Defaults]] = {
     mnist.SupSupExperiment.kind: lambda: _trained(recipes.MNIST, MASKS),
     mnist.UnannouncedExperiment.kind: _unannounced,
-    mnist.PSPExperiment.kind: lambda: _trained(recipes.MNIST, RIVALS),
-    mnist.BoundsExperiment.kind: lambda: _trained(recipes.MNIST, RIVALS),
-    mnist.ConsolidationExperiment.kind: lambda: _trained(recipes.CONSOLIDATION, RIVALS),
-    mnist.BatchEExperiment.kind: lambda: _trained(recipes.BATCHE, RIVALS, filling=recipes.BATCHE_FILLING),
+    mnist.PSPExperiment.kind: lambda: _trained(recipes.MNIST, BASELINES),
+    mnist.BoundsExperiment.kind: lambda: _trained(recipes.MNIST, BASELINES),
+    mnist.ConsolidationExperiment.kind: lambda: _trained(recipes.CONSOLIDATION, BASELINES),
+    mnist.BatchEExperiment.kind: lambda: _trained(recipes.BATCHE, BASELINES, filling=recipes.BATCHE_FILLING),
     mnist.HopfieldExperiment.kind: _hopfield,
     images.SplitCifarExperiment.kind: lambda: _trained(SPLIT_CIFAR100, MASKS),
     images.TransferSpeedExperiment.kind: lambda: _trained(SPLIT_CIFAR100, MASKS),
-    images.SplitCifarRivalExperiment.kind: _cifar_rivals,
+    images.SplitCifarBaselineExperiment.kind: _cifar_baselines,
     images.SplitImagenetExperiment.kind: lambda: _trained(SPLIT_IMAGENET, MASKS),
     images.ImagenetBoundsExperiment.kind: lambda: _trained(
         recipes.IMAGENET_BOUNDS, MASKS, filling=recipes.CIFAR_FILLING

@@ -275,14 +275,14 @@ def _graded(settings: DemoSettings, stream: Stream, model: SupSup, file: Path | 
         results.append(DemoResult("… by each image alone", strict, results[0].seconds, results[0].from_file))
     if settings.compare:
         begin = time.perf_counter()
-        rival = LowerBound(
+        baseline = LowerBound(
             _net(settings, stream),
             settings.seed,
             heads="single",
             recipe=model.recipe.stepwise,
             device=settings.device,
         )
-        forgot = learn_and_evaluate(rival, stream, "GNs", stages=stages, description="ordinary network")
+        forgot = learn_and_evaluate(baseline, stream, "GNs", stages=stages, description="ordinary network")
         results.append(DemoResult(ORDINARY, forgot, time.perf_counter() - begin))
     return results
 
@@ -331,8 +331,8 @@ def in_words(results: list[DemoResult]) -> str:
         f"{100 * unknown.task_accuracy:.1f} % of the cases, and {100 * unknown.average_accuracy:.1f} % are right."
     )
     if ORDINARY in graded:
-        rival = 100 * graded[ORDINARY].average_accuracy
-        said += f" An ordinary network that learned the same tasks one after the other kept {rival:.1f} %."
+        baseline = 100 * graded[ORDINARY].average_accuracy
+        said += f" An ordinary network that learned the same tasks one after the other kept {baseline:.1f} %."
     return said
 
 

@@ -1,4 +1,4 @@
-"""The rivals on SplitCIFAR100 with the task given, each with the paper's recipe and checked against its bytes."""
+"""The baselines on SplitCIFAR100 with the task given, each with the paper's recipe and checked against its bytes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from supsup_paper.baselines.baseline import Baseline
 from supsup_paper.baselines.batche import BaseWeights, LastLayer
 from supsup_paper.baselines.training import most_at_once
 from supsup_paper.catalogue import recipes
-from supsup_paper.catalogue.experiments import CifarRivalTraining, ImagenetBoundsExperiment, SplitCifarRivalExperiment
+from supsup_paper.catalogue.experiments import (
+    CifarBaselineTraining,
+    ImagenetBoundsExperiment,
+    SplitCifarBaselineExperiment,
+)
 from supsup_paper.records import PlannedRow, RowResult
 from supsup_paper.runs.cifar import recipe_of
 from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.figures import accuracy_figures, per_task
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
-Make = Callable[[int], tuple[Baseline, Stream]]  # the rival of a seed, and what it learns
+Make = Callable[[int], tuple[Baseline, Stream]]  # the baseline of a seed, and what it learns
 
 
-def run_cifar_baselines(trial: PlannedTraining[SplitCifarRivalExperiment], environment: Environment) -> Work:
-    """One rival, or both bounds from one training."""
+def run_cifar_baselines(trial: PlannedTraining[SplitCifarBaselineExperiment], environment: Environment) -> Work:
+    """One baseline, or both bounds from one training."""
     training = trial.experiment.training
     torch.backends.cudnn.benchmark = True
 
@@ -38,7 +42,7 @@ def run_cifar_baselines(trial: PlannedTraining[SplitCifarRivalExperiment], envir
 
 
 def rows_of_seeds(
-    trial: PlannedTraining[SplitCifarRivalExperiment] | PlannedTraining[ImagenetBoundsExperiment],
+    trial: PlannedTraining[SplitCifarBaselineExperiment] | PlannedTraining[ImagenetBoundsExperiment],
     make: Make,
     environment: Environment,
 ) -> Work:
@@ -58,7 +62,7 @@ def rows_of_seeds(
 
 
 def _seeds_at_once(model: Baseline, stream: Stream) -> int:
-    """A rival whose tasks are independent has enough to do with those of one seed."""
+    """A baseline whose tasks are independent has enough to do with those of one seed."""
     return 1 if model.independent else most_at_once(model, stream[0].train)
 
 
@@ -77,14 +81,14 @@ def _learning(models: Sequence[Baseline], streams: Sequence[Stream]) -> Iterator
 
 
 def _graded(
-    rows: Sequence[PlannedRow[SplitCifarRivalExperiment | ImagenetBoundsExperiment]],
+    rows: Sequence[PlannedRow[SplitCifarBaselineExperiment | ImagenetBoundsExperiment]],
     seed: int,
     model: Baseline,
     stream: Stream,
     learning: float,
     environment: Environment,
 ) -> Iterator[RowResult]:
-    """Rows of a rival that has learned a stream in so many seconds."""
+    """Rows of a baseline that has learned a stream in so many seconds."""
     for wanted in rows:
         graded_model = model
         if isinstance(model, UpperBound) and wanted.experiment.own.keep == "lower":
@@ -103,11 +107,11 @@ def _sizes(model: Baseline) -> dict[str, int]:
     return {"paper's count": model.bytes}
 
 
-def model_of(training: CifarRivalTraining, seed: int, device: torch.device) -> Baseline:
-    """The rival of a training; weights begin as in the released configurations."""
+def model_of(training: CifarBaselineTraining, seed: int, device: torch.device) -> Baseline:
+    """The baseline of a training; weights begin as in the released configurations."""
     slow, fast, fastest = (
         recipe_of(basic, training.batch_size, training.epochs, training.steps)
-        for basic in (recipes.CIFAR_RIVALS, recipes.CIFAR_LATER, recipes.CIFAR_RANDOM)
+        for basic in (recipes.CIFAR_BASELINES, recipes.CIFAR_LATER, recipes.CIFAR_RANDOM)
     )
     net, filling = nets.gem_resnet18(outputs=5), recipes.CIFAR_FILLING
 

@@ -58,13 +58,13 @@ def plain_way(model: SupSup, stream: Stream, environment: Environment) -> dict[s
     return _multiplied(train, recipe, stream, environment)
 
 
-def plain_rival(
-    rival: Baseline, make: Callable[[Recipe], Baseline], stream: Stream, environment: Environment
+def plain_baseline(
+    baseline: Baseline, make: Callable[[Recipe], Baseline], stream: Stream, environment: Environment
 ) -> dict[str, float]:
-    """Seconds for all tasks of a rival; `make` makes another of its kind."""
-    if rival.seed:
+    """Seconds for all tasks of a baseline; `make` makes another of its kind."""
+    if baseline.seed:
         return {}
-    recipe = rival.recipe
+    recipe = baseline.recipe
 
     def train(steps: int) -> None:
         learn_plain(make(replace(recipe, epochs=None, steps=steps)), stream[0])

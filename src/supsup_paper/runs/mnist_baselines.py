@@ -1,4 +1,4 @@
-"""The rivals on MNIST: sequential ones task by task with several seeds in step, BatchE all tasks at once."""
+"""The baselines on MNIST: sequential ones task by task with several seeds in step, BatchE all tasks at once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from supsup_paper.catalogue.experiments import (
 )
 from supsup_paper.records import PlannedRow, RowResult
 from supsup_paper.runs.environment import Environment, net_of
-from supsup_paper.runs.figures import accuracy_figures, axis_positions, per_task, plain_rival
+from supsup_paper.runs.figures import accuracy_figures, axis_positions, per_task, plain_baseline
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
 Grade = Callable[[Baseline, Stream], Evaluation]
 
 
 class AccuracyCurve:
-    """What a rival was graded at each stage, for each seed."""
+    """What a baseline was graded at each stage, for each seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.percent: dict[int, dict[int, float]] = {seed: {} for seed in seeds}
@@ -166,7 +166,7 @@ def run_batche(trial: PlannedTraining[BatchEExperiment], environment: Environmen
         """BatchE as it trains all tasks but the first: vectors only."""
         return BatchE(net, base="random", recipe=recipe, filling=filling, device=device)
 
-    plain = plain_rival(model, later_tasks, stream, environment)
+    plain = plain_baseline(model, later_tasks, stream, environment)
     known = GradingCache()
     for wanted in trial.wanted:
         own, begin = wanted.experiment.own, environment.clock()

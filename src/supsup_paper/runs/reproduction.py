@@ -36,7 +36,7 @@ _RUNNERS = (
     runner_for(kinds.BatchEExperiment, run_batche, tf32=True),
     runner_for(kinds.HopfieldExperiment, run_hopfield, in_step=True),
     runner_for(kinds.SplitCifarExperiment, run_cifar, spread=lambda it: it.training.transfer == "none"),
-    runner_for(kinds.SplitCifarRivalExperiment, run_cifar_baselines, in_step=True, sequential=True, tf32=True),
+    runner_for(kinds.SplitCifarBaselineExperiment, run_cifar_baselines, in_step=True, sequential=True, tf32=True),
     runner_for(kinds.TransferSpeedExperiment, run_transfer_speed, spread=lambda it: it.training.transfer == "none"),
     # ImageNet itself is read while training, so its tasks cannot be sent to a cluster.
     runner_for(kinds.SplitImagenetExperiment, run_imagenet, spread=lambda it: it.training.source is not None),

@@ -1,4 +1,4 @@
-"""What every rival does: the face of SupSup, errors that say what to do, answers that stay the task's own."""
+"""What every baseline does: the face of SupSup, errors that say what to do, answers that stay the task's own."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ KEEPS_EVERYTHING = [BatchE, SeparateHeads, UpperBound]
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_every_rival_learns_on_any_module(
+def test_every_baseline_learns_on_any_module(
     kind: type, convolutional: nn.Module, split: Stream, images: torch.Tensor
 ) -> None:
     recipe = Recipe("adam", 1e-2, steps=40)

@@ -17,7 +17,7 @@ PUBLISHED = {
 }
 
 
-def rival(name: str) -> Baseline:
+def baseline(name: str) -> Baseline:
     net = nets.gem_resnet18(outputs=5)
     if name.startswith("BatchE"):
         return BatchE(net, base="random" if "Rand" in name else "trained", last="head", device="cpu")
@@ -28,7 +28,7 @@ def rival(name: str) -> Baseline:
 
 @pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
 def test_published_bytes(name: str, published: int) -> None:
-    model = rival(name)
+    model = baseline(name)
     part = Part(torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64))
     for number in range(20):
         task = Task(f"task-{number}", part, part, 5)

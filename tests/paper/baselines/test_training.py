@@ -55,7 +55,7 @@ def same(a: Baseline, b: Baseline) -> None:
 
 
 @pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())
-def test_two_seeds_in_step_are_two_plain_rivals(make: Make, brief: Recipe) -> None:
+def test_two_seeds_in_step_are_two_plain_baselines(make: Make, brief: Recipe) -> None:
     fast, slow = ([make(seed, brief) for seed in (0, 1)] for _ in range(2))
     source = data.digits()
     streams = [data.permuted(source, 3, seed=seed) for seed in (0, 1)]
@@ -154,7 +154,7 @@ def test_a_bias_is_not_left_out(stream: Stream, brief: Recipe) -> None:
     """Networks trained side by side are computed by hand, which knows no biases."""
     net = nets.FullyConnected((784, 8, 10))
     net.layers[0].bias = nn.Parameter(torch.ones(8))
-    rival = LowerBound(net, recipe=brief, device="cpu")
-    assert not rival.stackable
-    rival.learn(stream[0])
-    assert rival.shared["layers.0.bias"].any(), "it was trained"
+    baseline = LowerBound(net, recipe=brief, device="cpu")
+    assert not baseline.stackable
+    baseline.learn(stream[0])
+    assert baseline.shared["layers.0.bias"].any(), "it was trained"

@@ -1,4 +1,4 @@
-"""Rivals on residual networks, many states at once, are the plain ones; kernels run in Triton's interpreter here."""
+"""Baselines on residual networks, many states at once, are the plain ones; kernels run in Triton's interpreter here."""
 
 import os
 from collections.abc import Callable
@@ -70,15 +70,15 @@ def same(fast: Baseline, slow: Baseline, near: float = 1e-4) -> None:
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", ["upper", "batche"])
-def test_two_seeds_in_step_are_two_plain_rivals(kind: str) -> None:
+def test_two_seeds_in_step_are_two_plain_baselines(kind: str) -> None:
     fast, slow = ([METHODS[kind](seed) for seed in (0, 1)] for _ in range(2))
     for tasks in zip(*(stream_of(seed)[:2] for seed in (0, 1))):
         learn_side_by_side(fast, tasks)
-        for rival, task in zip(slow, tasks):
-            learn_plain(rival, task)
+        for baseline, task in zip(slow, tasks):
+            learn_plain(baseline, task)
     for one, other in zip(fast, slow):
         same(one, other)
-    states = [rival.state_of(rival.tasks[0]) for rival in fast]
+    states = [baseline.state_of(baseline.tasks[0]) for baseline in fast]
     assert all(not torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
@@ -135,15 +135,15 @@ def test_a_stack_is_used_again_only_for_images_shown_in_the_same_way() -> None:
 
 
 def test_residual_networks_go_through_kernels_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, rivals = stream_of()[0], [make() for make in METHODS.values()]
-    assert all(rival.residual for rival in rivals)
-    assert not any(stacks(rival, task) for rival in rivals)
+    task, baselines = stream_of()[0], [make() for make in METHODS.values()]
+    assert all(baseline.residual for baseline in baselines)
+    assert not any(stacks(baseline, task) for baseline in baselines)
     with pytest.raises(SupSupError, match="on a GPU"):
-        learn_side_by_side(rivals[:1], [task])
-    assert most_at_once(rivals[0], task.train) == 1
+        learn_side_by_side(baselines[:1], [task])
+    assert most_at_once(baselines[0], task.train) == 1
     monkeypatch.setattr(networks, "_KERNELS", {"cpu": torch.float32})
-    assert all(stacks(rival, task) for rival in rivals)
-    assert most_at_once(rivals[0], task.train) > 1
+    assert all(stacks(baseline, task) for baseline in baselines)
+    assert most_at_once(baselines[0], task.train) > 1
 
 
 @pytest.mark.usefixtures("kernels")

@@ -123,8 +123,7 @@ def _taken(device: torch.device) -> int:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Where the figures go.")] = ROOT
-    / "results/bench/residual-rivals-h200.json",
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = ROOT / "results/bench/residual-rivals-h200.json",
     limit: Annotated[float, typer.Option(help="Seconds after which no part begins.")] = 140.0,
     processes: Annotated[int, typer.Option(help="That compile kernels before; 0: none.")] = 12,
 ) -> None:

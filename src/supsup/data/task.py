@@ -144,7 +144,7 @@ class Part:
 
     def raw(self, positions: Tensor) -> Tensor:
         """Images at these positions before normalisation, on the part's device."""
-        check_positions(positions)
+        _check_positions(positions)
         positions = positions.to(self.images.device)
         return self.images.index_select(0, positions if self.rows is None else self.rows.index_select(0, positions))
 
@@ -155,7 +155,7 @@ class Part:
         """
         if device is not None:
             return self.on(device).batch(positions)
-        check_positions(positions)
+        _check_positions(positions)
         try:
             return self._compute(positions.to(self.images.device))
         except IndexError as error:
@@ -313,7 +313,7 @@ class TaskInfo:
 NO_INFO = TaskInfo()
 
 
-def check_positions(positions: Tensor) -> None:
+def _check_positions(positions: Tensor) -> None:
     """An error unless these can be positions of images in a part."""
     if given(positions, Tensor, "positions").dtype not in (torch.int64, torch.int32) or positions.ndim != 1:
         raise SupSupError(f"positions must be whole numbers [n]; got {positions.dtype} {list(positions.shape)}")

@@ -278,9 +278,9 @@ def test_masks_on_the_disk_lie_before_the_others_and_never_change(statistics: bo
         mapped.add(mask)
         plain.add(mask)
     assert [one is other for one, other in zip(mapped._blocks, blocks)] == [True, True]
-    with pytest.raises(SupSupError, match="masks on the disk do not change"):
+    with pytest.raises(SupSupError, match="masks on disk cannot change"):
         mapped.replace(15, mask)
-    with pytest.raises(SupSupError, match="masks on the disk do not change"):
+    with pytest.raises(SupSupError, match="masks on disk cannot change"):
         mapped.remove(0)
     for bank in (mapped, plain):
         bank.replace(16, mask)

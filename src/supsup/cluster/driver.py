@@ -55,7 +55,7 @@ class _Driver:
     """
 
     def __init__(
-        self, workers: Workers, learning: Learning, tasks: Sequence[Task], setup: WorkerSetup, bar: progress.Bar
+        self, workers: Workers, learning: Learning, tasks: Sequence[Task], setup: WorkerSetup, bar: progress.ProgressBar
     ) -> None:
         self._workers, self._learning, self._tasks, self._setup, self._bar = workers, learning, tasks, setup, bar
         self._shared = SharedTasks(tasks)

@@ -1,1 +1,1 @@
-"""Frozen weights, scores that become masks, and the bank of bits."""
+"""Frozen weights, scores that become masks, the bank of masks, and networks that switch masks."""

@@ -1,7 +1,7 @@
-"""All masks, one bit per weight and task, with their running sum; `search` reads the bits.
+"""All masks, one bit per weight and task, and their running sum; `inference/search` reads the bits.
 
-The bits of all weights lie end to end (each weight tensor padded to whole bytes). Masks lie side by side in blocks of
-[bytes, tasks], so that one byte of many tasks is contiguous: what a search over tasks reads.
+The bits of all weights are stored end to end, each weight tensor padded to whole bytes. Blocks are [bytes, tasks], so
+that one byte of many tasks is contiguous, as a search over tasks reads it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch.nn.functional import pad
 from supsup.kernels.graphs import Replays
 from supsup.runtime.errors import SupSupError
 
-Change = Callable[[], None]  # what is left to do of a change that was prepared: short, and nothing in it can fail
+Change = Callable[[], None]  # the last step of a prepared change: short, and it cannot fail
 
-_BLOCK = 256  # tasks in a block of those that are added one by one
-_BLOCKS = 4  # blocks at most; then they are joined, since every search pays for each of them
-_FIRST = 8  # tasks in the first such block; later ones grow with the bank, so that few columns are unused
-_UNPACKED = 1 << 24  # how many bits may be unpacked at once
-_TALLIED = 1 << 22  # how many bytes of masks may be added up at once
-_MOVED = 1 << 26  # how many bytes may be copied at once when masks move up
-_SUPERPOSITIONS = 16  # how many are cached
+_BLOCK = 256  # tasks in a block, if they are added one by one
+_BLOCKS = 4  # maximum number of blocks; more are joined, since each costs time in every search
+_FIRST = 8  # tasks in the first such block; later blocks grow with the bank, so that few columns are unused
+_UNPACKED = 1 << 24  # bits that may be unpacked at once
+_TALLIED = 1 << 22  # bytes of masks that may be summed at once
+_MOVED = 1 << 26  # bytes that may be copied at once when a mask is removed
+_SUPERPOSITIONS = 16  # superpositions that are cached
 # Eight bytes of 0 or 1, read as one number (lowest first), times this have byte i's bit at 56 + i: no two products of
 # bits have the same position, so nothing is carried.
 _INTO_ONE_BYTE = sum(1 << (56 - 7 * i) for i in range(8))
@@ -32,14 +32,14 @@ _INTO_ONE_BYTE = sum(1 << (56 - 7 * i) for i in range(8))
 class Bank:
     """Masks for the weights of the given shapes; a mask is a mapping from weight name to a tensor of 0 and 1.
 
-    statistics  what a task has besides its mask (running means and variances of normalisation layers): names with the
-                values of a task that is given none
+    statistics  by name, the initial values of what a task has besides its mask: running means and variances of
+                normalisation layers
 
-    `version` is another object as soon as any mask changes: what is made from masks can tell by it whether it still
-    holds. `replays` holds answers on a GPU that were captured with the masks as they are.
+    `version` is a new object after every change, so that caches can tell whether they are valid. `replays` holds CUDA
+    graphs that were captured with the present masks.
 
-    Threads may read at the same time. Who changes masks prepares the change (`prepare_add`, `prepare_replace`, `prepare_remove`), then
-    makes it while nobody reads; of two changes that are prepared at the same time only one may be made.
+    Threads may read at the same time. A change is prepared (`prepare_add`, `prepare_replace`, `prepare_remove`), then made
+    while nobody reads. Of two changes prepared at the same time only one may be made.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Bank:
             start = stop
         self._bytes = start
         self._blocks: list[Tensor] = []
-        self._mapped = 0  # of the blocks, the first: read from the disk as they are needed, never changed
+        self._mapped = 0  # number of blocks at the start that are mapped from disk and never change
         self._count = 0
-        self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # how many masks have each bit
+        self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # number of masks with each bit set
         self.version = object()
         self.replays = Replays()
         self._mean: dict[str, Tensor] | None = None
-        self._superpositions: dict[bytes, dict[str, Tensor]] = {}  # by the bytes of their coefficients
+        self._superpositions: dict[bytes, dict[str, Tensor]] = {}  # by the bytes of the coefficients
 
     def __len__(self) -> int:
         return self._count
@@ -83,9 +83,9 @@ class Bank:
         return sum(b.numel() for b in self._blocks[self._mapped :]) + 4 * (self._sum.numel() + self._statistics.numel())
 
     def map_block(self, packed: Tensor, kept: Tensor, statistics: Mapping[str, Tensor]) -> None:
-        """More masks [bytes, tasks] that stay where they are, on the disk; `kept` is how many have each bit.
+        """Add masks [bytes, tasks] that stay on disk; `kept` is the number of masks with each bit set.
 
-        Only before others are added.
+        Only before other masks are added.
         """
         assert len(self._blocks) == self._mapped
         more = [self._statistics, torch.cat([self._statistics.new_empty(packed.shape[1], 0), *_flat(statistics)], 1)]
@@ -95,21 +95,21 @@ class Bank:
         self._count += packed.shape[1]
 
     def reserve(self, count: int) -> None:
-        """Room for so many masks more: while they are added, no block is copied into another."""
+        """Reserve room for more masks, so that adding them copies no block."""
         if count > 0:
             self._blocks = [*self._blocks, torch.zeros(self._bytes, count, dtype=torch.uint8, device=self.device)]
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
-        """One more mask, with its statistics if it has any, at index len(bank)."""
+        """Append a mask, with its statistics if it has any."""
         statistics = {name: mask.get(name, fresh)[None] for name, fresh in self._fresh.items()}
         self.add_packed(self.pack(mask)[:, None], statistics)
 
     def add_packed(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
-        """More masks as bytes [bytes, tasks], each column as `packed` gives it, and their statistics [tasks, …]."""
+        """Append masks as bytes [bytes, tasks], each column in the form of `packed`, and their statistics [tasks, …]."""
         self.prepare_add(columns, statistics)()
 
     def prepare_add(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Change:
-        """`add_packed`, prepared: the masks lie in columns that nobody reads before the change is made."""
+        """Prepare `add_packed`: masks are written to columns that nobody reads before the change is made."""
         columns, count = columns.to(self.device), self._count + columns.shape[1]
         more = [self._statistics.new_empty(columns.shape[1], 0)]
         for name, fresh in self._fresh.items():
@@ -141,11 +141,11 @@ class Bank:
         return change
 
     def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
-        """Overwrite a mask with another, and its statistics if others are given."""
+        """Overwrite a mask, and its statistics if given."""
         self.prepare_replace(index, mask)()
 
     def prepare_replace(self, index: int, mask: Mapping[str, Tensor]) -> Change:
-        """`replace`, prepared."""
+        """Prepare `replace`."""
         self._check_in_memory(index)
         column, bits = self.column(index), self._flat_bits(mask)
         row = self._statistics[index].clone()
@@ -164,11 +164,11 @@ class Bank:
         return change
 
     def remove(self, index: int) -> None:
-        """Take a mask out; the later ones move up by one and its bits are overwritten."""
+        """Remove a mask: its bits are overwritten, and the indices of later masks decrease by one."""
         self.prepare_remove(index)()
 
     def prepare_remove(self, index: int) -> Change:
-        """`remove`, prepared: moving the masks takes no memory any more."""
+        """Prepare `remove`; making the change allocates no memory."""
         self._check_in_memory(index)
         total = self._sum.clone()
         tally(total, self.column(index)[:, None], sign=-1)
@@ -201,7 +201,7 @@ class Bank:
         return self.column(index).clone()
 
     def column(self, index: int) -> Tensor:
-        """A view of the bytes of one mask, a stride apart; not to be written to."""
+        """A view of the bytes of one mask, with a stride; not to be changed."""
         if not 0 <= index < self._count:
             raise IndexError(f"mask {index} of {self._count}")
         for block in self._blocks:
@@ -225,15 +225,15 @@ class Bank:
         return self._by_name(self.flat_statistics(index))
 
     def flat_statistics(self, index: int) -> Tensor:
-        """The statistics of one task end to end; not to be written to."""
+        """The statistics of one task end to end; not to be changed."""
         return self._statistics[index]
 
     def subnetwork(self, index: int) -> dict[str, Tensor]:
-        """All that makes one task's network of the frozen one: its mask and its statistics."""
+        """The mask and the statistics of one task."""
         return self.mask(index) | self.statistics(index)
 
     def mean(self) -> dict[str, Tensor]:
-        """The mean of all masks, from their running sum, and of their statistics; not to be written to."""
+        """The mean of all masks, from their running sum, and of their statistics; not to be changed."""
         mean = self._mean
         if mean is None:
             mean = self._by_weight(self._sum / self._count) | self._by_name(self._statistics.mean(0))
@@ -249,9 +249,9 @@ class Bank:
         return self._by_weight(total) | self._by_name(alpha @ self._statistics)
 
     def superposition(self, alpha: Tensor | None) -> dict[str, Tensor]:
-        """`weighted`, or `mean` for None, cached for a few coefficients; not to be written to.
+        """`weighted`, or `mean` for None, cached for a few coefficients; not to be changed.
 
-        Batches of one stream mostly narrow down to the same masks.
+        Batches of one stream mostly lead to the same coefficients.
         """
         if alpha is None:
             return self.mean()
@@ -260,7 +260,7 @@ class Bank:
         if superposed is None:
             superposed = self.weighted(alpha)
             for oldest in list(self._superpositions)[: max(0, len(self._superpositions) - _SUPERPOSITIONS + 1)]:
-                self._superpositions.pop(oldest, None)  # another thread may have been faster
+                self._superpositions.pop(oldest, None)  # another thread may have removed it
             self._superpositions[key] = superposed
         return superposed
 
@@ -299,10 +299,10 @@ class Bank:
 
     def _check_in_memory(self, index: int) -> None:
         if index < sum(block.shape[1] for block in self._blocks[: self._mapped]):
-            raise SupSupError('masks on the disk do not change: to forget or observe, load with masks="memory"')
+            raise SupSupError('masks on disk cannot change: to forget or observe, load with masks="memory"')
 
     def _changed(self) -> None:
-        """Let go of what was made from the masks as they were."""
+        """Drop everything computed from the earlier masks."""
         self.version = object()
         self._mean = None
         self._superpositions.clear()
@@ -336,7 +336,7 @@ def _end_to_end(masks: Mapping[str, Tensor]) -> Tensor:
 
 
 def _packed(bits: Tensor) -> Tensor:
-    """Booleans [tasks, bits] to bytes [tasks, bits / 8], by one product for all eight of a byte."""
+    """Booleans [tasks, bits] to bytes [tasks, bits / 8], by one product for each byte."""
     return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8)
 
 
@@ -347,7 +347,7 @@ def _unpack(packed: Tensor) -> Tensor:
 
 
 def _move_up(block: Tensor, index: int, following: Tensor | None, buffer: Tensor) -> None:
-    """Overwrite one column of a block with the next, that with the next, and the last with `following` (None: 0)."""
+    """Delete a column of a block: later columns move by one, and `following` (None: 0) becomes the last."""
     columns = block.shape[1] - index - 1
     step = max(1, _MOVED // block.shape[1])
     for start in range(0, block.shape[0] if columns else 0, step):
@@ -362,7 +362,7 @@ def _move_up(block: Tensor, index: int, following: Tensor | None, buffer: Tensor
 
 
 def tally(total: Tensor, columns: Tensor, sign: int) -> None:
-    """Add the masks in these columns to a sum of masks, or take them away."""
+    """Add the masks in these columns to a sum of masks, or subtract them."""
     step = max(1, _TALLIED // max(1, columns.shape[1]))
     for start in range(0, columns.shape[0], step):
         piece = columns[start : start + step]
@@ -372,7 +372,7 @@ def tally(total: Tensor, columns: Tensor, sign: int) -> None:
 
 
 def _binary_digits(packed: Tensor) -> Iterator[Tensor]:
-    """How many of the masks [bytes, tasks] have each bit, as packed binary digits [bytes, 1], the lowest first.
+    """The number of masks [bytes, tasks] with each bit set, as packed binary digits [bytes, 1], the lowest first.
 
     Adders work on whole bytes: three columns of a digit become one of it and one of the next, two a last one.
     """

@@ -1,4 +1,4 @@
-"""A network whose weights never change: drawn from a seed or brought along, and only a mask makes them useful."""
+"""A network whose weights never change: drawn from a seed, or pretrained; a mask selects among them."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import one_thread_when_forked
 from supsup.runtime.validation import flag, given, whole
 
-_PIXELS = 1 << 24  # in one forward pass, as the network's first layer sees them
+_PIXELS = 1 << 24  # numbers in one forward pass, at the network's first layer
 RUNNING = ("running_mean", "running_var")
-# Which kernel computes attention is a setting of the whole process: who relies on it reads, who changes it writes.
+# The kernel for attention is a setting of the process: code that relies on it reads, code that changes it writes.
 ATTENTION = ReadersWriter()
-_CUDNN = new_lock()  # held by who switches cuDNN off for a while
+_CUDNN = new_lock()  # held while cuDNN is switched off
 _NOTHING = nullcontext()
 
 
 class FrozenNet:
     """A module with frozen weights, run with other weights put in place of the maskable ones.
 
-    `weights` maps the full name of each weight that is masked (`nets/maskable.py`) to its frozen tensor, in the module's
-    own order. Every weight is +c or −c with c = sqrt(2 / inputs), and its bias is 0; other parameters (affine
-    normalisation, class tokens) stay as they were built. With `pretrained` all of them stay as they are.
-    `statistics` are what every task begins with and has as its own afterwards: running means and variances of
-    normalisation layers, and with `own_head` the parameters in `head`, those of the last linear layer, which are
-    trained and not masked. The module given is copied, never changed; the copy is in float32.
+    `weights` maps the full name of each masked weight (`nets/maskable.py`) to its frozen tensor, in the order of the
+    module. Every weight is +c or −c with c = sqrt(2 / inputs), and its bias is 0. Other parameters (affine normalisation,
+    class tokens) keep their initial values. With `pretrained` all parameters keep their values. `statistics` are the
+    initial values of each task's own tensors: running means and variances of normalisation layers and, with `own_head`,
+    the parameters of the last linear layer (`head`), which are trained and not masked. The module is copied, never
+    changed; the copy is in float32.
 
-    pretrained  None: if the network was built with published weights
-    masked      names of the weights that are masked, as a file has them (None: all that can be, but for the head)
-    own_head    None: where the network is pretrained; what a file says of masks goes before
+    pretrained  None: whether the network was built with published weights
+    masked      names of the masked weights, from a file (None: all maskable ones, except the head)
+    own_head    None: whether the network is pretrained; `masked` takes precedence
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class FrozenNet:
 
     @cached_property
     def is_fully_connected(self) -> bool:
-        """Whether the module is a chain of linear layers and ReLU, with nothing added: it can be computed by hand."""
+        """Whether the module is just a chain of linear layers and ReLU, which kernels can compute."""
         return not self.head and unmodified_layers(self.module) is not None
 
     @cached_property
     def is_residual(self) -> bool:
-        """Whether the module is one of our residual networks, with nothing added."""
+        """Whether the module is an unchanged residual network of `nets`."""
         return not self.head and unmodified_blocks(self.module) is not None
 
     @cached_property
@@ -104,14 +104,14 @@ class FrozenNet:
         return has_only_known_layers(self.module)
 
     def borrowed(self) -> AbstractContextManager[nn.Module]:
-        """The module for the caller alone, to be run by `run`; layers may be given hooks for a while."""
+        """A module for exclusive use with `run`; hooks on its layers are allowed meanwhile."""
         return self._copies.borrow()
 
     def attending(self) -> AbstractContextManager[object]:
-        """While it lasts, nobody changes how attention is computed, and recurrent layers are not cuDNN's."""
+        """Context for a forward pass: the attention kernel stays the same, and recurrent layers do not use cuDNN."""
         if self.is_known:
             return _NOTHING
-        # cuDNN moves the weights of recurrent layers, and has no gradient of their answers
+        # cuDNN copies the weights of recurrent layers, and has no gradient for them
         return _plain_recurrence() if self._recurs and self.device.type == "cuda" else ATTENTION.reading()
 
     @cached_property
@@ -119,9 +119,9 @@ class FrozenNet:
         return any(isinstance(part, RECURRENT) for part in self.module.modules())
 
     def run(self, x: Tensor, weights: Mapping[str, Tensor], module: nn.Module | None = None) -> Tensor:
-        """Outputs [images, s] with these weights in place of the frozen ones, and these statistics if given.
+        """Outputs [images, s] with these weights instead of the frozen ones, and these statistics if given.
 
-        module  that of `training` or `borrowed`, if not any that is idle
+        module  from `training` or `borrowed`; None: any idle one
         """
         if module is None:
             with self.borrowed() as idle:
@@ -135,11 +135,11 @@ class FrozenNet:
         return out
 
     def run_many(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-        """The same for any number of images, as many at a time as memory surely has room for."""
+        """`run` for any number of images, in pieces that fit into memory."""
         return torch.cat([self.run(piece, weights) for piece in self.pieces(x)])
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Images in pieces for which memory surely has room in one pass."""
+        """Images in pieces that fit into memory in one pass."""
         pieces: tuple[Tensor, ...] = x.split(max(1, _PIXELS // first_layer_inputs(self.module, x[0])))
         return pieces
 
@@ -170,9 +170,9 @@ class FrozenNet:
             self.run(x, self.weights | {name: value.clone() for name, value in self.statistics.items()}, module)
 
     def masked(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """W ⊙ M for every maskable weight, and whatever statistics are given along with the masks.
+        """W ⊙ M for every masked weight, and the statistics given with the masks.
 
-        Masks may be bits, means of masks, or anything of that shape.
+        Masks may be bits, means of masks, or any tensors of that shape.
         """
         weights = {name: weight * masks[name] for name, weight in self.weights.items()}
         return weights | {name: masks[name] for name in self.statistics if name in masks}
@@ -180,7 +180,7 @@ class FrozenNet:
 
 @contextmanager
 def _plain_recurrence() -> Iterator[None]:
-    """While it lasts, cuDNN is not used: a setting of the whole process, so one thread at a time."""
+    """Context without cuDNN: a setting of the process, so one thread at a time."""
     with ATTENTION.reading(), _CUDNN:
         before = torch.backends.cudnn.enabled
         torch.backends.cudnn.enabled = False
@@ -202,7 +202,7 @@ def _freeze(module: nn.Module, weights: Sequence[MaskedWeight], seed: int) -> No
 
 
 def _head(module: nn.Module, masked: Sequence[str]) -> list[str]:
-    """The parameters of the last linear layer, where something is left to mask without it."""
+    """The parameters of the last linear layer; none if nothing else could be masked."""
     layers = dict(module.named_modules())
     linear = [name for name in masked if isinstance(layers[name.rpartition(".")[0]], nn.Linear)]
     if not linear or len(masked) == 1:
@@ -212,7 +212,7 @@ def _head(module: nn.Module, masked: Sequence[str]) -> list[str]:
 
 
 def _tracked(module: nn.Module) -> list[str]:
-    """Names of what normalisation layers keep of the batches they see, in the module's order."""
+    """Names of the running statistics of normalisation layers, in the order of the module."""
     found = []
     for path, child in module.named_modules():
         if isinstance(child, nn.modules.batchnorm._NormBase) and child.track_running_stats:
@@ -241,12 +241,12 @@ def signed_constant(seed: int, name: str, shape: torch.Size, inputs: int) -> Ten
 
 
 def fan_in(shape: torch.Size) -> int:
-    """How many inputs feed one output of a linear or convolutional weight."""
+    """The number of inputs of one output of a linear or convolutional weight."""
     return shape[1:].numel()
 
 
 def _checksum(parameters: Mapping[str, Tensor]) -> str:
-    """A digest of names, shapes and float32 bits of all that is the same for every task."""
+    """A digest of names, shapes and float32 bits of everything that all tasks share."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in parameters.items():
         digest.update(f"{name}{tuple(value.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Random numbers whose bits are fixed for good: Philox4x32-10 (Salmon et al., 2011) in integer tensor operations.
+"""Random numbers whose bits never change: Philox4x32-10 (Salmon et al., 2011) in integer tensor operations.
 
 A number depends only on (seed, label, position), so it is the same on every device, in any order, in any library
 version. Frozen weights, starting scores, batch orders and permutations all come from here.

@@ -12,7 +12,7 @@ from torch import Tensor
 from supsup.masks import philox
 from supsup.masks.frozen import fan_in
 
-_TIE = 0.01  # how large a task's own random scores are beside the mean of earlier masks, which they put in an order
+_TIE = 0.01  # scale of a task's random scores relative to the mean of earlier masks, to break ties
 
 
 def initial_scores(

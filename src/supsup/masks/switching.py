@@ -1,6 +1,6 @@
-"""One network that takes on one task after another: its masked weights are rewritten in one pass when the task changes.
+"""Networks that switch from task to task: one pass rewrites the masked weights when the task changes.
 
-`plain_fill` defines what a switch does. On a GPU it is one kernel, on a CPU one compiled loop where numba is installed.
+`plain_fill` defines a switch. On a GPU it is one kernel; on a CPU one compiled loop, if numba is installed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if available.NUMBA:
 if available.TRITON:
     from supsup.kernels import triton_masks
 
-_MOST = 8  # networks with a mask on at the same time; beyond that masked weights are made for the moment
+_MOST = 8  # networks at the same time; further threads compute temporary masked weights
 
 
 class SwitchedNets:
-    """Networks with one mask on each: as many as threads have asked at the same time, and for a lone one just one.
+    """A pool of networks, each with one mask applied: one for each thread that predicts at the same time.
 
-    All share the frozen weights; each has masked ones of its own.
+    They share the frozen weights; each has its own masked weights.
     """
 
     def __init__(self, net: FrozenNet, spans: Mapping[str, tuple[int, int]]) -> None:
         self.net, self._spans = net, dict(spans)
-        self._idle: list[SwitchedNet] = []  # the one that answered last at the end
+        self._idle: list[SwitchedNet] = []  # the last used at the end
         self._made: weakref.WeakSet[SwitchedNet] = weakref.WeakSet()
         self._lock = new_lock()
 
@@ -45,11 +45,11 @@ class SwitchedNets:
         if switched is None:
             return self.net.run(x, self.net.masked(bank.subnetwork(index)))
         out = switched.run(bank, index, x)
-        self._idle.append(switched)  # not after an error, which may have come while the mask was put on
+        self._idle.append(switched)  # not after an error, which may have come in the middle of a switch
         return out
 
     def _taken(self, wanted: tuple[object, int]) -> SwitchedNet | None:
-        """An idle network, one that has the mask on already if there is; None if enough are busy."""
+        """An idle network, preferably with this mask applied; None if too many are busy."""
         with self._lock:
             for position, switched in enumerate(self._idle):
                 if switched.on == wanted:
@@ -65,16 +65,16 @@ class SwitchedNets:
 
 
 class SwitchedNet:
-    """A frozen network with one mask of a bank on, and its statistics; for the same task again it just runs.
+    """A frozen network with one mask of a bank and its statistics applied; the same task again needs no switch.
 
-    It runs a copy of the frozen module whose masked weights are views of one buffer, in the order of the bank's
-    bits, and whose statistics are views of another; all other tensors are shared. This costs two numbers for each
-    weight: the frozen ones in that order, which another may share, and the masked ones.
+    It is a copy of the frozen module. Its masked weights are views of one buffer, in the order of the bank's bits, its
+    statistics are views of another, and all other tensors are shared. This costs two numbers per weight: the frozen
+    weights in that order, which networks share, and the masked ones.
     """
 
     def __init__(self, net: FrozenNet, spans: Mapping[str, tuple[int, int]], frozen: Tensor | None = None) -> None:
         self.net, self._spans = net, dict(spans)
-        self.on: tuple[object, int] | None = None  # the version of the bank whose mask is on, and the mask's index
+        self.on: tuple[object, int] | None = None  # version of the bank and index of the applied mask
         self.frozen = end_to_end(net, spans) if frozen is None else frozen
         self.masked = torch.zeros_like(self.frozen)
         self.statistics = torch.zeros(sum(value.numel() for value in net.statistics.values()), device=net.device)
@@ -86,12 +86,12 @@ class SwitchedNet:
         self._module = copy_with_tensors(net.module, views)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SwitchedNet:
-        """Made anew, since a copy of the module would not be tied to copies of the buffers."""
+        """Built again, since the parameters of a copied module would not be views of the copied buffers."""
         return SwitchedNet(copy.deepcopy(self.net, memo), self._spans)
 
     def run(self, bank: Bank, index: int, x: Tensor) -> Tensor:
         """Outputs [images, s] under one mask."""
-        if self._module is None or x.requires_grad:  # a later switch must not reach into a graph of autograd
+        if self._module is None or x.requires_grad:  # a later switch must not change tensors of an autograd graph
             return self.net.run(x, self.net.masked(bank.subnetwork(index)))
         if self.on != (bank.version, index):
             self.switch(bank, index)
@@ -100,7 +100,7 @@ class SwitchedNet:
         return out
 
     def switch(self, bank: Bank, index: int) -> None:
-        """Put a mask on, whatever was there before."""
+        """Apply a mask."""
         self.on = None
         fill(bank.column(index), self.frozen, self.masked)
         self.statistics.copy_(bank.flat_statistics(index))
@@ -116,13 +116,13 @@ def end_to_end(net: FrozenNet, spans: Mapping[str, tuple[int, int]]) -> Tensor:
 
 
 def _bits(net: FrozenNet, spans: Mapping[str, tuple[int, int]], name: str) -> slice:
-    """Where the bits of one weight lie."""
+    """The positions of the bits of one weight."""
     start = 8 * spans[name][0]
     return slice(start, start + net.shapes[name].numel())
 
 
 def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
-    """masked [8 × bytes] = frozen where the bit of a mask, given as bytes, is 1, and 0 elsewhere."""
+    """masked [8 × bytes] = frozen where the mask's bit is 1, else 0."""
     if frozen.is_cuda and available.TRITON:
         triton_masks.triton_fill(packed, frozen, masked)
     elif available.NUMBA and frozen.device.type == "cpu":

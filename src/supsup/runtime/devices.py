@@ -1,4 +1,4 @@
-"""Which device to work on, from a word a user would type."""
+"""The device from the user's word for it, and copies of tensors on devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supsup.runtime.validation import quoted
 
 
 def resolve(device: str | torch.device = "auto") -> torch.device:
-    """ "auto" is the GPU where there is one, else the CPU."""
+    """ "auto" is the GPU if there is one, else the CPU."""
     if isinstance(device, str) and device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -22,21 +22,20 @@ def resolve(device: str | torch.device = "auto") -> torch.device:
     except (RuntimeError, TypeError, ValueError) as error:
         raise SupSupError(f"unknown device {quoted(device)}; use 'auto', 'cpu' or 'cuda'") from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise SupSupError(f"device {device!r} was asked for but torch sees no GPU; use device='cpu' or 'auto'")
+        raise SupSupError(f"device {device!r} needs a GPU, and torch finds none; use device='cpu' or 'auto'")
     try:
         if torch.empty(0, device=resolved).is_meta:
             raise RuntimeError("tensors there have no values")
-    except Exception as error:  # of whatever backend was asked for
+    except Exception as error:  # from any backend
         raise SupSupError(f"device {device!r} cannot be used ({error}); use 'auto', 'cpu' or 'cuda'") from error
     return resolved
 
 
-# MERGED MODULE DOC: Copies of tensors on other devices, made once each, so that thousands of tasks share one copy of their images.
-_copies: dict[tuple[int, torch.device], Tensor] = {}
+_copies: dict[tuple[int, torch.device], Tensor] = {}  # one each, so that thousands of tasks share their images
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device; a copy is kept for as long as the original lives, and must not be written to."""
+    """The tensor on the device, not to be changed; a copy is made once and kept as long as the original lives."""
     if tensor.device == device:
         return tensor
     key = (id(tensor), device)

@@ -1,4 +1,4 @@
-"""One file over https, within bounds: so many bytes and so many seconds at most, whatever the other side does."""
+"""Downloads over https with limits on bytes and seconds, and the cache folder; files appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from supsup.runtime.errors import SupSupError
 
 _MEGABYTE = 10**6
 _PIECE = 1 << 16
-OFFLINE = "SUPSUP_OFFLINE"  # the variable that keeps anything from being fetched
+OFFLINE = "SUPSUP_OFFLINE"  # the variable that forbids downloads
 
 
 def fetched(url: str, name: str, *, most: int, silence: float, within: float) -> bytes:
-    """The whole answer; an error as soon as it is larger than `most` bytes or takes longer than `within` seconds.
+    """Download a file; an error as soon as it exceeds `most` bytes or takes longer than `within` seconds.
 
-    silence  seconds without a byte after which nobody waits any longer
+    silence  the longest wait for the next byte, in seconds
     """
     if os.environ.get(OFFLINE):
         raise SupSupError(f"{OFFLINE} is set")
@@ -43,7 +43,7 @@ def fetched(url: str, name: str, *, most: int, silence: float, within: float) ->
 def _body(response: http.client.HTTPResponse, name: str, most: int) -> bytes:
     announced = _length(response.headers.get("Content-Length"))
     if announced is not None and announced > most:
-        raise SupSupError(f"it would be {announced:,} bytes, more than the {most:,} that it may have")
+        raise SupSupError(f"it has {announced:,} bytes; at most {most:,} are allowed")
     megabytes = (announced or 0) // _MEGABYTE
     received = io.BytesIO()
     with progress.bar(f"downloading {name}", megabytes, "MB", show=None if megabytes else False) as advance:
@@ -51,34 +51,34 @@ def _body(response: http.client.HTTPResponse, name: str, most: int) -> bytes:
             received.write(piece)
             advance(len(piece) / _MEGABYTE)
             if received.tell() > most:
-                raise SupSupError(f"it has more than the {most:,} bytes that it may have")
+                raise SupSupError(f"it has more than the {most:,} bytes that are allowed")
     if announced is not None and received.tell() != announced:
         raise SupSupError(f"it ended after {received.tell():,} of {announced:,} bytes")
     return received.getvalue()
 
 
 def _length(header: str | None) -> int | None:
-    """How many bytes an answer says it has."""
+    """The length that a response announces, in bytes."""
     if header is None:
         return None
     if not header.strip().isascii() or not header.strip().isdigit():
-        raise SupSupError(f"its Content-Length is {header[:40]!r}, which is no number")
+        raise SupSupError(f"its Content-Length is {header[:40]!r}, which is not a number")
     return int(header.strip()[:20])
 
 
 class _OnlySecure(urllib.request.HTTPRedirectHandler):
-    """Follows a redirection to https alone: what was asked for in private stays so."""
+    """Follows redirects to https only, so that the request stays private."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if not newurl.lower().startswith("https://"):
-            raise SupSupError(f"it is redirected to {newurl[:200]!r}, which is not https")
+            raise SupSupError(f"it redirects to {newurl[:200]!r}, which is not https")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class _Patience(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Connections on which everything, headers too, must have come after so many seconds."""
+    """Connections with one deadline for everything, headers included."""
 
     def __init__(self, within: float) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _TimedResponse(http.client.HTTPResponse):
 
 
 class _TimedSocket(io.RawIOBase):
-    """A socket's stream that waits for each piece no longer than is left until the end."""
+    """A socket's stream that waits for each piece no longer than until the deadline."""
 
     def __init__(self, end: float, sock: socket.socket, stream: io.RawIOBase) -> None:
         self._end, self._sock, self._stream = end, sock, stream
@@ -127,8 +127,7 @@ class _TimedSocket(io.RawIOBase):
         super().close()
 
 
-# MERGED MODULE DOC: Where fetched files are kept; each appears there complete or not at all.
-_LEFT_BEHIND = 3600.0  # seconds after which a part of a download is nobody's any more
+_LEFT_BEHIND = 3600.0  # seconds after which a partial download counts as abandoned
 
 
 def kept_in(folder: str) -> Path:
@@ -138,13 +137,13 @@ def kept_in(folder: str) -> Path:
         return (Path(caches) if caches else Path.home() / ".cache") / "supsup" / folder
     except RuntimeError as error:
         raise SupSupError(
-            f"there is no home folder to keep {folder} in ({error}); set SUPSUP_DATA to a folder that has "
-            f"the data, or XDG_CACHE_HOME to one where downloads may be kept"
+            f"there is no home folder for {folder} ({error}); set SUPSUP_DATA to a folder that has "
+            f"the data, or XDG_CACHE_HOME to a folder for downloads"
         ) from error
 
 
 def write_whole(stored: bytes, path: Path) -> None:
-    """Make the file appear complete or not at all; what a process that was killed has left of it goes."""
+    """Write a file completely or not at all, and delete abandoned parts of earlier attempts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f".{path.name}.*.part"):
         with suppress(OSError):

@@ -1,18 +1,18 @@
-"""The one exception type for everything a user can cause; its message says what to do."""
+"""`SupSupError`, for every mistake that a user can correct; the message says what to do."""
 
-_MOST_CHARACTERS = 500  # of one text that a message or a table quotes
+_MOST_CHARACTERS = 500  # of a text quoted in a message or table
 
 
 class SupSupError(ValueError):
-    """Something the caller can put right: a wrong shape, an unknown name, a damaged file."""
+    """A mistake that the caller can correct: a wrong shape, an unknown name, a damaged file."""
 
 
 class Damaged(SupSupError):
-    """A file does not hold what was written to it."""
+    """The content of a file is not what was written."""
 
 
 def printable(text: object, most: int = _MOST_CHARACTERS) -> str:
-    """A text of unknown origin, fit for a terminal: control characters and escapes are spelt out, the rest is cut."""
+    """Untrusted text, safe for a terminal: control characters are escaped, and long text is cut."""
     whole = str(text)
     shown = whole[:most]
     if not shown.isprintable():

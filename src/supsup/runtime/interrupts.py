@@ -1,8 +1,8 @@
-"""Short work that a signal may not cut in half: Ctrl-C waits until it is done, then comes."""
+"""Short work that no signal interrupts: Ctrl-C is delivered when the work is done."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # as `signal` without its enums: ten times faster to look through
+import _signal  # type: ignore[import-not-found]  # `signal` without its enums: ten times faster
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from typing import Any
 
 _NEVER_HANDLED = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
 _SIGNALS = sorted({int(number) for number in signal.valid_signals()} - _NEVER_HANDLED, key=lambda n: n == signal.SIGINT)
-_deferral: _Deferral | None = None  # of the main thread, the only one that handles signals
+_deferral: _Deferral | None = None  # in the main thread, the only one that handles signals
 
 
 class uninterrupted:
-    """While it lasts, signals that Python code handles wait; at its end their handlers are called, as if sent then.
+    """A context in which signals with Python handlers are deferred; at its end the handlers are called.
 
-    Only the main thread handles signals, so in others it does nothing. Handlers are put back exactly as they were.
+    Only the main thread handles signals, so in others it does nothing. At the end all handlers are restored.
     """
 
     def __enter__(self) -> None:
@@ -36,12 +36,12 @@ class uninterrupted:
 
 
 class _Deferral:
-    """In place of all handlers: notes what came while `active`, and otherwise calls the handler it stands for."""
+    """Replaces all handlers: records signals while `active`, and else calls the handler that it replaced."""
 
     def __init__(self) -> None:
         self.active = True
         self._replaced: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._noted: dict[int, FrameType | None] = {}  # in order; as for the system, several of a kind are one
+        self._noted: dict[int, FrameType | None] = {}  # in order; as in the system, repeated signals count once
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.active:
@@ -67,7 +67,7 @@ class _Deferral:
                 while waiting:
                     _signal.signal(waiting[0], self._replaced[waiting[0]])
                     del waiting[0]
-            except BaseException as error:  # a handler that is back in place has been called: go on with the others
+            except BaseException as error:  # from a handler that was just restored: restore the others, too
                 raised = error
         self.active = False
         noted, self._noted = self._noted, {}
@@ -76,7 +76,7 @@ class _Deferral:
             if raised is not None:
                 raise raised
         finally:
-            del raised, noted  # what refers to frames would keep alive all they hold, such as a lock
+            del raised, noted  # frames would keep alive everything they refer to, such as a lock
 
     def _deliver(self, noted: Sequence[tuple[int, FrameType | None]]) -> None:
         if noted:

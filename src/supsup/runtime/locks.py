@@ -1,6 +1,6 @@
-"""Locks that outlast interrupts and forks.
+"""Locks that survive interrupts and forks.
 
-Take them by a `with` of their own: these are locks of the interpreter, and no signal comes between taking and keeping.
+Take each by its own `with`: these are locks of the interpreter, and no signal can come between taking and holding one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 
-_FORK_WAITS = 5.0  # seconds for changes under way in other threads
+_FORK_WAITS = 5.0  # seconds that a fork waits for changes in other threads
 
 
 class Lock(Protocol):
@@ -41,7 +41,7 @@ _forking = threading.local()
 
 
 def new_lock() -> Lock:
-    """A lock that the thread which has it may take again; free in a forked process if another thread had it."""
+    """A re-entrant lock; in a forked process it is free if another thread held it."""
     lock = cast(Lock, threading.RLock())
     with _registry:
         _locks.add(lock)
@@ -49,10 +49,10 @@ def new_lock() -> Lock:
 
 
 class ReadersWriter:
-    """Many threads read at once, one writes alone; a thread that reads may read again.
+    """A readers–writer lock: many threads read at once, one writes alone; reading is re-entrant.
 
-    Each thread has a lock of its own, so that readers never wait for each other, and who writes takes them all. Who
-    waits to write holds the gate that new readers pass, so that writing comes to its turn however many ask.
+    Each reader has its own lock, so that readers never wait for each other; a writer takes them all. A waiting writer
+    holds the gate that new readers pass, so that readers cannot starve it.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class ReadersWriter:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Alone, and not to be interrupted; keep it short."""
+        """For `with`: exclusive and uninterrupted; keep it short."""
         if self.held:
             raise SupSupError("a model cannot be changed from inside one of its own answers; do it after the answer")
         with uninterrupted(), self._gate, ExitStack() as taken:
@@ -97,7 +97,7 @@ class ReadersWriter:
 
 
 def _before_fork() -> None:
-    """A forked process must not begin with a change half-done: wait until no other thread is writing."""
+    """Wait until no other thread is writing: a forked process must not start in the middle of a change."""
     _forking.gates = gates = []
     with _registry:
         every = [each for each in _readers_writers if not each.held]
@@ -113,7 +113,7 @@ def _after_fork() -> None:
 
 
 def _in_forked_process() -> None:
-    """Threads that held a lock are not here to release it."""
+    """Free the locks of threads that do not exist in the forked process."""
     global _registry
     _registry = threading.RLock()
     _after_fork()

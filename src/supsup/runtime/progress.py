@@ -1,7 +1,7 @@
-"""How far long work is, how fast, how long still: a bar on a terminal, a line every few seconds elsewhere.
+"""Progress of long work: a bar on a terminal, a line every few seconds elsewhere.
 
-Whoever trains is given a function to call with the share of tasks just done. That of `steps` also wants to be told the
-loss and accuracy of a batch every few steps, through `report`.
+Training code gets a function to call with the share of tasks just done. The function of `steps` also accepts the loss
+and accuracy of a batch every few steps, through `report_step`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rich.text import Text
 from supsup.runtime.errors import printable
 
 Advance = Callable[[float], None]
-REPORTED = 50  # steps between two reports
+REPORTED = 50  # steps between reports
 
 
 @dataclass(frozen=True)
 class Step:
-    """How far the training of a task is; loss and accuracy of the last batch, None where that is not known."""
+    """Progress of training a task; loss and accuracy of the last batch, None if unknown."""
 
     task: str
     step: int
@@ -39,13 +39,13 @@ Callback = Callable[[Step], None]
 Figures = Callable[[], tuple[float, float]]
 
 
-class Bar(Protocol):
-    """What `bar` gives: to be called with the number of pieces just done."""
+class ProgressBar(Protocol):
+    """The result of `bar`: call it with the number of pieces just done."""
 
     def __call__(self, pieces: float) -> None: ...
 
     def describe(self, description: str) -> None:
-        """Say something else of the work from now on."""
+        """Change the description of the work."""
 
 
 class _Silence:
@@ -65,7 +65,7 @@ class _Rate(ProgressColumn):
 
 
 class Lines:
-    """In place of a bar, where stderr is a file or a pipe: a line when `EVERY` seconds have passed since the last."""
+    """Lines instead of a bar, if stderr is a file or a pipe: at most one every `EVERY` seconds."""
 
     EVERY = 10.0
 
@@ -78,11 +78,11 @@ class Lines:
         self.reach(self._done + pieces)
 
     def describe(self, description: str) -> None:
-        """Say something else of the work from now on."""
+        """Change the description of the work."""
         self._description = printable(description)
 
     def reach(self, done: float) -> None:
-        """So many pieces are done in all."""
+        """Report the total number of pieces done."""
         self._done = done
         now = self._clock()
         if now - self._last >= self.EVERY and _stderr() is not None:
@@ -93,39 +93,39 @@ class Lines:
 
 
 def _stderr() -> TextIO | None:
-    """Where to say it; a program may have no stderr, or have closed it."""
+    """stderr, or None if the program has none or has closed it."""
     stream: TextIO | None = sys.stderr
     return None if stream is None or getattr(stream, "closed", False) else stream
 
 
-def report(advance: Advance, task: str, step: int, steps: int, figures: Figures) -> None:
-    """Say how training goes, if somebody listens and it is time; `figures` are the loss and accuracy of a batch."""
+def report_step(advance: Advance, task: str, step: int, steps: int, figures: Figures) -> None:
+    """Report loss and accuracy of a batch (`figures`), if a callback or bar wants them at this step."""
     if isinstance(advance, Steps) and (step % REPORTED == 0 or step == steps):
         advance.hear(Step(task, step, steps, *figures()))
 
 
 class Steps:
-    """The steps of one task, for a callback and for a bar."""
+    """Reports the steps of one task to a callback and a bar."""
 
     def __init__(self, task: str, steps: int, callback: Callback | None, show: Callback | None) -> None:
         self._task, self._steps, self._listeners = task, steps, [each for each in (callback, show) if each is not None]
         self._share, self._heard = 0.0, 0
 
     def __call__(self, share: float) -> None:
-        """A share of the task is done; told on where nobody reports figures."""
+        """Note that a share of the task is done; reports a step if `report_step` has not."""
         self._share += share
         step = min(self._steps, round(self._share * self._steps))
         if step - self._heard >= REPORTED or (step == self._steps and self._heard < step):
             self.hear(Step(self._task, step, self._steps))
 
     def hear(self, step: Step) -> None:
-        """Tell everybody."""
+        """Call all listeners."""
         self._heard = step.step
         for listener in self._listeners:
             listener(step)
 
     def round(self, share: float) -> Steps:
-        """What to call in a round of training, which is a share of the whole."""
+        """The function to call during a round of training that is a share of the whole."""
         return _Round(self, share)
 
 
@@ -141,7 +141,7 @@ class _Round(Steps):
 
 
 def in_rounds(advance: Advance, share: float) -> Advance:
-    """What to call in a round of training, which is a share of the whole."""
+    """The function to call during a round of training that is a share of the whole."""
     return advance.round(share) if isinstance(advance, Steps) else lambda done: advance(done * share)
 
 
@@ -158,7 +158,7 @@ class _OnTerminal:
 
 @contextmanager
 def steps(task: str, count: int, show: bool | None, callback: Callback | None) -> Iterator[Advance]:
-    """What to call while one task of so many steps is trained."""
+    """The function to call while one task of `count` steps is trained."""
     stream = _stderr()
     if stream is None or show is False:
         yield (lambda share: None) if callback is None else Steps(task, count, callback, None)
@@ -180,10 +180,10 @@ def steps(task: str, count: int, show: bool | None, callback: Callback | None) -
 
 
 @contextmanager
-def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[Bar]:
+def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[ProgressBar]:
     """A function to call with the number of pieces just done.
 
-    show  True for a bar, False for silence; by default a bar on a terminal and lines elsewhere
+    show  True: a bar; False: nothing; None: a bar on a terminal, lines elsewhere
     """
     stream = _stderr()
     if stream is None or show is False:

@@ -1,6 +1,7 @@
-"""Checks of plain values: numbers, words, names, paths. A check takes a value and what it is called.
+"""Checks of values: numbers, words, names, paths, arrays. A check takes a value and its name for error messages.
 
-It returns the value in its plain type (a numpy integer becomes an int), or raises an error that says what to give.
+It returns the value in a plain type (a numpy integer becomes an int, an array a dense tensor of real numbers without a
+gradient), or raises an error that says what to give.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from supsup.runtime.errors import SupSupError, printable
 
 T = TypeVar("T")
 Check = Callable[[Any, str], T]
-_MOST = 10**7  # entries of a list: a generator may never end
+_MOST = 10**7  # entries of a list; a generator may be endless
 
 
 def check_fields(settings: object, **checks: Check[Any]) -> None:
-    """Check the fields of a frozen dataclass, each by its own check, and keep them as plain values."""
+    """Check the fields of a frozen dataclass, and store them as plain values."""
     for name, check in checks.items():
         object.__setattr__(settings, name, check(getattr(settings, name), f"{type(settings).__name__}.{name}"))
 
@@ -41,7 +42,7 @@ def whole(least: int | None = None, most: int | None = None) -> Check[int]:
             if truth or getattr(value, "shape", ()) != ():
                 raise TypeError
             number = operator.index(value)
-        except Exception:  # of an __index__ of the user's own
+        except Exception:  # from a user's __index__
             raise wrong(value, name, wanted) from None
         if (least is not None and number < least) or (most is not None and number > most):
             raise wrong(value, name, wanted)
@@ -53,7 +54,7 @@ def whole(least: int | None = None, most: int | None = None) -> Check[int]:
 def real(
     least: float | None = None, most: float | None = None, *, above: float | None = None, below: float | None = None
 ) -> Check[float]:
-    """A finite number within bounds; `above` and `below` themselves are out of bounds."""
+    """A finite number within bounds; `above` and `below` are exclusive."""
     wanted = f"a number{_bounds(least, most, above, below)}"
 
     def check(value: Any, name: str) -> float:
@@ -73,7 +74,7 @@ def real(
 
 
 def choice(*known: str) -> Check[str]:
-    """One of some words."""
+    """One of these words."""
 
     def check(value: Any, name: str) -> str:
         if not isinstance(value, str) or value not in known:
@@ -92,7 +93,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def text(value: Any, name: str) -> str:
-    """Text that is not empty and that a file can hold."""
+    """Text that is not empty and can be written to a file."""
     if not isinstance(value, str):
         raise wrong(value, name, "text")
     plain = str.__str__(value)
@@ -102,18 +103,18 @@ def text(value: Any, name: str) -> str:
         plain.encode()
     except UnicodeEncodeError as error:
         raise SupSupError(
-            f"{name} is {quoted(value)}, which is no proper text ({error.reason}); give another"
+            f"{name} is {quoted(value)}, which is not valid text ({error.reason}); give another"
         ) from error
     return plain
 
 
 def optional(check: Check[T]) -> Check[T | None]:
-    """None, or what passes another check."""
+    """None, or a value that passes another check."""
     return lambda value, name: None if value is None else check(value, name)
 
 
 def path(value: Any, name: str) -> Path:
-    """A path that an operating system can be asked about."""
+    """A path that the operating system accepts."""
     try:
         given_path = os.fspath(value)
     except Exception:
@@ -124,16 +125,16 @@ def path(value: Any, name: str) -> Path:
         os.fsencode(given_path)
         return Path(given_path).expanduser()
     except (UnicodeEncodeError, RuntimeError) as error:
-        raise SupSupError(f"{name} is {quoted(value)}, which is no path here ({error}); give another") from error
+        raise SupSupError(f"{name} is {quoted(value)}, which is not a valid path ({error}); give another") from error
 
 
 def listed(value: Any, name: str, of: str) -> list[Any]:
-    """The entries of any iterable but text or a mapping; `of` what, for the error."""
+    """The entries of any iterable but text or a mapping; the error says that it should be a list of `of`."""
     try:
         if isinstance(value, str | bytes | Mapping):
             raise TypeError
         entries = iter(value)
-    except Exception:  # of an __iter__ of the user's own
+    except Exception:  # from a user's __iter__
         raise wrong(value, name, f"a list of {of}") from None
     found = list(islice(entries, _MOST + 1))
     if len(found) > _MOST:
@@ -147,22 +148,22 @@ def names(value: Any, name: str) -> list[str]:
 
 
 def given(value: Any, kind: type[T], name: str, *others: type[Any]) -> T:
-    """A value of a class (or of one of several), or an error that says which class it should be of."""
+    """A value of one of these classes, or an error that names them."""
     if not isinstance(value, (kind, *others)):
         raise wrong(value, name, " or ".join(f"a {each.__name__}" for each in (kind, *others)))
     return cast(T, value)
 
 
 def quoted(value: Any) -> str:
-    """A value as an error shows it: short, and safe to print."""
+    """A value for an error message: short, and safe to print."""
     try:
         return printable(repr(value), 80)
-    except Exception:  # of a __repr__ of the user's own
+    except Exception:  # from a user's __repr__
         return f"a {type(value).__name__}"
 
 
 def wrong(value: Any, name: str, wanted: str) -> SupSupError:
-    """The error for a value that is not what was wanted."""
+    """The error for a wrong value."""
     kind = "" if value is None or isinstance(value, str | bool | int | float) else f" ({type(value).__name__})"
     return SupSupError(f"{name} is {quoted(value)}{kind}; give {wanted}")
 
@@ -175,20 +176,19 @@ def _bounds(
     return f", {' and '.join(said)}" if said else ""
 
 
-# MERGED MODULE DOC: Any array of numbers as a plain tensor: dense, real, with values, without a gradient.
 def plain_tensor(values: Any, what: str) -> Tensor:
-    """The values as a tensor; memory is shared where it can be."""
+    """An array of numbers as a dense tensor of real numbers without a gradient; memory is shared where possible."""
     try:
         tensor = values if isinstance(values, Tensor) else _from_array(values, what)
         fault = _fault(tensor)
     except SupSupError:
         raise
-    except Exception as error:  # what is no array of numbers makes numpy and torch raise nearly anything
+    except Exception as error:  # for other objects numpy and torch raise nearly anything
         raise SupSupError(f"{what} must be a tensor or an array of numbers, not {quoted(values)}: {error}") from error
     if fault is not None:
         raise SupSupError(f"{what} must be a tensor or an array of real numbers; got one {fault}")
     tensor = tensor.detach() if tensor.requires_grad else tensor
-    return tensor.clone() if tensor.is_inference() else tensor  # one made in inference mode cannot be trained on
+    return tensor.clone() if tensor.is_inference() else tensor  # a tensor made in inference mode cannot be trained on
 
 
 def _fault(tensor: Tensor) -> str | None:
@@ -215,5 +215,5 @@ def _from_array(values: Any, what: str) -> Tensor:
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     if not values.flags.writeable or any(step < 0 for step in values.strides):
-        values = values.copy()  # torch shares neither
+        values = values.copy()  # torch can share neither kind of memory
     return torch.from_numpy(values)

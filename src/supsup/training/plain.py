@@ -23,7 +23,7 @@ from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask, soft_mask
 from supsup.runtime.locks import new_lock
-from supsup.runtime.progress import Advance, report
+from supsup.runtime.progress import Advance, report_step
 from supsup.training.batches import batch_positions
 from supsup.training.executors import Job, Trained, first_scores
 from supsup.training.recipe import Recipe
@@ -306,7 +306,7 @@ class Plain:
             task, steps = job.task, job.steps
 
             def after_step(training: PlainTraining, task: str = task.name, steps: int = steps) -> None:
-                report(advance, task, training.done, steps, training.figures)
+                report_step(advance, task, training.done, steps, training.figures)
                 advance(1 / steps)
 
             training = train_mask(net, task.name, task.train, job.recipe, after_step, job.scores)

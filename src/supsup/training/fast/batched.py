@@ -19,7 +19,7 @@ from supsup.masks import philox
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import kept_scores, score_bound, score_label
-from supsup.runtime.progress import Advance, report
+from supsup.runtime.progress import Advance, report_step
 from supsup.training.batches import Feed, batch_positions
 from supsup.training.executors import Job, Trained, count_fitting, free_memory, grouped
 from supsup.training.fast.operations import LayerState, Rates, backward, forward, gather, loss_gradient, update
@@ -181,7 +181,7 @@ class BatchedOnGPU:
                 step()
                 if count % _REPORTED == 0 or count == steps:
                     torch.cuda.synchronize()
-                    report(advance, tasks[0].name, count, steps, trainer.figures)
+                    report_step(advance, tasks[0].name, count, steps, trainer.figures)
                     advance(len(group) * ((count - 1) % _REPORTED + 1) / steps)
             trained = Trained(
                 tasks, pack_columns(trainer.masks()), {}, trainer.scores() if group[0].keep_scores else None
@@ -220,7 +220,7 @@ class BatchedOnCPU:
                     break
                 trainer.load(x, y)
                 trainer.step()
-                report(advance, task.name, count, job.steps, trainer.figures)
+                report_step(advance, task.name, count, job.steps, trainer.figures)
             return Trained([task], pack_columns(trainer.masks()), {}, trainer.scores() if job.keep_scores else None)
 
         with closing(in_threads_of_one(train, jobs)) as finished:

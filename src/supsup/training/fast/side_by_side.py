@@ -24,7 +24,7 @@ from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import new_lock
-from supsup.runtime.progress import Advance, report
+from supsup.runtime.progress import Advance, report_step
 from supsup.training.batches import batch_positions
 from supsup.training.executors import CannotTrain, Job, Trained
 from supsup.training.fast.operations import LayerState, Rates, step_scores
@@ -207,7 +207,7 @@ class SideBySide:
                     break
                 training.step(x, y)
                 with telling:
-                    report(advance, task.name, training.done, job.steps, training.figures)
+                    report_step(advance, task.name, training.done, job.steps, training.figures)
                     advance(1 / job.steps)
             scores = {name: value[None] for name, value in training.scores().items()}
             packed = pack_columns({name: value >= 0 for name, value in scores.items()})

@@ -142,7 +142,7 @@ class TestSaveAndLoad:
             tiny(1).save(tmp_path)
         with pytest.raises(SupSupError, match="no folder"):
             tiny(1).save(tmp_path / "nowhere" / "model.supsup")
-        with pytest.raises(SupSupError, match="say where to save"):
+        with pytest.raises(SupSupError, match="has no file; give a path"):
             tiny(1).save()
         (tmp_path / "empty").touch()
         tiny(1).save(tmp_path / "empty")

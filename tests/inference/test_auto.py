@@ -163,9 +163,9 @@ def test_tasks_without_statistics_are_found_by_their_masks() -> None:
     answer = plain.predict(x)
     assert answer.method_used == "exhaustive"
     assert answer.tasks == plain.predict(x, inference=Inference("exhaustive")).tasks
-    with pytest.raises(SupSupError, match="no statistics"):
+    with pytest.raises(SupSupError, match="no profile"):
         plain.predict(x, inference=Inference("features"))
-    with pytest.raises(SupSupError, match="no statistics"):
+    with pytest.raises(SupSupError, match="no profile"):
         plain.predict(x, unknown=True)
 
 
@@ -175,8 +175,9 @@ def test_tasks_that_are_alike_are_warned_of_once() -> None:
     model = SupSup(nn.Linear(12, 4), recipe=Recipe(steps=3), device="cpu")
     for name in ("a", "b", "c"):
         model.learn((x + 0.01 * torch.randn_like(x), y), task=name)
-    with pytest.warns(UserWarning, match="tasks are alike"):
+    with pytest.warns(UserWarning, match="tasks are similar") as caught:
         model.predict(x)
+    assert caught[0].filename == __file__, "it points to the caller"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(x)
@@ -209,5 +210,5 @@ def test_a_file_with_statistics_that_do_not_fit_is_refused(model: SupSup, tmp_pa
         profile.rest[0] = right
     with ModelFile(tmp_path / "m.supsup") as file:
         assert file.names
-    with pytest.raises(SupSupError, match="what it is found by"):
+    with pytest.raises(SupSupError, match="its profile"):
         supsup.load(tmp_path / "m.supsup", device="cpu")

@@ -55,17 +55,17 @@ def test_shares_between_those_kept_lie_between() -> None:
     ],
 )
 def test_numbers_that_no_training_gives_are_refused(name: str, value: torch.Tensor) -> None:
-    with pytest.raises(SupSupError, match="what it is found by"):
+    with pytest.raises(SupSupError, match="its profile"):
         TaskProfile.from_tensors(made().tensors() | {name: value}, 3)
 
 
 def test_what_is_not_complete_is_refused() -> None:
     tensors = made().tensors()
-    with pytest.raises(SupSupError, match="not complete"):
+    with pytest.raises(SupSupError, match="incomplete"):
         TaskProfile.from_tensors({name: tensors[name] for name in list(tensors)[1:]}, 3)
-    with pytest.raises(SupSupError, match="not complete"):
+    with pytest.raises(SupSupError, match="incomplete"):
         TaskProfile.from_tensors(tensors | {"more": torch.zeros(1)}, 3)
-    with pytest.raises(SupSupError, match="fit together"):
+    with pytest.raises(SupSupError, match="disagree"):
         TaskProfile.from_tensors(replace(made()).tensors(), 4)
 
 

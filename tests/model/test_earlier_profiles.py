@@ -88,10 +88,10 @@ def test_every_mask_is_tried_where_statistics_are_of_an_earlier_kind(earlier: tu
 def test_what_needs_statistics_of_now_says_so(earlier: tuple[Path, list[Task]]) -> None:
     path, tasks = earlier
     model, x = supsup.load(path, device="cpu"), shown(tasks[0])
-    with pytest.raises(SupSupError, match="has no statistics that it could be found by: learn it while"):
+    with pytest.raises(SupSupError, match=r"has no profile .*: learn it again while"):
         model.predict(x, inference=Inference("features"))
     for task in (None, tasks[0].name):
-        with pytest.raises(SupSupError, match="has no statistics that it could be found by"):
+        with pytest.raises(SupSupError, match="has no profile"):
             model.predict(x, task=task, unknown=True)
 
 
@@ -113,7 +113,7 @@ def test_learning_more_leaves_what_was_there(earlier: tuple[Path, list[Task]]) -
     assert again.predict(shown(more[0])).method_used == "exhaustive"
     new = again.predict(torch.cat([shown(task) for task in more]), among=[task.name for task in more])
     assert new.method_used == "features and masks"
-    with pytest.raises(SupSupError, match=f"task '{tasks[1].name}' has no statistics"):
+    with pytest.raises(SupSupError, match=f"task '{tasks[1].name}' has no profile"):
         again.predict(shown(more[0]), among=[more[0].name, tasks[1].name], inference=Inference("features"))
     right = [task.name for task in more for _ in task.test.labels]
     assert sum(map(str.__eq__, new.tasks, right)) > 0.9 * len(right)

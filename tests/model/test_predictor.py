@@ -192,7 +192,7 @@ class Words(nn.Module):
         return answer
 
 
-@pytest.mark.filterwarnings("ignore:the task of images held back")  # the tasks share their inputs
+@pytest.mark.filterwarnings("ignore:tasks are similar")  # the tasks share their inputs
 def test_whole_numbers_reach_an_embedding_as_they_are(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = Words()

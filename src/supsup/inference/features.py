@@ -57,8 +57,8 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> T
 def no_profile(name: str) -> SupSupError:
     """The error for a task that features cannot find."""
     return SupSupError(
-        f"task {name!r} has no statistics that it could be found by: learn it while the model's inference is "
-        "Inference('auto') or 'features', which `observe` and earlier versions did not"
+        f"task {name!r} has no profile (no statistics to recognise it by): learn it again while the model's inference "
+        "is Inference('auto') or 'features'; `observe` and earlier versions made none"
     )
 
 
@@ -73,7 +73,7 @@ def _warn_of_similar_tasks(candidates: Candidates) -> None:
     if images >= _ENOUGH_IMAGES and found < _ENOUGH_FOUND * images:
         networks.warned = True
         warnings.warn(
-            f"the task of images held back was found in {100 * found / images:.0f} % of cases: tasks are alike. "
-            "Give it, predict(x, task=…), or ask with many images of one task, infer_task(x, per='batch')",
-            stacklevel=8,  # the caller of the model
+            f"tasks are similar: only {100 * found / images:.0f} % of held-back images were assigned to the right one. "
+            "Give the task, predict(x, task=…), or infer it from many images at once, infer_task(x, per='batch')",
+            stacklevel=7,  # the caller of `predict`, with "auto"
         )

@@ -1,4 +1,4 @@
-"""Is this a new task? Nobody says when the task changes (NNs): the gradient over the known masks decides."""
+"""Is this a new task? Where task boundaries are unknown (NNs), the gradient over the known masks decides."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from supsup.masks.bank import Bank
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import check_fields, real, whole
 
-_MOST_FLOOR = 10_000  # random masks that are made up for a decision
+_MOST_FLOOR = 10_000  # random masks for a decision
 
 
 @dataclass(frozen=True)
 class NewTaskRule:
     """When `observe` opens a new mask.
 
-    Every `every` batches: ν = softmax(−∂H/∂α) over the known masks; a new mask is opened if k·max ν < 1 + epsilon, else
-    the mask of the largest ν goes on. While fewer than `floor` masks exist, random ones fill up α: with a single
-    mask k·max ν would always be 1. At `budget` masks no new one is opened, and images that fit none are not learned
-    from: a mask that learned a second task would draw the answers of all others to itself.
+    Every `every` batches: ν = softmax(−∂H/∂α) over the known masks. A new mask is opened if k·max ν < 1 + epsilon;
+    otherwise the mask with the largest ν is trained on. While fewer than `floor` masks exist, random ones fill up α: with
+    one mask k·max ν would always be 1. At `budget` masks no new one is opened, and images that fit none are ignored:
+    a mask that learned a second task would attract the images of all others.
 
-    deviations  a mask other than the present one is taken up only if its −∂H/∂α lies so many standard deviations above
-                the mean of the others, since a mistake would cost what it has learned; 0 for the paper's rule alone
+    deviations  training switches to another mask only if its −∂H/∂α is this many standard deviations above the mean of
+                the others, since a mistake would overwrite what it has learned; 0: the paper's rule alone
     """
 
     every: int = 100
@@ -44,7 +44,7 @@ class NewTaskRule:
             deviations=real(0),
         )
         if self.floor == 2 and self.deviations:
-            raise SupSupError("one other mask has no deviation: Allocation needs floor ≥ 3, or deviations = 0")
+            raise SupSupError("one other mask has no deviation: NewTaskRule needs floor ≥ 3, or deviations = 0")
 
 
 def choose_mask(
@@ -54,9 +54,9 @@ def choose_mask(
     rule: NewTaskRule,
     present: int | None = None,
 ) -> int | None:
-    """The index of the mask to go on with, or None for a new one.
+    """The index of the mask to train on, or None for a new one.
 
-    `gradient` gives −∂H/∂α [k] for a bank; `stand_in` gives random mask i; `present` is the mask that is being trained.
+    `gradient` gives −∂H/∂α [k] for a bank; `stand_in` gives random mask i; `present` is the mask in training.
     """
     known = len(bank)
     if known == 0:
@@ -75,6 +75,6 @@ def choose_mask(
 
 
 def deviations_above(values: Tensor, index: int) -> float:
-    """How far one of the values lies above the mean of the others, in their standard deviations."""
+    """How far one of the values is above the mean of the others, in their standard deviations."""
     others = torch.cat([values[:index], values[index + 1 :]])
     return float((values[index] - others.mean()) / others.std())

@@ -1,3 +1,3 @@
-"""What every task leaves behind so that it can be found again: statistics of features and of scores, never an image."""
+"""Task profiles: statistics of features and scores by which a task is recognised, never an image."""
 
 from supsup.inference.profiles.profile import TaskProfile as TaskProfile

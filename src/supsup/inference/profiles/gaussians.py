@@ -1,8 +1,7 @@
-"""A Gaussian for each class of a task in the space of features, and which class of which task an image is likely of.
+"""A Gaussian in the space of features for each class of a task.
 
 A task keeps the means of its classes and the few directions in which its images vary most about them; in all others the
-variance is one number. They are kept as whole numbers of one or two bytes and a scale, and nothing in them depends on
-another task. Classes of different tasks are compared with one covariance, the mean of all tasks'.
+variance is one number. They are stored as integers of one or two bytes with a scale.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_IMAGES = 4  # for each direction at least
+_IMAGES = 4  # at least, for each direction
 _PASSES = 4  # of the power iteration
-_APART = 1e-6  # what tells columns apart that are alike, of their length
-_LEAST = 1e-3  # of the mean variance of a feature over all classes, in every direction
-SMOOTHING = 0.03  # of the mean variance, added to the variance in every direction
+_APART = 1e-6  # keeps equal columns apart, relative to their length
+_LEAST = 1e-3  # least variance in every direction, relative to the mean variance of a feature
+SMOOTHING = 0.03  # added to the variance in every direction, relative to the mean variance
 
 
 class Gaussians(NamedTuple):
-    """The Gaussians of one task's C classes among d features; of several tasks alike, with a leading dimension each.
+    """The Gaussians of a task with C classes and d features; of several such tasks, with a leading dimension each.
 
     means       [C, d], float32
     directions  [r, d] of unit length, at right angles
@@ -37,7 +36,7 @@ class Gaussians(NamedTuple):
 
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
-        """From features [n, d] of images and their classes [n], with so many directions at most."""
+        """From features [n, d] of images and their classes [n], with at most this many directions."""
         images, numbers = features.shape[-2:]
         member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
         counts = member.sum(-2)
@@ -50,7 +49,7 @@ class Gaussians(NamedTuple):
         return cls(means, *_principal(centred, count, least, freedom))
 
     def likelihoods(self, features: Tensor) -> Tensor:
-        """log p(features | task) [n] by the task's own covariance, all its classes equally frequent."""
+        """log p(features | task) [n] by the task's covariance, all its classes equally frequent."""
         means, axes, spread, rest = (value.to(features.device) for value in self)
         along = ((features @ axes.T)[:, None] - means @ axes.T).square()  # [n, C, r]
         lengths = features.square().sum(1)[:, None] + means.square().sum(1)
@@ -60,7 +59,7 @@ class Gaussians(NamedTuple):
         return found - math.log(len(means))
 
     def recognised(self, features: Tensor, rivals: Sequence[Tensor]) -> Tensor:
-        """Which rows [n, d] are likelier of this task than of others with these means, all with its covariance."""
+        """Which rows [n, d] fit this task better than others with these means, all with its covariance."""
         _, axes, spread, rest = self
         means = torch.cat([self.means, *rivals]) - self.means.mean(0)
         centred = features - self.means.mean(0)
@@ -72,7 +71,7 @@ class Gaussians(NamedTuple):
 
 
 def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
-    """log p(features | task) [n, tasks] from those of the classes of all, each task's equally frequent."""
+    """log p(features | task) [n, tasks] from log p(features | class), the classes of a task equally frequent."""
     if len(set(classes)) == 1:
         each_task: Tensor = scores.unflatten(1, (len(classes), -1)).logsumexp(-1)
         return each_task - math.log(classes[0])
@@ -81,7 +80,7 @@ def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
 
 
 def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Whole numbers of a kind [..., d], and the scale of each vector [...]."""
+    """Vectors as integers of a type [..., d], and the scale of each [...]."""
     scales = (vectors.abs().amax(-1) / torch.iinfo(kind).max).clamp(min=torch.finfo(torch.float32).tiny)
     return (vectors / scales[..., None]).round().to(kind), scales
 
@@ -89,8 +88,8 @@ def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 def _principal(centred: Tensor, count: int, least: Tensor, freedom: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The directions [r, d] in which rows [n, d] vary most, the variance along each, and the mean in all others.
 
-    least    no variance is below
-    freedom  rows that are free to vary, by which sums of squares are divided
+    least    the smallest variance
+    freedom  degrees of freedom, by which sums of squares are divided
     """
     n, d = centred.shape[-2:]
     total = centred.double().square().sum((-2, -1)) / freedom
@@ -109,19 +108,19 @@ def _principal(centred: Tensor, count: int, least: Tensor, freedom: Tensor) -> t
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
-    """Columns [d, r] of unit length, at right angles, with which all these can be made.
+    """Orthonormal columns [d, r] with the same span.
 
-    On a GPU reflections take one matrix after the other; factors of many Gram matrices are one call.
+    On a GPU `qr` takes one matrix after the other; Cholesky factors of many Gram matrices are one call.
     """
     return torch.linalg.qr(columns).Q if columns.device.type == "cpu" else orthonormal_by_factors(columns)
 
 
 def orthonormal_by_factors(columns: Tensor) -> Tensor:
-    """The same for any number of matrices at once; where columns depend on each other, with others in their place."""
+    """The same for any number of matrices at once; columns that depend on others are replaced."""
     found = columns.double()
     apart = _APART * torch.eye(*columns.shape[-2:], dtype=found.dtype, device=found.device)
     found = torch.nn.functional.normalize(torch.nn.functional.normalize(found, dim=-2) + apart, dim=-2)
-    for _ in range(2):  # the second for what rounding has left
+    for _ in range(2):  # the second corrects rounding
         factor = torch.linalg.cholesky_ex(found.mT @ found).L
         found = torch.linalg.solve_triangular(factor, found.mT, upper=False).mT
     return found.float()

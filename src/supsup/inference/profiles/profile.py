@@ -1,7 +1,7 @@
-"""`TaskProfile`: what a task leaves behind so that it is found again, as it lies in memory and in a model file.
+"""`TaskProfile`: the statistics by which a task is recognised, in memory and in a model file.
 
-Statistics, no image. None depends on another task: after one is forgotten the others are found as if it had never been
-learned. `checked` alone, which only a warning is from, was counted among the tasks of then.
+It holds no image. None of it depends on another task, so after one is forgotten the others are found as if it had never
+been learned. The exception is `checked`: it compares with the tasks of that time, and only a warning uses it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from supsup.inference.profiles.gaussians import Gaussians, whole_numbers
 from supsup.runtime.errors import SupSupError
 
-SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of a task's own images that are less familiar
-SCORES = ("likelihood", "energy", "mixture")  # what has a mean and a deviation
-_SMALLEST, _LARGEST = 1e-30, 1e15  # of numbers that float32 can compute with
+SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of a task's images that are less familiar
+SCORES = ("likelihood", "energy", "mixture")  # scores with a mean and a deviation
+_SMALLEST, _LARGEST = 1e-30, 1e15  # numbers that float32 can compute with
 _FORMS: dict[str, tuple[torch.dtype, int]] = {
     "means": (torch.int16, 2),
     "mean_scales": (torch.float32, 1),
@@ -34,7 +34,7 @@ _FORMS: dict[str, tuple[torch.dtype, int]] = {
 
 
 class Spread(NamedTuple):
-    """Mean and deviation of a score on a task's own images."""
+    """Mean and deviation of a score on a task's images."""
 
     mean: float | Tensor
     deviation: float | Tensor
@@ -45,9 +45,9 @@ class Spread(NamedTuple):
 
 
 def familiarity(likelihood: Tensor, energy: Tensor, spreads: Mapping[str, Spread]) -> Tensor:
-    """How familiar images are to a task with these spreads: about the lower of two scores, each in deviations.
+    """How familiar images are to a task with these spreads: about the lower of two scores, in deviations.
 
-    They are the log-likelihood of their features and their energy under the task's mask.
+    The scores are the log-likelihood of the features and the energy under the task's mask.
     """
     one, other = spreads["likelihood"].standard(likelihood), spreads["energy"].standard(energy)
     return -torch.logaddexp(-one, -other)
@@ -58,9 +58,9 @@ class TaskProfile:
     """Statistics of a task with C classes among d features, on the CPU.
 
     means, directions, variances, rest  the Gaussians of its classes (`gaussians.py`), as whole numbers with scales
-    spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on images of its own
-    familiar  how familiar its own images are, at `SHARES` of them
-    checked   [2]: images of its own that were asked about when it was learned, and how many were found to be its own
+    spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on its images
+    familiar  quantiles of the familiarity of its images, at `SHARES`
+    checked   [2]: how many of its images were compared with other tasks when it was learned, and how many fit it best
     """
 
     means: Tensor
@@ -75,7 +75,7 @@ class TaskProfile:
 
     @classmethod
     def of(cls, gaussians: Gaussians, spreads: Tensor, familiar: Tensor, checked: Tensor) -> TaskProfile:
-        """Not yet checked, and where the Gaussians are; `from_tensors` brings it to the CPU."""
+        """On the device of the Gaussians, and not validated; `from_tensors` does both."""
         means, axes, variances, rest = gaussians
         directions = whole_numbers(axes[None], torch.int8)
         values = (*whole_numbers(means, torch.int16), *directions, variances[None], rest[None])
@@ -88,7 +88,7 @@ class TaskProfile:
 
     @property
     def comparable(self) -> bool:
-        """Whether its Gaussians are of this version; earlier ones had other features, and directions of each class."""
+        """Whether its Gaussians are of this version; earlier ones had other features, and directions per class."""
         return self.means.dtype == torch.int16
 
     def fits(self, features: int) -> bool:
@@ -102,7 +102,7 @@ class TaskProfile:
 
     @property
     def gaussians(self) -> Gaussians:
-        """Of a trace that is comparable."""
+        """Of a comparable profile."""
         directions = self.directions[0].float() * self.direction_scales[0, :, None]
         return Gaussians(self.class_means, directions, self.variances[0], self.rest[0])
 
@@ -116,7 +116,7 @@ class TaskProfile:
         return familiarity(likelihood, energy, self.spread)
 
     def threshold(self, share: float) -> float:
-        """What a share of the task's own images stays below."""
+        """The familiarity below which this share of the task's images is."""
         position = next(i for i, each in enumerate(SHARES) if each >= share)
         if position == 0:
             return float(self.familiar[0])
@@ -130,20 +130,20 @@ class TaskProfile:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> TaskProfile:
-        """From a file, or an error unless a task of so many classes can have left it."""
+        """From a file; an error unless it can belong to a task with this many classes."""
         if tensors.keys() != _FORMS.keys():
-            raise SupSupError("what it is found by is not complete")
+            raise SupSupError("its profile is incomplete")
         for name, (dtype, dimensions) in _FORMS.items():
             value = tensors[name]
             earlier = name == "means" and value.dtype == torch.int8
             if (value.dtype != dtype and not earlier) or value.ndim != dimensions:
-                raise SupSupError(f"what it is found by has {name} of a wrong form")
+                raise SupSupError(f"its profile has {name} of a wrong type or shape")
         found = cls(**{name: value.cpu() for name, value in tensors.items()})
         found._check(classes)
         return found
 
     def _check(self, classes: int) -> None:
-        """An error unless shapes agree and numbers can be computed with."""
+        """An error unless shapes agree and numbers can be used."""
         groups, count, features = self.directions.shape
         shapes: dict[str, tuple[int, ...]] = {
             "means": (classes, features),
@@ -158,13 +158,13 @@ class TaskProfile:
         values: dict[str, Any] = self.tensors()
         wrong = [name for name, shape in shapes.items() if tuple(values[name].shape) != shape]
         if wrong or groups not in (1, classes) or not count < features:
-            raise SupSupError(f"what it is found by does not fit together ({', '.join(wrong) or 'directions'})")
+            raise SupSupError(f"its profile has shapes that disagree ({', '.join(wrong) or 'directions'})")
         positive = [self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]]
         finite = [*positive, self.spreads, self.familiar]
         if any(bool((~(value.abs() < _LARGEST)).any()) for value in finite) or any(
             bool((value < _SMALLEST).any()) for value in positive
         ):
-            raise SupSupError("what it is found by has numbers that no training gives")
+            raise SupSupError("its profile has numbers that no training gives")
         asked, right = self.checked.tolist()
         if bool((self.familiar.diff() < 0).any()) or not 0 <= right <= asked:
-            raise SupSupError("what it is found by has numbers that no training gives")
+            raise SupSupError("its profile has numbers that no training gives")

@@ -61,7 +61,7 @@ def test_an_interruption_is_answered_with_how_to_go_on(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    assert "interrupted: what is finished is kept; started again, the same command goes on" in capsys.readouterr().err
+    assert "interrupted: finished rows are saved; run the same command again to resume" in capsys.readouterr().err
 
 
 def test_a_cluster_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Json = Annotated[Path | None, Option("--json", help="Write the figures to this file, and a plot beside it.")]
 JsonAlone = Annotated[Path | None, Option("--json", help="Write the figures to this file.")]
 
-_INTERRUPTED = "figures are written when all are measured, so nothing was written; start again"
+_INTERRUPTED = "figures are written at the end, so nothing was written; start again"
 RECIPES = {"mnist": MNIST, "split-cifar100": SPLIT_CIFAR100}
 _IMAGES = {"resnet50": (3, 224, 224), "gem_resnet18": (3, 32, 32), "lenet_300_100": (1, 28, 28), "fc_1024": (1, 28, 28)}
 
@@ -62,7 +62,7 @@ def train(
     tasks: Counts = "1,4,16",
     steps: Steps = 200,
     recipe: Annotated[str, Option(help=f"How a mask is trained: {', '.join(RECIPES)}.")] = "mnist",
-    unannounced: Annotated[bool, Option("--unannounced", help="Never say where a task begins (NNs).")] = False,
+    unannounced: Annotated[bool, Option("--unannounced", help="Hide task boundaries in training (NNs).")] = False,
     data_set: Data = "digits",
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -95,13 +95,13 @@ def infer(
     outputs: Outputs = 500,
     tasks: Counts = "250",
     steps: Steps = 30,
-    images: Annotated[int, Option(min=1, help="Single images to infer the task of, from all tasks.")] = 1000,
-    batch: Annotated[int, Option(min=1, help="Images handed in at once.")] = 1024,
-    coordinates: Annotated[int, Option(min=1, help="How many coordinates the short search reads.")] = 16384,
+    images: Annotated[int, Option(min=1, help="Number of test images, spread over all tasks.")] = 1000,
+    batch: Annotated[int, Option(min=1, help="Batch size.")] = 1024,
+    coordinates: Annotated[int, Option(min=1, help="Coordinates that the short search reads.")] = 16384,
     data_set: Data = "digits",
     data_dir: DataDir = None,
     device: Device = "auto",
-    search_device: Annotated[str | None, Option(help="Search on another device than the one that trains.")] = None,
+    search_device: Annotated[str | None, Option(help="Device for the search, if not the training device.")] = None,
     model_file: Annotated[
         Path | None, Option("--model", help="Search in this model file (permutations of the data set, seed 0).")
     ] = None,
@@ -171,7 +171,7 @@ def masking(
     net: Annotated[str, Option(help=f"Network: {', '.join(_IMAGES)}.")] = "resnet50",
     outputs: Outputs = 10,
     batch: Annotated[int, Option(min=1, help="Images in a forward pass.")] = 32,
-    tasks: Annotated[int, Option(min=1, help="How many tasks to switch between.")] = 8,
+    tasks: Annotated[int, Option(min=1, help="Number of tasks to switch between.")] = 8,
     density: Annotated[float, Option(min=0, max=1, help="Fraction of the weights that a mask keeps.")] = 0.5,
     precision: Annotated[str, Option(help="Of forward passes: float32 or bfloat16.")] = "float32",
     device: Device = "auto",

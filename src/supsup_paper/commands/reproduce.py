@@ -28,18 +28,18 @@ def reproduce(
         list[str] | None, Argument(help="Tables and figures (see --list), or all-mnist or all.", metavar="NAME…")
     ] = None,
     show_list: Annotated[
-        bool, Option("--list", help="Say what there is, with the verdicts on what has been run, and stop.")
+        bool, Option("--list", help="List tables and figures with the verdicts so far, and exit.")
     ] = False,
-    row: Annotated[list[str] | None, Option(help="Only these rows; may be given several times.")] = None,
+    row: Annotated[list[str] | None, Option(help="Run only this row; repeat for several.")] = None,
     scale: Annotated[
-        str, Option(help="quick: fewer tasks and steps, minutes on 2 cores. full: as the paper has it.")
+        str, Option(help="quick: fewer tasks and steps, minutes on 2 cores. full: as in the paper.")
     ] = "quick",
     seeds: Annotated[
         int | None, Option(help="Seeds 0 … N−1.", show_default="1; for hopfield 20, and 2 at quick scale")
     ] = None,
     out: Annotated[
         Path | None,
-        Option(help="Folder for the rows; those of quick scale go to quick/ in it.", show_default="results, or runs"),
+        Option(help="Folder for the results; quick runs go to its subfolder quick/.", show_default="results, or runs"),
     ] = None,
     data_dir: Annotated[
         Path | None, Option(envvar="SUPSUP_DATA", help="Folder with data sets (holding mnist/, cifar100/, imagenet/).")
@@ -49,17 +49,18 @@ def reproduce(
         str | None,
         Option(
             metavar="local:N|ADDRESS",
-            help="Learn masks in N processes, or on the Ray cluster there, where no task needs another.",
+            help="Train independent tasks in N processes, or on the Ray cluster at ADDRESS.",
         ),
     ] = None,
     count_bytes: Annotated[
-        bool, Option("--bytes", help="Train nothing: measure the bytes of the models that lie beside the rows.")
+        bool, Option("--bytes", help="Train nothing; measure the bytes of the saved models.")
     ] = False,
 ) -> None:
     """Run tables and figures of the paper.
 
-    Prints our figures beside the published ones. Every row and seed is one JSON file, written when it is finished. Started again, the command goes on where it was:
-    files with the same settings are not made again. Rows that share a training are made from it, also across NAMEs.
+    Prints our figures beside the published ones. Every row and seed is one JSON file, written when it is finished.
+    Run the same command again to resume: files with the same settings are not made again. Rows with the same training
+    share it, also across NAMEs.
     """
     if show_list:
         found = summarise(ENTRIES, out or Path("results"))
@@ -71,7 +72,7 @@ def reproduce(
     if scale not in SCALES:
         raise SupSupError(f"unknown scale {scale!r}; use {' or '.join(SCALES)}")
     if data_dir is not None and not data_dir.is_dir():
-        raise SupSupError(f"there is no folder {data_dir}; --data-dir names one that holds mnist/, cifar100/ …")
+        raise SupSupError(f"{data_dir} does not exist; --data-dir needs a folder that holds mnist/, cifar100/ …")
     whole = entries_named(names)
     entries = only_rows(whole, row) if row else whole
     folder = (out or Path("results")) if scale == "full" else (out or Path("runs")) / "quick"
@@ -81,7 +82,7 @@ def reproduce(
                 say(escape_for_terminal(path))
         return
     environment = Environment(resolve(device), data_dir, cluster)
-    with interruptible("what is finished is kept; started again, the same command goes on from there"):
+    with interruptible("finished rows are saved; run the same command again to resume"):
         result = reproduce_entries(
             entries, folder, scale, seeds, environment, lambda line: say(escape_for_terminal(line, 2000))
         )
@@ -94,7 +95,7 @@ def reproduce(
         if rows:
             print_table(comparison_table(replace(summary, rows=rows), scale))
     if scale == "quick":
-        say("Quick scale: fewer tasks and steps than the paper has, so its figures are other ones.")
+        say("Quick scale: fewer tasks and steps than in the paper, so the figures differ from the paper's.")
     say(
         f"{result.written} rows written to {escape_for_terminal(folder)}, {result.skipped} were there, {result.seconds:.0f} s."
     )

@@ -26,7 +26,8 @@ ctypes.CDLL.__getattr__ = lambda library, name: (called.append(name), look_up(li
 os.getloadavg = lambda: (100.0, 100.0, 100.0)  # a busy machine
 """
 USE = """
-for net in (nets.FullyConnected((64, 16, 2)), torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 2))):
+from torch.nn import Conv2d, Flatten, Linear, Sequential
+for net in (nets.FullyConnected((64, 16, 2)), Sequential(Conv2d(1, 4, 3), Flatten(), Linear(144, 2))):
     model = supsup.SupSup(net, recipe=supsup.Recipe(steps=3, batch_size=8), device="cpu")
     x, y = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
     for name in "ab":
@@ -113,7 +114,15 @@ def test_freed_memory_is_kept_by_glibc_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_commands_tune_their_process() -> None:
-    code = "import sys; sys.argv = ['supsup', '--version']\nfrom supsup.cli import main\ntry:\n    main()\nfinally:\n    import os; print(os.environ['OMP_WAIT_POLICY'])"
+    code = """
+import os, sys
+sys.argv = ["supsup", "--version"]
+from supsup.cli import main
+try:
+    main()
+finally:
+    print(os.environ["OMP_WAIT_POLICY"])
+"""
     assert ran(code).splitlines()[-1] == "PASSIVE"
 
 

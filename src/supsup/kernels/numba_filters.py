@@ -11,7 +11,7 @@ from supsup.kernels.numba_loops import shared_out, thread_count
 
 
 def numba_filter_responses(pictures: Tensor, weights: Tensor, faint: float, least: float, at_once: int) -> Tensor:
-    """[n, 2 · filters, 2, 2] for images [n, height, width] and filters [count, patch, patch], `at_once` images at a time.
+    """[n, 2 · filters, 2, 2] for images [n, height, width] and filters [count, patch, patch]; `at_once` at a time.
 
     The result equals torch's to the bit: sums are taken in the same order, over many places or filters at once. Buffers
     are reused from one group of images to the next.

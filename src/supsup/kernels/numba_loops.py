@@ -16,7 +16,7 @@ ANY_ORDER = {"reassoc", "contract"}  # `fastmath` for sums that may be taken in 
 
 
 def compiled(**options: Any) -> Callable[[Loop], Loop]:
-    """`numba.njit(cache=True, …)`; with a missing, full, read-only or damaged cache the loop is compiled in each process.
+    """`numba.njit(cache=True, …)`; with a missing, full or damaged cache the loop is compiled in each process.
 
     Only for loops that never raise: an error means that the cache failed, before the loop began.
     """

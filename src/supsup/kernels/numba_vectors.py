@@ -19,7 +19,7 @@ _BYTE, _SHORT = ir.IntType(8), ir.IntType(16)
 
 @intrinsic
 def add_rows(typing_context, target, to, left, of_left, right, of_right):  # type: ignore[no-untyped-def]
-    """target[to] = left[of_left] + right[of_right], in contiguous arrays [n, WIDTH] of float32; bounds are not checked."""
+    """target[to] = left[of_left] + right[of_right], in contiguous arrays [n, WIDTH] of float32, unchecked."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         out, first, second = (_pointer(context, builder, signature, arguments, position) for position in (0, 2, 4))

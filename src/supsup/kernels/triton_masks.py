@@ -65,7 +65,7 @@ def _words(numbers, out, count, blocks: tl.constexpr):
 def triton_words(
     key: tuple[int, int], streams: Sequence[tuple[int, int]], count: int, device: torch.device | str
 ) -> Tensor:
-    """The first `count` words of each stream, given by its low and high word, as int64: [streams, count]; one launch."""
+    """The first `count` words of each stream, given by its low and high word, as int64: [streams, count]."""
     numbers = torch.tensor([*key, *(word for stream in streams for word in stream)], dtype=torch.int64, device=device)
     out = torch.empty(len(streams), count, dtype=torch.int64, device=device)
     if out.numel():

@@ -68,7 +68,7 @@ def _unpack(block, bits, size, tasks, padded, stride, bytes_: tl.constexpr, bloc
 
 
 def unpack(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes [b, tasks] to numbers [8b, tasks or more], padded with columns of 0 to a width that suits matrix products."""
+    """Bytes [b, tasks] to numbers [8b, tasks or more], padded with columns of 0 for matrix products."""
     size, tasks = block.shape
     padded = triton.cdiv(tasks, 64) * 64
     bits = torch.empty(8 * size, padded, dtype=dtype, device=block.device)

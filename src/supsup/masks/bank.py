@@ -38,8 +38,8 @@ class Bank:
     `version` is a new object after every change, so that caches can tell whether they are valid. `replays` holds CUDA
     graphs that were captured with the present masks.
 
-    Threads may read at the same time. A change is prepared (`prepare_add`, `prepare_replace`, `prepare_remove`), then made
-    while nobody reads. Of two changes prepared at the same time only one may be made.
+    Threads may read at the same time. A change is prepared (`prepare_add`, `prepare_replace`, `prepare_remove`),
+    then made while nobody reads. Of two changes prepared at the same time only one may be made.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Bank:
         self.add_packed(self.pack(mask)[:, None], statistics)
 
     def add_packed(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
-        """Append masks as bytes [bytes, tasks], each column in the form of `packed`, and their statistics [tasks, …]."""
+        """Append masks as bytes [bytes, tasks], each column as from `packed`, and their statistics [tasks, …]."""
         self.prepare_add(columns, statistics)()
 
     def prepare_add(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Change:

@@ -56,7 +56,7 @@ class Observer:
             return name
 
     def run(self, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
-        """Train on the batches of a part at positions [n, b]; yields a mask and a number of batches for each decision."""
+        """Train on the batches of a part at positions [n, b]; yields a mask and its number of batches, by decision."""
         classes = (part.labels[positions].amax(1) + 1).tolist()  # one transfer: each would make the GPU wait
         while len(positions):
             with self.state.changing, self.lock:

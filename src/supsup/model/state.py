@@ -324,7 +324,7 @@ class ModelState:
         """The file to write to, or an error in a forked process."""
         if self._file is not None and self.is_foreign:
             raise SupSupError(
-                f"{self._file.path} was opened by the parent of this forked process, and only the parent may write to it; "
+                f"{self._file.path} was opened by the parent of this forked process, and only that may write to it; "
                 "close() the model here to continue without the file, or save it to another one"
             )
         return self._file

@@ -49,10 +49,10 @@ class SupSup:
     inference   how the task is inferred when it is not given
     new_task_rule  when `observe` opens a new mask
 
-    Methods: `learn`, `learn_many`, `observe`, `forget`; `predict`, `infer_task`, `infer_batches`; `save`, `load`, `close`,
-    `to`. By task: `tasks`, `classes`, `task_info`, `recipe_of`, `learned_at`, `mask`, `subnetwork`, `extras`. Of the model:
-    `module`, `device`, `seed`, `image_shape`, `created`, `notes`, `recipe`, `inference`, `new_task_rule`. `reading()` holds
-    the model still for several calls. For extensions, `supsup.model.state.state_of(model)` gives the parts.
+    Methods: `learn`, `learn_many`, `observe`, `forget`; `predict`, `infer_task`, `infer_batches`; `save`, `load`,
+    `close`, `to`. By task: `tasks`, `classes`, `task_info`, `recipe_of`, `learned_at`, `mask`, `subnetwork`, `extras`.
+    Of the model: `module`, `device`, `seed`, `image_shape`, `created`, `notes`, `recipe`, `inference`, `new_task_rule`.
+    `reading()` keeps the model unchanged for several calls. `supsup.model.state.state_of(model)` is for extensions.
 
     `notes` (JSON values) and `extras` (tensors, by task) belong to the user and are saved with the model.
 
@@ -220,7 +220,7 @@ class SupSup:
         label      the column or key of the labels, if the data has names
         layout     "NCHW" or "NHWC", if the shape is ambiguous
         normalise  True: by the data's mean and deviation, or those of the first task if they suit; "own"; False
-        callback   called with a `Step` between training steps; an exception from it stops training, and nothing is learned
+        callback   called with a `Step` between training steps; an exception in it stops training: nothing is learned
         """
         with self._state.changing, gradients_kept():
             made = checks.make_task(

@@ -23,8 +23,8 @@ InputGroups = list[tuple[Inputs | None, list[int]]]  # indices of tasks that nor
 class TaskTable:
     """The tasks of one model; a task and its mask in the bank have the same index.
 
-    Any thread may read at any time. A change is prepared (`prepare_add`, `prepare_remove`), and then made in one step that
-    replaces all rows.
+    Any thread may read at any time. A change is prepared (`prepare_add`, `prepare_remove`), then made in one step
+    that replaces all rows.
     """
 
     def __init__(self, tasks: Iterable[LearnedTask] = ()) -> None:

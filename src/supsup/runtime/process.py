@@ -74,7 +74,7 @@ def _keep_freed_memory() -> None:
 
 @cache
 def one_thread_when_forked() -> None:
-    """Give torch one thread in every process that is forked from now on: its other threads would be waited for in vain."""
+    """Give torch one thread in every process forked from now on: it would wait forever for threads that are gone."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_use_one_thread)
 

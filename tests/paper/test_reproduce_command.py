@@ -1,7 +1,7 @@
 """`supsup reproduce` as a user types it."""
 
+import importlib
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def test_an_interruption_is_answered_with_how_to_go_on(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["supsup_paper.commands.reproduce"], "reproduce_entries", interrupted)
+    monkeypatch.setattr(importlib.import_module("supsup_paper.commands.reproduce"), "reproduce_entries", interrupted)
     monkeypatch.setattr("sys.argv", ["supsup", "reproduce", "gamma", "--device", "cpu", "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as end:
         main()
@@ -72,7 +72,7 @@ def test_a_cluster_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         given.append(arguments[4])
         return CallResult(0, 0, 0, 0.0)
 
-    monkeypatch.setattr(sys.modules["supsup_paper.commands.reproduce"], "reproduce_entries", watched)
+    monkeypatch.setattr(importlib.import_module("supsup_paper.commands.reproduce"), "reproduce_entries", watched)
     run("gamma", "--device", "cpu", "--out", str(tmp_path), "--cluster", "local:2")
     run("gamma", "--device", "cpu", "--out", str(tmp_path))
     assert [environment.cluster for environment in given] == ["local:2", None]

@@ -36,12 +36,12 @@ _NOTHING = nullcontext()
 class FrozenNet:
     """A module with frozen weights, run with other weights put in place of the maskable ones.
 
-    `weights` maps the full name of each masked weight (`nets/maskable.py`) to its frozen tensor, in the order of the
-    module. Every weight is +c or −c with c = sqrt(2 / inputs), and its bias is 0. Other parameters (affine
-    normalisation, class tokens) keep their initial values. With `pretrained` all parameters keep their values. `statistics` are the
-    initial values of each task's own tensors: running means and variances of normalisation layers and, with `own_head`,
-    the parameters of the last linear layer (`head`), which are trained and not masked. The module is copied, never
-    changed; the copy is in float32.
+    `weights` maps the full name of each masked weight (`nets/maskable.py`) to its frozen tensor, in the order of
+    the module. Every weight is +c or −c with c = sqrt(2 / inputs), and its bias is 0. Other parameters (affine
+    normalisation, class tokens) keep their initial values. With `pretrained` all parameters keep their values.
+    `statistics` are the initial values of each task's own tensors: running means and variances of normalisation
+    layers and, with `own_head`, the parameters of the last linear layer (`head`), which are trained and not masked.
+    The module is copied, never changed; the copy is in float32.
 
     pretrained  None: whether the network was built with published weights
     masked      names of the masked weights, from a file (None: all maskable ones, except the head)

@@ -36,7 +36,7 @@ def files_entered(call: Callable[[], object]) -> set[str]:
         call()
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     inside = {Path(name).relative_to(LIBRARY).as_posix() for name in found if Path(name).is_relative_to(LIBRARY)}
     return {name for name in inside if not name.startswith(NOT_COUNTED)}
 

@@ -11,9 +11,9 @@ import supsup
 from supsup import Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
-from supsup.inference.decision import Margin
+from supsup.inference.candidates import Margin
 from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.index import GaussianIndex
+from supsup.inference.profiles.profile import GaussianIndex
 from supsup.model.state import state_of
 
 WAYS = (

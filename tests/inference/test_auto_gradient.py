@@ -13,7 +13,7 @@ from supsup.inference import auto, objectives
 from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
 from supsup.inference.features import feature_scores
 from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.index import FeatureScores, GaussianIndex
+from supsup.inference.profiles.profile import FeatureScores, GaussianIndex
 from supsup.model.state import state_of
 
 TASKS = 35

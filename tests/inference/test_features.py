@@ -19,8 +19,7 @@ from supsup.inference.profiles.features import (
     image_limit,
     is_picture,
 )
-from supsup.inference.profiles.gaussians import Gaussians
-from supsup.inference.profiles.index import GaussianIndex
+from supsup.inference.profiles.profile import GaussianIndex, Gaussians
 from supsup.kernels import available
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from supsup import SupSupError
 from supsup.inference import objectives
-from supsup.inference.decision import Margin
+from supsup.inference.candidates import Margin
 from supsup.inference.objectives import LEVELS, OBJECTIVES
 from supsup.inference.objectives import gradient as closed_form
 

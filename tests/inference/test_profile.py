@@ -7,8 +7,7 @@ import torch
 
 from supsup import SupSupError
 from supsup.inference.profiles import TaskProfile
-from supsup.inference.profiles.gaussians import Gaussians
-from supsup.inference.profiles.profile import SCORES, SHARES
+from supsup.inference.profiles.profile import SCORES, SHARES, Gaussians
 
 
 def made() -> TaskProfile:

@@ -12,8 +12,7 @@ from supsup.data import Part
 from supsup.inference.objectives import CALIBRATED
 from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread
-from supsup.inference.profiles.gaussians import Gaussians
-from supsup.inference.profiles.profile import SHARES, TaskProfile
+from supsup.inference.profiles.profile import SHARES, Gaussians, TaskProfile
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 

@@ -12,7 +12,7 @@ from supsup.data import Task
 from supsup.file.modelfile import ModelFile
 from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.gaussians import Gaussians, whole_numbers
+from supsup.inference.profiles.profile import Gaussians, whole_numbers
 from supsup.model.state import state_of
 
 CLASSES = 2

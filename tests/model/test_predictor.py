@@ -16,8 +16,7 @@ import supsup
 from supsup import HopSupSup, Inference, Recipe, SupSup, SupSupError, UnitRecipe, data, evaluate, nets
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair
-from supsup.inference.candidates import BareMasks, Candidates, TaskNetworks, TaskView
-from supsup.inference.decision import Margin
+from supsup.inference.candidates import BareMasks, Candidates, Margin, TaskNetworks, TaskView
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.methods import choose_tasks
 from supsup.model.predictor import Predictor

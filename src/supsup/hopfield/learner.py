@@ -30,8 +30,8 @@ from supsup.hopfield.units import UnitRecipe, train_units
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
-from supsup.model.images import images_for
 from supsup.model.prediction import Prediction, answer_among
+from supsup.model.predictor import images_for
 from supsup.model.task_table import TaskTable
 from supsup.nets.architecture import architecture_of
 from supsup.nets.hop_mlp import HopMLP, many_outputs

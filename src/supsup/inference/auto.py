@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from supsup.inference.candidates import Candidates, first_gradient
-from supsup.inference.decision import Decision
+from supsup.inference.candidates import Candidates, Decision, first_gradient
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.features import feature_scores
 from supsup.inference.gradient import Goal, choose_layers
 from supsup.inference.objectives import CALIBRATED
 from supsup.inference.one_shot import decide_one_shot
-from supsup.inference.profiles.index import FeatureScores
+from supsup.inference.profiles.profile import FeatureScores
 
 _FEW_TASKS = 32  # up to here every mask can be tried; among more, a gradient helps
 

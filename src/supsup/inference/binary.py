@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from supsup.inference.candidates import Candidates, equal_rows
-from supsup.inference.decision import Decision, Margin
+from supsup.inference.candidates import Candidates, Decision, Margin, equal_rows
 
 
 def decide_binary(candidates: Candidates) -> Decision:

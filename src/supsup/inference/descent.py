@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from supsup.inference.candidates import Candidates, equal_rows, highest_mask
-from supsup.inference.decision import Decision
+from supsup.inference.candidates import Candidates, Decision, equal_rows, highest_mask
 
 
 def decide_descent(candidates: Candidates) -> Decision:

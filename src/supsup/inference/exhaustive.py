@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from supsup.inference.candidates import Candidates
-from supsup.inference.decision import Decision
+from supsup.inference.candidates import Candidates, Decision
 from supsup.inference.objectives import CALIBRATED, LEVELS
 
 

@@ -7,11 +7,10 @@ import warnings
 import torch
 from torch import Tensor
 
-from supsup.inference.candidates import Candidates, TaskNetworks
-from supsup.inference.decision import Decision
+from supsup.inference.candidates import Candidates, Decision, TaskNetworks
 from supsup.inference.objectives import CALIBRATED
 from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.index import FeatureScores
+from supsup.inference.profiles.profile import FeatureScores
 from supsup.runtime.errors import SupSupError
 
 _ENOUGH_IMAGES, _ENOUGH_FOUND = 50, 0.6  # held-back images needed for a warning; share of them found that needs none

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from supsup.inference.auto import auto_scores, decide_auto
 from supsup.inference.binary import decide_binary, decide_gamma
-from supsup.inference.candidates import BareMasks, Candidates, TaskNetworks, TaskView, first_gradient
-from supsup.inference.decision import Decision, NoMargin
+from supsup.inference.candidates import (
+    BareMasks,
+    Candidates,
+    Decision,
+    NoMargin,
+    TaskNetworks,
+    TaskView,
+    first_gradient,
+)
 from supsup.inference.descent import decide_descent
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.features import decide_features, task_likelihoods

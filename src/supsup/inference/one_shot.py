@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from supsup.inference import search
-from supsup.inference.candidates import Candidates, highest_mask
-from supsup.inference.decision import Decision, Margin, NoMargin
+from supsup.inference.candidates import Candidates, Decision, Margin, NoMargin, highest_mask
 from supsup.inference.gradient import alpha_gradient, can_be_captured, query
 
 

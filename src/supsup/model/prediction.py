@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from supsup.data.labels import Label
 from supsup.data.task import TaskInfo
-from supsup.inference.decision import Margin, NoMargin
+from supsup.inference.candidates import Margin, NoMargin
 from supsup.runtime.validation import choice
 
 Outputs = Literal["classes", "all"]  # outputs that may answer: those of the task's classes or, as in the paper, all

@@ -1,4 +1,7 @@
-"""The answers of a model: which task images belong to, and which class under that task's mask."""
+"""The answers of a model: which task images belong to, and which class under that task's mask.
+
+`Images` holds the images of one call: as they were given, and preprocessed for the tasks that may answer.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from supsup.data.inputs import Inputs, inputs_key, to_learned_shape
+from supsup.data.user_data import input_tensor
 from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
 from supsup.inference.features import unfamiliar
 from supsup.inference.methods import METHODS, choose_tasks
 from supsup.inference.settings import Inference
 from supsup.kernels.graphs import WAITING
 from supsup.model import checks
-from supsup.model.images import Images, images_for
 from supsup.model.prediction import Outputs, Prediction
 from supsup.model.state import ModelState
 from supsup.model.task_table import InputGroups
@@ -159,3 +163,46 @@ class Predictor:
         if learned.info.rotated or (outputs == "classes" and learned.classes):
             answers = answers[:, : learned.classes]
         return answers.softmax(-1)
+
+
+class Images:
+    """Images [n, …], or batches of them [r, b, …]; preprocessed once for all tasks that do it alike, when needed.
+
+    ready  the network takes them as they are
+    """
+
+    def __init__(self, raw: Tensor, leading: int, ready: bool) -> None:
+        self._raw, self._leading, self._ready = raw, leading, ready
+        self._preprocessed: dict[object, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def preprocessed(self, inputs: Inputs | None) -> Tensor:
+        """As the network takes them, for a task with these inputs."""
+        if self._ready:
+            return self._raw
+        key = inputs_key(inputs)
+        if key not in self._preprocessed:
+            self._preprocessed[key] = (
+                self._raw.float() if inputs is None else inputs.preprocess(self._raw, self._leading)
+            )
+        return self._preprocessed[key]
+
+
+def images_for(
+    x: Any, groups: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
+) -> Images:
+    """Images for the tasks of these groups, or an error if no task takes them.
+
+    Tasks without preprocessing are strict: floating point, and the shape that was learned.
+    """
+    kinds: Sequence[Inputs] = [inputs for inputs, _ in groups if inputs is not None]
+    if not kinds:
+        images = (checks.check_images if leading == 1 else checks.check_batches)(x, device)
+        checks.check_shape(tuple(images.shape[leading:]), shape)
+        return Images(images, leading, True)
+    raw = input_tensor(x) if leading == 1 else checks.check_raw_batches(x)
+    if shape is not None:
+        raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
+    return Images(raw.to(device), leading, False)

@@ -14,8 +14,7 @@ from supsup.data import Part
 from supsup.data.rotations import task_outputs
 from supsup.inference.objectives import CALIBRATED
 from supsup.inference.profiles.features import direction_limit, image_limit, unchecked_features
-from supsup.inference.profiles.gaussians import Gaussians
-from supsup.inference.profiles.profile import SCORES, SHARES, Spread, TaskProfile, familiarity
+from supsup.inference.profiles.profile import SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.switching import SwitchedNet

@@ -5,9 +5,14 @@ import math
 import pytest
 import torch
 
-from supsup.inference.profiles import gaussians
-from supsup.inference.profiles.gaussians import Gaussians, orthonormal_by_factors, task_likelihood, whole_numbers
-from supsup.inference.profiles.index import GaussianIndex
+from supsup.inference.profiles import profile as gaussians
+from supsup.inference.profiles.profile import (
+    GaussianIndex,
+    Gaussians,
+    orthonormal_by_factors,
+    task_likelihood,
+    whole_numbers,
+)
 
 CPU = torch.device("cpu")
 

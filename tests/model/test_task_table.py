@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from supsup import SupSupError
 from supsup.data.task import TaskInfo
 from supsup.file.task_record import LearnedTask, check_extras
-from supsup.model.task_table import Extras, TaskTable, check_among, check_classes, check_name
+from supsup.model.state import Extras, TaskTable, check_among, check_classes, check_name
 
 
 def table(*names: str) -> TaskTable:

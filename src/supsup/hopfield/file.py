@@ -15,7 +15,7 @@ from supsup.file.task_record import LearnedTask, info_from_text, info_to_text, t
 from supsup.hopfield.recovery import Recovery
 from supsup.hopfield.units import UnitRecipe
 from supsup.masks.frozen import FrozenNet
-from supsup.model.task_table import TaskTable
+from supsup.model.state import TaskTable
 from supsup.runtime.errors import Damaged, SupSupError
 
 KIND = "HopSupSup"

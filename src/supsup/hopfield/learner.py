@@ -32,7 +32,7 @@ from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.prediction import Prediction, answer_among
 from supsup.model.predictor import images_for
-from supsup.model.task_table import TaskTable
+from supsup.model.state import TaskTable
 from supsup.nets.architecture import architecture_of
 from supsup.nets.hop_mlp import HopMLP, many_outputs
 from supsup.runtime.clock import now

@@ -24,7 +24,7 @@ from supsup.data.user_data import (
     with_pretrained_normalisation,
 )
 from supsup.masks.frozen import FrozenNet
-from supsup.model.task_table import check_classes, check_name
+from supsup.model.state import check_classes, check_name
 from supsup.nets import ImageNetwork
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import given, listed, names, plain_tensor

@@ -22,8 +22,7 @@ from supsup.inference.settings import Inference
 from supsup.kernels.graphs import WAITING
 from supsup.model import checks
 from supsup.model.prediction import Outputs, Prediction
-from supsup.model.state import ModelState
-from supsup.model.task_table import InputGroups
+from supsup.model.state import InputGroups, ModelState
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import real
 

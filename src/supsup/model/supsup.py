@@ -24,8 +24,7 @@ from supsup.model.learning import Learning, gradients_kept, train_together
 from supsup.model.observer import Observer
 from supsup.model.prediction import Outputs, Prediction, check_outputs
 from supsup.model.predictor import Predictor, check_rejected_share, image_by_image
-from supsup.model.state import ModelSettings, ModelState, Setting, state_of
-from supsup.model.task_table import Extras
+from supsup.model.state import Extras, ModelSettings, ModelState, Setting, state_of
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError

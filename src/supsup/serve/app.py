@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from supsup import SupSupError, __version__
-from supsup.model.task_table import check_name
+from supsup.model.state import check_name
 from supsup.serve.auth import AccessControl
 from supsup.serve.batching import Batcher
 from supsup.serve.errors import RequestError, error_response

@@ -21,7 +21,7 @@ from supsup.file.task_record import LearnedTask
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.prediction import Outputs, Prediction, check_outputs
-from supsup.model.task_table import check_among, unknown_task
+from supsup.model.state import check_among, unknown_task
 from supsup.nets.execution import ModuleCopies, has_only_known_layers, run_with_weights
 from supsup.nets.fully_connected import unmodified_layers
 from supsup.nets.resnet import unmodified_blocks

@@ -15,7 +15,7 @@ from supsup.masks import philox
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.prediction import Outputs, Prediction, check_outputs
-from supsup.model.task_table import check_among
+from supsup.model.state import check_among
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, given
 from supsup.training import Recipe

@@ -166,7 +166,8 @@ class DecoderPool:
         self._idle: _IdleWorkers = queue.SimpleQueue()
         for _ in range(workers):
             self._idle.put(None)
-        self._close = weakref.finalize(self, _close_pool, self._threads, self._idle, workers)
+        self._closed = threading.Event()
+        self._close = weakref.finalize(self, _close_pool, self._threads, self._idle, self._closed)
 
     def close(self) -> None:
         """End the processes now."""
@@ -177,7 +178,8 @@ class DecoderPool:
         buffer = torch.empty(len(images), 3, size, size, dtype=torch.uint8, pin_memory=pinned)
         share = max(1, -(-len(images) // self.workers))
         pieces = [slice(first, first + share) for first in range(0, len(images), share)]
-        futures = [self._threads.submit(_decode, self._idle, images[piece], buffer[piece]) for piece in pieces]
+        submit, shared = self._threads.submit, (self._idle, self._closed)
+        futures = [submit(_decode, *shared, images[piece], buffer[piece]) for piece in pieces]
         return PendingBatch(buffer, futures)
 
 
@@ -203,7 +205,7 @@ class PendingBatch:
             future.cancel()
 
 
-def _decode(idle: _IdleWorkers, images: Sequence[ImageRequest], buffer: Tensor) -> None:
+def _decode(idle: _IdleWorkers, closed: threading.Event, images: Sequence[ImageRequest], buffer: Tensor) -> None:
     """Decode with an idle process, straight into the buffer; a process that failed is replaced later."""
     worker = idle.get()
     usable = False
@@ -219,6 +221,8 @@ def _decode(idle: _IdleWorkers, images: Sequence[ImageRequest], buffer: Tensor) 
         if not usable and worker is not None:
             _stop(worker)
         idle.put(worker if usable else None)
+        if closed.is_set():  # nobody else stops a process that comes back after the pool was closed
+            _stop_idle(idle)
 
 
 def _exchange(worker: _Worker, images: Sequence[ImageRequest], buffer: Tensor) -> None:
@@ -258,12 +262,18 @@ def _stop(worker: _Worker) -> None:
     worker.wait()
 
 
-def _close_pool(threads: ThreadPoolExecutor, idle: _IdleWorkers, workers: int) -> None:
+def _close_pool(threads: ThreadPoolExecutor, idle: _IdleWorkers, closed: threading.Event) -> None:
     """Wait for the images being decoded, then stop every process."""
     in_pool = threading.current_thread().name.startswith(_THREAD_NAME)  # garbage collection may run in any thread
     threads.shutdown(wait=not in_pool, cancel_futures=True)
-    for _ in range(workers):
-        with suppress(queue.Empty):
+    closed.set()
+    _stop_idle(idle)
+
+
+def _stop_idle(idle: _IdleWorkers) -> None:
+    with suppress(queue.Empty):
+        while True:
             worker = idle.get_nowait()
             if worker is not None:
                 _stop(worker)
+    idle.put(None)  # a thread that is about to take a process must not wait for ever

@@ -80,7 +80,8 @@ def commands() -> Iterator[str]:
     """Every command with its arguments and options, from its help text."""
     from supsup.cli.commands import COMMANDS, load_command
 
-    yield "# Commands\n\n`supsup --version` prints the version, `supsup --install-completion` adds completion to your shell.\n"
+    yield "# Commands\n"
+    yield "`supsup --version` prints the version, `supsup --install-completion` adds completion to your shell.\n"
     for name, place in COMMANDS.items():
         command = load_command(place)
         yield from _command(f"supsup {name}", command)

@@ -1,4 +1,4 @@
-"""The README and the pages agree with the files in results/, links lead somewhere, the code runs, and texts are short."""
+"""The README and the pages agree with the files in results/, links work, the code runs, and texts are short."""
 
 import json
 import re
@@ -114,7 +114,7 @@ def anchors(page: Path) -> list[str]:
 
 
 def test_texts_are_short() -> None:
-    """README under 600 words, documentation under 20,000, no sentence above 35; `python .ci/words.py` lists what is longer."""
+    """README under 600 words, documentation under 20,000, no sentence over 35; `python .ci/words.py` lists problems."""
     assert runpy.run_path(str(ROOT / ".ci" / "words.py"))["problems"]() == []
 
 

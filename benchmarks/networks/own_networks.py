@@ -1,6 +1,6 @@
-"""Networks of one's own to measure with: `supsup bench train --net benchmarks.networks.own_networks:residual`, or `:transformer`.
+"""User-defined networks for benchmarks; supsup knows nothing about them.
 
-Nothing here is known to supsup: they are what a user would bring.
+`supsup bench train --net benchmarks.networks.own_networks:residual` measures one; the other is `:transformer`.
 """
 
 from __future__ import annotations

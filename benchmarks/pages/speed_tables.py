@@ -28,8 +28,8 @@ def sentence() -> str:
     """Speed, in a sentence."""
     (_, _, right), trained = twenty_thousand("G"), read("bench/bench-train-lenet-h200")["rows"][-1]
     return (
-        f"One H200 trains 2,500 tasks in {trained['seconds']:.1f} s, {trained['faster than plain']:.0f} times faster than "
-        f"one by one with autograd, and finds the task of an image among 20,000 in {right:.2f} % of cases "
+        f"One H200 trains 2,500 tasks in {trained['seconds']:.1f} s, {trained['faster than plain']:.0f} times faster "
+        f"than one by one with autograd, and finds the task of an image among 20,000 in {right:.2f} % of cases "
         "([speed](docs/speed.md))."
     )
 

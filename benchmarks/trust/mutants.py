@@ -5,12 +5,13 @@
 
 A mutant flips a comparison, an operator, `and` and `or`, `min` and `max`, True and False, doubles or shifts a number,
 takes away a `not`, or leaves out a statement. It is written into a temporary copy of src, and the tests run on that
-copy. The file is written after each mutant, and what it holds is not tried again while the module and the test that
-noticed (of a survivor: all tests) are as they were, so a campaign can be interrupted, and after a new test survivors
-alone are tried again; what became of them at first stays in the file. Survivors are printed in the end.
-benchmarks/trust/mutants.toml has the packages with their tests, and explains survivors that change no answer. A mutant takes
-as long as its tests, 10 to 60 seconds on one core. In the end every test that noticed one has to pass as things are,
-else what it noticed is left out.
+copy. A mutant takes as long as its tests, 10 to 60 seconds on one core. benchmarks/trust/mutants.toml lists the
+packages with their tests, and explains survivors that change no answer.
+
+The file is written after each mutant, so a campaign can be interrupted. A mutant in the file is not tried again while
+its module and the test that noticed it (for a survivor: all tests) are unchanged. So after a new test only survivors
+are tried again; their first outcome stays in the file. At the end survivors are printed, and every test that
+noticed a mutant must pass on the unchanged code; if it fails, what it noticed is left out.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def test_few_finished_groups_wait_for_their_turn(stream: Stream, monkeypatch: py
 
 
 def test_every_task_of_a_part_has_its_own_profile_and_rotations(stream: Stream) -> None:
-    """Tasks of one group came back as one block: that they are told apart, and averaged over rotations, is seen here."""
+    """Tasks of one group come back as one block: they must be told apart, and averaged over rotations."""
     recipe = Recipe(steps=8, self_labels="rotations")
     alone, together = (SupSup(nets.FullyConnected((784, 20, 40)), recipe=recipe, device="cpu") for _ in range(2))
     alone.learn_many(stream[:3])

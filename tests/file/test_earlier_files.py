@@ -2,7 +2,7 @@
 
 The files in before/ and the commits that wrote them; expected.json holds what those models said of themselves then.
 
-    model, alike, own  29e9dc7  format 1: plain, entropy-coded and mean-coded masks, user tensors, statistics; no metadata
+    model, alike, own  29e9dc7  format 1: plain, entropy- and mean-coded masks, user tensors, statistics; no metadata
     hop                29e9dc7  format 2: a HopSupSup model
     named              250c059  format 1 with metadata: which network it is, class names, how inputs are prepared
     profiled           7f2363d  … with the first profiles of tasks (int8 means, directions for each class)

@@ -83,7 +83,8 @@ def test_a_benchmark_is_named_as_it_was_started(started: list[str], tmp_path: Pa
     """One that imports another does not run as a script."""
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "some.py").write_text(
-        "import torch\nfrom supsup_paper.provenance import provenance\nprint(provenance(torch.device('cpu'))['command'])\n"
+        "import torch\nfrom supsup_paper.provenance import provenance\n"
+        "print(provenance(torch.device('cpu'))['command'])\n"
     )
     command = [sys.executable, *started, "--tasks", "3"]
     said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout

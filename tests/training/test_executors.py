@@ -103,7 +103,7 @@ class Counting(nn.Module):
 
 
 def test_asking_an_executor_whether_it_takes_a_job_runs_nothing(split: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It used to run a whole step on a CPU, and on a GPU to make a state and rehearse a step, and then again to train."""
+    """It used to run a whole step on a CPU; on a GPU it made a state and rehearsed a step, and then again to train."""
     module = Counting()
     net, jobs = FrozenNet(module, 0, CPU), [Job(task, Recipe(steps=2, batch_size=16)) for task in split]
     before = torch.get_rng_state()

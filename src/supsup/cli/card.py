@@ -23,6 +23,7 @@ from supsup.runtime.errors import printable
 
 _LISTED_TASKS, _LISTED_CLASSES = 200, 10
 _EXAMPLE_INPUTS = {"image-classification": "picture.png", "tabular-classification": "table.csv"}
+_INSTALLED = {"image-classification": "'.[images]'", "tabular-classification": "."}
 _IMAGE_DIMENSIONS = 3
 
 
@@ -38,7 +39,8 @@ def card_command(
 ) -> None:
     """Write a model card in Markdown.
 
-    It has tasks, classes, accuracies, data, recipe and size. Asks before replacing a file; when not interactive, that needs --yes.
+    It has tasks, classes, accuracies, data, recipe and size. Asks before replacing a file; when not interactive, that
+    needs --yes.
     """
     target = out or file.with_suffix(".md")
     with interruptible(f"{target} is unchanged; run the command again"):
@@ -98,7 +100,7 @@ def _introduction(name: str, kind: str, model: ModelContents, tasks: int) -> Ite
         "weights it uses, so no task can change another. The task is inferred for each input.\n"
     )
     yield "```sh"
-    yield "pip install supsup"
+    yield f"pip install {_INSTALLED[kind]}   # in a clone of the supsup repository"
     yield f"supsup predict {shlex.quote(printable(f'{name}.supsup'))} {_EXAMPLE_INPUTS[kind]}"
     yield "```\n"
 
@@ -140,12 +142,14 @@ def _details(model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[st
         size += f", of which masks {model.masks:,}: {model.masks / len(tasks):,.0f} per task"
     if model.memory is not None:
         size += f", of which memory {model.memory:,}, independent of the number of tasks"
+    network = network_call(model.header) or "your own module, which must be given"
     yield f"- Inputs: {shape}" + (f"; {notes}" if notes else "")
-    yield f"- Network: {_text(network_call(model.header) or 'your own module, which must be given')}, seed {model.header.seed}"
+    yield f"- Network: {_text(network)}, seed {model.header.seed}"
     yield f"- Weights: {model.weights:,}, checksum `{_text(model.header.weights)}`"
     yield f"- Recipe: {_text(recipe)}"
     yield f"- File: {size}"
-    yield f"- Created {_text(model.header.created)} by supsup {_text(model.header.library)}; card by supsup {supsup.__version__}"
+    created = f"{_text(model.header.created)} by supsup {_text(model.header.library)}"
+    yield f"- Created {created}; card by supsup {supsup.__version__}"
 
 
 def _classes(task: TaskContents) -> str:

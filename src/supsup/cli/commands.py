@@ -1,6 +1,6 @@
 """The commands by name. Each is imported only when it is called: `supsup --help` does not wait for torch.
 
-`demo`, `reproduce`, `report` and `bench` are in the package `supsup_paper`, which ships with this one but may be absent.
+`demo`, `reproduce`, `report` and `bench` are in `supsup_paper`, a package that ships with this one but may be absent.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def load_command(entry: CommandEntry) -> Any:
         if (error.name or "").partition(".")[0] != _PAPER:
             raise
         raise SupSupError(
-            f"this command needs the package {_PAPER}, which is missing or incomplete; reinstall supsup, or put the folder that "
-            f"contains {_PAPER} on PYTHONPATH"
+            f"this command needs the package {_PAPER}, which is missing or incomplete; reinstall supsup, or put "
+            f"the folder that contains {_PAPER} on PYTHONPATH"
         ) from error
     found = getattr(module, entry.name)
     if isinstance(found, typer.Typer):

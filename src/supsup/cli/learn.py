@@ -96,10 +96,10 @@ def learn_command(
 ) -> None:
     """Learn tasks from your data into a model file.
 
-    Tasks already in the file stay as they are. A folder with one folder of images per class is a task. With --each, every subfolder is a task; with --task-column,
-    a table has several. Photographs are learned on a pretrained network if its weights are available or can be
-    downloaded (not with SUPSUP_OFFLINE=1), other images and tables on a small one. All tasks of a file share the
-    network of the first.
+    Tasks already in the file stay as they are. A folder with one folder of images per class is a task. With --each,
+    every subfolder is a task; with --task-column, a table has several. Photographs are learned on a pretrained network
+    if its weights are available or can be downloaded (not with SUPSUP_OFFLINE=1), other images and tables on a small
+    one. All tasks of a file share the network of the first.
 
     The recipe is chosen for each task on held-out images. A further share, --test-share, is never trained on and gives
     the accuracy in the table at the end.

@@ -69,7 +69,8 @@ def forget_command(
 ) -> None:
     """Delete tasks permanently.
 
-    Their bytes are overwritten; answers of other tasks do not change. If a name is not in the file, nothing is deleted. Asks for confirmation; when not interactive, --yes is required.
+    Their bytes are overwritten; answers of other tasks do not change. If a name is not in the file, nothing is
+    deleted. Asks for confirmation; when not interactive, --yes is required.
     """
     with ModelFile(file, write=True) as model:
         wanted = list(dict.fromkeys(names))

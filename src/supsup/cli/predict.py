@@ -152,8 +152,8 @@ def evaluate_command(
 ) -> None:
     """Measure accuracy on labelled data.
 
-    Measures it with the task given and with the task inferred. By default it uses the examples that `supsup learn` holds out of the same data, with the same --test-share and
-    --seed. Also lists the most common mistakes.
+    Measures it with the task given and with the task inferred. By default it uses the examples that `supsup learn`
+    holds out of the same data, with the same --test-share and --seed. Also lists the most common mistakes.
     """
     learner = _load(model, net, method, device)
     shape = learner.image_shape

@@ -44,9 +44,10 @@ def serve_command(
 ) -> None:
     """Serve a model over HTTP, with a web page.
 
-    The page is at http://127.0.0.1:8000 by default. POST /predict classifies images, with the task given or not. GET /tasks lists the tasks, POST /tasks/NAME learns
-    one from images, DELETE /tasks/NAME forgets it. GET /health and /metrics are for monitoring. docs/serve.md has
-    examples. Requests that arrive together share a batch, also while a task is being learned.
+    The page is at http://127.0.0.1:8000 by default. POST /predict classifies images, with the task given or not. GET
+    /tasks lists the tasks, POST /tasks/NAME learns one from images, DELETE /tasks/NAME forgets it. GET /health and
+    /metrics are for monitoring. docs/serve.md has examples. Requests that arrive together share a batch, also while a
+    task is being learned.
 
     Ctrl-C stops the server: requests in progress finish, and every task reported as learned is in the file.
     """

@@ -1,4 +1,4 @@
-"""The process that has the model: it sends groups of tasks out and commits the parts that come back, in stream order."""
+"""The process that has the model: it sends out groups of tasks and commits the parts it gets back, in stream order."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ class _Driver:
         if self._losses > _LOSSES:
             raise SupSupError(
                 f"workers are lost again and again ({printable(error)}): they may have run out of memory (use fewer of "
-                'them), or a script starts them outside of `if __name__ == "__main__":`; finished tasks are in the model'
+                'them), or a script starts them outside of `if __name__ == "__main__":`; '
+                "finished tasks are in the model"
             ) from error
         if self._workers.renew():
             for number in self._pending.values():

@@ -52,7 +52,7 @@ class Workers(Protocol):
 
 
 class GivenExecutor:
-    """An executor given by the user; shared tensors lie in a file that its workers must be able to read (see TMPDIR)."""
+    """An executor given by the user. Its workers must be able to read the file of shared tensors (see TMPDIR)."""
 
     lost: tuple[type[BaseException], ...] = (BrokenExecutor,)
 
@@ -127,8 +127,8 @@ def _check_main() -> None:
     path = getattr(main, "__file__", None)
     if getattr(main, "__spec__", None) is None and path is not None and not Path(path).exists():
         raise SupSupError(
-            f'processes of "local:N" import the main program, but this one was read from {printable(path)}; put it in a '
-            'file, with the call that learns under `if __name__ == "__main__":`'
+            f'processes of "local:N" import the main program, but this one was read from {printable(path)}; put it in '
+            'a file, with the call that learns under `if __name__ == "__main__":`'
         )
 
 

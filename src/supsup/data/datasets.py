@@ -120,7 +120,9 @@ Halves = dict[str, tuple[Tensor, Tensor]]  # images and labels of "train" and "t
 
 
 def mnist(data_dir: PathLike | None = None) -> Source:
-    """Handwritten digits, 60,000 to train and 10,000 to test, normalised as in the paper: (pixel / 255 − 0.1307) / 0.3081.
+    """Handwritten digits, 60,000 to train and 10,000 to test.
+
+    They are normalised as in the paper: (pixel / 255 − 0.1307) / 0.3081.
 
     The files are searched in `data_dir` if given, else in $SUPSUP_DATA/mnist and the user's cache, else downloaded.
     """

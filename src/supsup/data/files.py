@@ -1,4 +1,4 @@
-"""Tasks from files: folders of images, tables (CSV, TSV, Parquet) and arrays (NPZ). They are found first, read later."""
+"""Tasks from files: folders of images, tables (CSV, TSV, Parquet), arrays (NPZ). They are found first, read later."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TaskFile:
     folder: Path | None = None
 
     def has_photographs(self) -> bool:
-        """Whether its images, by a sample, are in colour and not tiny; drawings, scans and icons are not photographs."""
+        """Whether a sample of its images is in colour and not tiny; drawings, scans and icons are not photographs."""
         files = [] if self.folder is None else list_images(self.folder)
         some = files[:: -(-len(files) // _SAMPLED_IMAGES)] if files else []
         if not some or int(image_sizes(some).min()) < DEFAULT_SIZE:
@@ -140,8 +140,8 @@ def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
     height, width = (size, size) if size is not None else common_size(paths, sizes)
     if len(paths) * 3 * height * width > MEMORY_LIMIT:
         raise SupSupError(
-            f"{len(paths):,} images of {width}×{height} take more than {MEMORY_LIMIT >> 30} GiB; give a smaller --size, "
-            "or learn them from Python: data.image_folder(…, stream=True)"
+            f"{len(paths):,} images of {width}×{height} take more than {MEMORY_LIMIT >> 30} GiB; give a smaller "
+            "--size, or learn them from Python: data.image_folder(…, stream=True)"
         )
     images = decode_files(paths, height, width, size)
     names = np.array(listing.names)
@@ -239,7 +239,8 @@ def feature_matrix(table: Columns, without: tuple[str | None, ...], path: Path) 
         if values.dtype.kind not in "biuf":
             example = next((value for value in values.tolist() if not _is_number(value)), "")
             raise SupSupError(
-                f"{path}: column {quoted(name)} holds text ({quoted(example)}); give numbers, or leave it out of the file"
+                f"{path}: column {quoted(name)} holds text ({quoted(example)}); "
+                "give numbers, or leave it out of the file"
             )
     return np.stack([values.astype(np.float64) for values in kept.values()], 1)
 

@@ -1,4 +1,4 @@
-"""Labels as users have them (names, numbers with gaps, True and False) ⇄ the class numbers 0 … classes − 1 of a task."""
+"""Labels as users have them (names, numbers with gaps, True and False) ⇄ a task's class numbers 0 … classes − 1."""
 
 from __future__ import annotations
 

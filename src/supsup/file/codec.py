@@ -54,7 +54,7 @@ def encode(packed: Bytes, sizes: Sequence[int]) -> tuple[str, bytes]:
 
 
 def decode(codec: str, blob: bytes, sizes: Sequence[int]) -> Bytes:
-    """The packed mask. Any bytes give an error or a mask of the right size; only a checksum tells whether it is right."""
+    """The packed mask. Any bytes give an error or a mask of the right size; only a checksum shows if it is right."""
     lengths = [_length(size) for size in sizes]
     if codec == PLAIN:
         if len(blob) != sum(lengths):

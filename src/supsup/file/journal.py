@@ -57,7 +57,7 @@ class HeldFile:
         return os.pread(self.descriptor, count, start)
 
     def next_data(self, start: int) -> int:
-        """The first position from `start` on that is not in a hole of a sparse file; the end of the file if there is none."""
+        """The first position from `start` on that is not in a hole of a sparse file, else the end of the file."""
         if not hasattr(os, "SEEK_DATA"):
             return start
         try:

@@ -81,8 +81,8 @@ def _fallback(candidates: Candidates) -> Decision:
 def _best_masks(candidates: Candidates, found: FeatureScores) -> Decision:
     """The few best by features are scored with their masks.
 
-    Among many tasks, where the best two are close, the mask that stands out most in one gradient is tried too, and every
-    candidate's score grows by how far it stands out.
+    Among many tasks, where the best two are close, the mask that stands out most in one gradient is tried too, and
+    every candidate's score grows by how far it stands out.
     """
     levels = _WEIGHTS.of_features(found) * found.of_tasks
     best = levels.topk(min(_WEIGHTS.tried, levels.shape[1]), 1)

@@ -1,7 +1,7 @@
 """Gradients of task inference: the query −W ⊙ ∂Obj/∂W_eff at a superposition of masks, and −∂Obj/∂α.
 
-−∂Obj/∂αᵢ is the inner product of the query with mask i, so no mask is ever needed as floats. `QUERY_EXECUTORS` are tried
-in order; each says which modules it takes. The last, `any_query`, takes every module and defines what is right.
+−∂Obj/∂αᵢ is the inner product of the query with mask i, so no mask is ever needed as floats. `QUERY_EXECUTORS` are
+tried in order; each says which modules it takes. The last, `any_query`, takes every module and defines what is right.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def vectorised_query(
     if mode == "always":
         with uninterrupted():  # an interrupt would leave torch inside the transform
             return _if_vectorised(compute)
-    # Most kernels for attention cannot be vectorised. Which kernel is used, and whether torch's warning is an error, are
-    # settings of the whole process: they are changed under a lock, and only for networks that need it.
+    # Most kernels for attention cannot be vectorised. Which kernel is used, and whether torch's warning is an error,
+    # are settings of the whole process: they are changed under a lock, and only for networks that need it.
     with ATTENTION.writing(), warnings.catch_warnings():
         warnings.filterwarnings("error", _SLOW)
         rows = _if_vectorised(compute) if mode is None else None

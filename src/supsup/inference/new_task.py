@@ -20,9 +20,9 @@ class NewTaskRule:
     """When `observe` opens a new mask.
 
     Every `every` batches: ν = softmax(−∂H/∂α) over the known masks. A new mask is opened if k·max ν < 1 + epsilon;
-    otherwise the mask with the largest ν is trained on. While fewer than `floor` masks exist, random ones fill up α: with
-    one mask k·max ν would always be 1. At `budget` masks no new one is opened, and images that fit none are ignored:
-    a mask that learned a second task would attract the images of all others.
+    otherwise the mask with the largest ν is trained on. While fewer than `floor` masks exist, random ones fill up α:
+    with one mask k·max ν would always be 1. At `budget` masks no new one is opened, and images that fit none are
+    ignored: a mask that learned a second task would attract the images of all others.
 
     deviations  training switches to another mask only if its −∂H/∂α is this many standard deviations above the mean of
                 the others, since a mistake would overwrite what it has learned; 0: the paper's rule alone

@@ -54,7 +54,8 @@ class Inference:
         method = METHODS[self.method]
         if self.coordinates is not None and not method.takes_coordinates:
             raise SupSupError(
-                f"coordinates goes with method {_methods('takes_coordinates')}, not {self.method!r}; leave one of them out"
+                f"coordinates goes with method {_methods('takes_coordinates')}, not {self.method!r}; "
+                "leave one of them out"
             )
         if self.objective in CALIBRATED and not method.takes_calibrated:
             raise SupSupError(
@@ -67,7 +68,7 @@ class Inference:
             )
 
     def replaced(self, **settings: Any) -> Inference:
-        """With other settings. A method that takes none gives way to the default, or to one that takes the objective."""
+        """With other settings. A method without settings yields to the default, or to one that takes the objective."""
         wanted = settings.get("method", self.method)
         if not settings or (isinstance(wanted, str) and wanted in METHODS and METHODS[wanted].takes_settings):
             return replace(self, **settings)

@@ -1,7 +1,8 @@
 """Learning announced tasks: their masks are trained, together where possible, and added to a model.
 
-Tasks can also be trained elsewhere. This is the extension point that `cluster/` uses: `Learning.blueprint` is what another
-process needs, `ModelBlueprint.open` gives it a `PartTrainer`, and `Learning.add_part` adds what that one has trained.
+Tasks can also be trained elsewhere. This is the extension point that `cluster/` uses: `Learning.blueprint` is what
+another process needs, `ModelBlueprint.open` gives it a `PartTrainer`, and `Learning.add_part` adds what that one has
+trained.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class ImageNetwork(nn.Module):
 
 
 class TensorFlowPadding(nn.Module):
-    """Zeros around images for a convolution of stride 2, one more at the end: as networks trained in TensorFlow need."""
+    """Zeros around images for a convolution of stride 2, one more at the end, as networks from TensorFlow need."""
 
     def __init__(self, kernel: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def _normalised_convolution(
 
 
 class InvertedResidual(nn.Module):
-    """The block of mobile networks: 1×1 convolution to `expansion` times the channels, k×k in each channel, 1×1 back."""
+    """The block of mobile networks: 1×1 convolution to `expansion` × the channels, k×k in each channel, 1×1 back."""
 
     def __init__(
         self,

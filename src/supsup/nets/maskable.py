@@ -50,7 +50,7 @@ def masked_weights(module: nn.Module) -> dict[str, MaskedWeight]:
 
 
 def _layer_weights(layer: nn.Module, path: str) -> Iterator[MaskedWeight]:
-    """The weights of one layer, without its children; also computed ones, for which `_check_separate` raises an error."""
+    """The weights of one layer, without its children; also computed ones, which `_check_separate` rejects."""
     own = [name for name, _ in layer.named_parameters(recurse=False)]
     if isinstance(layer, _PRODUCTS):
         yield MaskedWeight("weight", layer.weight[0].numel(), "bias" if "bias" in own else None)

@@ -170,7 +170,7 @@ class ModelService:
         self.model.close()
 
     def _task(self, request: LearnRequest) -> Task:
-        """The task to learn. If the model's tasks take normalised inputs, images are normalised as for the first one."""
+        """The task to learn. If the model's tasks take normalised inputs, images are normalised as for the first."""
         layout = "NCHW" if request.images.ndim == 4 else None
         infos = [self.model.task_info(name) for name in self.model.tasks]
         normalised = bool(infos) and all(info.inputs is None for info in infos)

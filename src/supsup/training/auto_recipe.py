@@ -266,7 +266,7 @@ class HoldoutSplit:
     def _held_back(self, part: Part) -> tuple[Tensor, Tensor]:
         """Which images judge, the same share of each class, drawn from the seed; and which of them are reserved.
 
-        At least `_FEWEST_HELD` are reserved: a profile that is calibrated with fewer would have no use for shares of 5 %.
+        At least `_FEWEST_HELD` are reserved: a profile calibrated with fewer would have no use for shares of 5 %.
         """
         order = philox.permutations(self._seed, ["held back"], len(part))[0]
         labels = part.labels.cpu()[order]

@@ -1,4 +1,4 @@
-"""Which images a batch holds, shuffled epochs laid end to end and cut into full batches; and how they reach a device."""
+"""Which images a batch holds (shuffled epochs, end to end, cut into full batches), and how they reach a device."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Feed:
             self.crops[indices, span] = (line + (column << 8) + (mirrored << 16)).flatten(1).int()
 
     def next(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """The next batch of the only task, as the plain path makes it. It never waits for the host: it can be captured."""
+        """The next batch of the only task, as on the plain path. It never waits for the host, so it can be captured."""
         rows, labels = (table.view(-1, batch_size).index_select(0, self.step)[0] for table in (self.rows, self.labels))
         images = self.part.images.index_select(0, rows)
         if self.part.tokens:

@@ -2,8 +2,8 @@
 
 A `Trainable` is a state of named tensors and the outputs it gives: masks are one kind, the rivals of the paper another.
 One plain loop and one captured loop serve both. Layers may draw random numbers in training (dropout). They draw from
-torch's generator, of which a process has one. Whoever trains such a network holds `RANDOM_LOCK` for each step, and puts the
-generator into the state that its own last step left: so the numbers depend on the seed and the task's name alone.
+torch's generator, of which a process has one. Training such a network holds `RANDOM_LOCK` for each step, and restores
+the generator's state from its own last step: so the numbers depend on the seed and the task's name alone.
 """
 
 from __future__ import annotations

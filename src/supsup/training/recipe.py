@@ -1,7 +1,7 @@
 """How a mask is trained: optimiser, length, learning rate, and how scores become a mask.
 
-The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two. A model without a recipe
-chooses one for each task (`auto_recipe.py`). `AnyRecipe` is what a model needs of both.
+The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two. A model without a
+recipe chooses one for each task (`auto_recipe.py`). `AnyRecipe` is what a model needs of both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the baselines have in common: the face of `SupSup`, and a state (named tensors) for the task being learned.
 
-A baseline says what the state of a task is, which of its tensors are trained, and what weights they give; `executors` says
-who trains it.
+A baseline says what the state of a task is, which of its tensors are trained, and what weights they give;
+`executors` says who trains it.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ ENTRIES = (
             _heads(),
         ),
         figure="bytes",
-        note="The published figures are means over 5 seeds; BatchE's is cited from Wen et al. BatchE with random W has a "
-        "rank-one last layer, as in the released script, but the published bytes count a head for each task.",
+        note="The published figures are means over 5 seeds; BatchE's is cited from Wen et al. BatchE with random W has "
+        "a rank-one last layer, as in the released script, but the published bytes count a head for each task.",
     ),
     Entry(
         "transfer-speed",
@@ -175,9 +175,9 @@ ENTRIES = (
         "Figure 2 (left)",
         tuple(_imagenet(budget) for budget in _IMAGENET),
         figure="bytes",
-        note="Needs --data-dir with ImageNet's train/ and val/, a folder for each class. The paper cites BatchE (81.50) "
-        "and Upper Bound (92.55) from Wen et al.; they are not run. docs/reproduce.md estimates the hours from a "
-        "measurement.",
+        note="Needs --data-dir with ImageNet's train/ and val/, a folder for each class. The paper cites BatchE "
+        "(81.50) and Upper Bound (92.55) from Wen et al.; they are not run. docs/reproduce.md estimates the hours "
+        "from a measurement.",
     ),
     Entry(
         "tiny-imagenet-gg",

@@ -309,8 +309,8 @@ ENTRIES = (
             )
         ),
         "tasks learned",
-        note="The published column s = 200 of FC 1024-1024 equals Table 4 digit for digit. By section 4.2, the released "
-        "script and its repeated random draws, Table 4 has 500 outputs. So 500 outputs are run as well.",
+        note="The published column s = 200 of FC 1024-1024 equals Table 4 digit for digit. By section 4.2, the "
+        "released script and its repeated random draws, Table 4 has 500 outputs. So 500 outputs are run as well.",
     ),
     Entry(
         "rotated",

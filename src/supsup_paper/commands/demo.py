@@ -186,15 +186,15 @@ def demo(
         say(f"{graded.masks} masks were opened for {len(graded.per_task)} tasks.")
     if results[0].from_file:
         say(
-            f"{results[0].from_file} of the tasks were in {escape_for_terminal(file)} already and were not learned again."
+            f"{results[0].from_file} of the tasks were in {escape_for_terminal(file)} already "
+            "and were not learned again."
         )
     Console().print(in_words(results), highlight=False)
     say(f"{drawn}   figures: {escape_for_terminal(figures)}   model: {escape_for_terminal(file)}")
     if not settings.unannounced:
         hint = " draw a digit on it" if settings.stream == "drawn" else " see how the masks score on it"
-        say(
-            f"Next: [bold]supsup serve {escape_for_terminal(shlex.quote(str(file)))}[/] opens the model as a page;{hint}."
-        )
+        command = f"supsup serve {escape_for_terminal(shlex.quote(str(file)))}"
+        say(f"Next: [bold]{command}[/] opens the model as a page;{hint}.")
 
 
 def _hopfield(settings: DemoSettings, file: Path, figures: Path, plot: Path, fresh: bool) -> None:

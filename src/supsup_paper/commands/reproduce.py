@@ -97,7 +97,8 @@ def reproduce(
     if scale == "quick":
         say("Quick scale: fewer tasks and steps than in the paper, so the figures differ from the paper's.")
     say(
-        f"{result.written} rows written to {escape_for_terminal(folder)}, {result.skipped} were there, {result.seconds:.0f} s."
+        f"{result.written} rows written to {escape_for_terminal(folder)}, "
+        f"{result.skipped} were there, {result.seconds:.0f} s."
     )
     if result.failed:
         raise typer.Exit(1)

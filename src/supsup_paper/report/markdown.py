@@ -48,11 +48,11 @@ def reproduction(summary: Summary, results: str = "results") -> str:
         "Tables show our mean over seeds ± the sample deviation, the published value and the difference, at the last "
         "stage.",
         _rules(),
-        f"[{results}/{ROWS_PAGE}]({results}/{ROWS_PAGE}) has the tolerances and their sources, and every stage and figure of "
-        "each row with its seconds, bytes, device, commit and command. The HTML page that `supsup report` writes has "
-        "the same. [docs/released.md](docs/released.md) lists every place where the protocol here differs from the "
-        "paper's text or the authors' scripts. `supsup report --markdown` makes this page from the files in "
-        f"[{results}/]({results}), which `supsup reproduce` writes; a test fails if they disagree.",
+        f"[{results}/{ROWS_PAGE}]({results}/{ROWS_PAGE}) has the tolerances and their sources, and every stage and "
+        "figure of each row with its seconds, bytes, device, commit and command. The HTML page that `supsup report` "
+        "writes has the same. [docs/released.md](docs/released.md) lists every place where the protocol here differs "
+        "from the paper's text or the authors' scripts. `supsup report --markdown` makes this page from the files "
+        f"in [{results}/]({results}), which `supsup reproduce` writes; a test fails if they disagree.",
     ]
     if summary.damaged:
         parts.append("Files that could not be used:\n\n" + "\n".join(f"- {_text(line)}" for line in summary.damaged))

@@ -80,7 +80,7 @@ def direction_limit(net: FrozenNet, features: int) -> int:
 
 
 def image_limit(net: FrozenNet) -> int:
-    """Most images that a profile is fitted to: more for networks whose training takes so long that they do not matter."""
+    """Maximum number of images to fit a profile to: more for networks that train so long that fitting hardly counts."""
     return _clamp(_mask_bytes(net) // _IMAGE_BYTES, FEATURE_LIMITS.images)
 
 

@@ -4,7 +4,7 @@ It holds no image. None of it depends on another task, so after one is forgotten
 been learned. The exception is `checked`: it compares with the tasks of that time, and only a warning uses it.
 
 A profile has a Gaussian in the space of features for each class: its mean, and the few directions in which the task's
-images vary most; in all others the variance is one number. They are stored as integers of one or two bytes with a scale.
+images vary most; in all others the variance is one number. They are stored as one- or two-byte integers with a scale.
 `ProfileIndex` holds the Gaussians of all tasks, so that one product of matrices scores an image.
 """
 

@@ -76,8 +76,8 @@ def in_threads_of_one(
 ) -> Generator[Trained, None, None]:
     """Results in the order of the jobs, as many trained at a time as torch has threads; `train` stops at its event.
 
-    Few jobs start before the first result is taken, so that the consumer gets the cores too: an interruption loses masks
-    that have not been taken yet.
+    Few jobs start before the first result is taken, so that the consumer gets the cores too: an interruption loses
+    masks that have not been taken yet.
     """
     stop = threading.Event()
     with ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:

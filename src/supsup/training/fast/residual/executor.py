@@ -1,7 +1,7 @@
 """Training many tasks of a residual network in step on one GPU: one CUDA graph for each step.
 
-Optimiser and selection are computed by hand. Scores and moments of the optimiser are in float32. Like the weights of all
-layers they lie end to end, so that update and selection are one launch each for the whole network.
+Optimiser and selection are computed by hand. Scores and moments of the optimiser are in float32. Like the weights of
+all layers they lie end to end, so that update and selection are one launch each for the whole network.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ResidualOnGPU:
 
 
 def knows(net: FrozenNet, jobs: Sequence[Job]) -> bool:
-    """Whether the kernels know the network's forward pass and the recipes of all jobs, which differ in budgets at most."""
+    """Whether the kernels know the network's forward pass and the jobs' recipes, which may differ in budget only."""
 
     def but_for_budget(recipe: Recipe) -> Recipe:
         return replace(recipe, selection="threshold", budget=None, density=None)
@@ -124,7 +124,7 @@ def addressable(module: nn.Module, part: Part, recipe: Recipe) -> bool:
 
 
 def bytes_of_training(module: nn.Module, part: Part, recipe: Recipe, precision: torch.dtype | None = None) -> int:
-    """About what one task takes on the device: activations and slopes, scores and their moments, the order of batches."""
+    """Roughly what one task takes on the device: activations, slopes, scores, their moments, the order of batches."""
     values = _activations(module, part, recipe.batch_size)
     weights = sum(weight.numel() for weight in module.parameters())
     width = (precision or torch.bfloat16).itemsize

@@ -1,4 +1,4 @@
-"""A residual network as the kernels read it: its layers in order of use, their places in flat memory, their launches."""
+"""A residual network as the kernels read it: layers in order of use, their places in flat memory, their launches."""
 
 from __future__ import annotations
 

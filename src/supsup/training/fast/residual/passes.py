@@ -1,7 +1,8 @@
 """The passes of a residual network for many tasks at once, by hand: outputs from weights, and gradients from slopes.
 
 Weights of all layers lie end to end, in the precision of the activations. A pass uses the same buffers again, so what
-one pass keeps for the backward pass is overwritten by the next. `ResidualFunction` makes the passes one function for autograd.
+one pass keeps for the backward pass is overwritten by the next. `ResidualFunction` makes the passes one function for
+autograd.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ def typed_there(at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(at)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SUPSUP_DATA", raising=False)
-    monkeypatch.setattr("supsup.nets.published._in_package", lambda _: None)
+    monkeypatch.setattr("supsup.nets.published._find_in_package", lambda _: None)
     monkeypatch.setattr("supsup.cli.console.is_interactive", lambda: False)
 
 

@@ -292,7 +292,9 @@ def _lines(model: ModelContents) -> dict[str, str]:
 def _inference(model: ModelContents) -> str:
     """How tasks are inferred."""
     method = METHODS.get(model.inference.get("method", ""))
-    if method is None or not method.needs_profiles:
+    if method is None or method.takes_settings:
         return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
+    if not method.needs_profiles:
+        return str(model.inference["method"])
     some = "all" if model.profiles == model.tasks else f"{model.profiles:,} of {model.tasks:,}"
     return f"{model.inference['method']}, with the profiles of {some} tasks"

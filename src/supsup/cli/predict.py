@@ -49,7 +49,9 @@ def predict_command(
     model: ModelPath,
     data: Annotated[list[str], Argument(help="Images, folders of images, tables or arrays; - reads paths from stdin.")],
     task: Annotated[str | None, Option(help="The task, if known.", show_default="inferred for each input")] = None,
-    label: Annotated[str | None, Option(help="Column of the table to ignore.")] = None,
+    label: Annotated[
+        str | None, Option(help="Column with the true labels, if the table has one; not used as an input.")
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
     as_csv: Annotated[bool, Option("--csv", help="Print comma-separated values with a header row.")] = False,
     unknown: Annotated[

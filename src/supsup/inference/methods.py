@@ -41,21 +41,21 @@ class Method(NamedTuple):
     """
 
     decide: Callable[[Candidates], Decision]
-    scores: Callable[[Candidates], Tensor] = first_gradient
+    scores: Callable[[Candidates], Tensor]
     needs_profiles: bool = False
-    takes_settings: bool = True
+    takes_settings: bool = False
     takes_coordinates: bool = False
     takes_calibrated: bool = False
 
 
 METHODS: dict[str, Method] = {
-    "auto": Method(decide_auto, auto_scores, needs_profiles=True, takes_settings=False),
-    "features": Method(decide_features, task_likelihoods, needs_profiles=True, takes_settings=False),
-    "one-shot": Method(decide_one_shot, takes_coordinates=True),
-    "binary": Method(decide_binary),
-    "gamma": Method(decide_gamma),
-    "descent": Method(decide_descent),
-    "exhaustive": Method(decide_exhaustive, mask_scores, takes_calibrated=True),
+    "auto": Method(decide_auto, auto_scores, needs_profiles=True),
+    "features": Method(decide_features, task_likelihoods, needs_profiles=True),
+    "one-shot": Method(decide_one_shot, first_gradient, takes_settings=True, takes_coordinates=True),
+    "binary": Method(decide_binary, first_gradient, takes_settings=True),
+    "gamma": Method(decide_gamma, first_gradient, takes_settings=True),
+    "descent": Method(decide_descent, first_gradient, takes_settings=True),
+    "exhaustive": Method(decide_exhaustive, mask_scores, takes_settings=True, takes_calibrated=True),
 }
 
 if TYPE_CHECKING:

@@ -24,14 +24,14 @@ check_outputs = choice(*get_args(Outputs))
 class Prediction:
     """One answer per image: the label, the task whose mask gave it, and the probability of the label under it.
 
-    labels         0 … classes − 1 of the task; `names` are the user's own
-    probabilities  [images, most classes of these tasks]: of each class of the image's task; 0 for classes that a task
-                   does not have; empty where a learner does not say
+    labels         0 … classes − 1 of the task; `names` has the user's own labels
+    probabilities  [images, classes]: the probability of each class of the image's task; rows of tasks with fewer
+                   classes end in zeros; empty if the learner gives none
     margin         how far the inferred task is ahead, or why there is no margin; a tensor is the confidence itself
-    facts          of the tasks in `tasks`, by name
+    info           metadata of the tasks in `tasks`, by name
     method_used    how the task was found: "given", "the only task", or by which method
-    unknown        which images are of no task that is known [images], where that was asked: their label is −1, their
-                   task and their name None; None where it was not asked
+    unknown        [images]: which images were rejected; their label is −1, their task and name are None. None unless
+                   `predict` was called with `unknown`
     """
 
     labels: Tensor

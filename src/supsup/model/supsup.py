@@ -271,8 +271,8 @@ class SupSup:
         among      the candidate tasks if the task is not given (all by default)
         inference  replaces the model's setting for this call
         outputs    "all": outputs that no class of the task uses may answer, too, as in the paper
-        unknown    True: images may be of no task, with label −1 and None for names; about 5 % of images of known tasks
-                   are refused that way, or the share that is given
+        unknown    reject images that belong to no learned task: label −1, task and name None. True also rejects about
+                   5 % of the images of known tasks; a number sets that share
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
         check_outputs(outputs, "outputs")

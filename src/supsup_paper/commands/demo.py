@@ -31,6 +31,7 @@ from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND
 from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.units import UnitRecipe
+from supsup.inference.methods import METHODS
 from supsup.inference.settings import Inference
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
@@ -104,9 +105,7 @@ def demo(
     steps: Annotated[int, Option(help="Training batches for each task.")] = _DEFAULT.steps,
     batch_size: Annotated[int, Option(help="Images in a training batch.")] = _DEFAULT.batch_size,
     seed: Annotated[int, Option(help="Seed of weights, scores, batches and permutations.")] = _DEFAULT.seed,
-    method: Annotated[
-        str, Option(help="Task inference: auto, features, one-shot, binary, gamma, descent, exhaustive.")
-    ] = _DEFAULT.method,
+    method: Annotated[str, Option(help=f"Task inference: {', '.join(METHODS)}.")] = _DEFAULT.method,
     objective: Annotated[str, Option(help="Objective that inference minimises: H, G or M.")] = _DEFAULT.objective,
     layers: Annotated[str, Option(help="Layers whose gradient is used: all, first, last.")] = _DEFAULT.layers,
     protocol: Annotated[

@@ -288,6 +288,13 @@ class TaskInfo:
     rotated: bool = False
     normalisation: Inputs | None = None
 
+    @classmethod
+    def of(
+        cls, task: Task, recipe: Mapping[str, str | int | float | None] | None = None, rotated: bool = False
+    ) -> TaskInfo:
+        """The metadata of a task that was learned; every way to learn makes it here."""
+        return cls(task.names, task.inputs, recipe, rotated, task.normalisation)
+
     def class_name(self, label: int) -> Label:
         """The user's name for a class."""
         return label if self.names is None or label >= len(self.names) else self.names[label]
@@ -295,7 +302,7 @@ class TaskInfo:
     def describe(self) -> dict[str, Any]:
         """The metadata as plain values, for `supsup tasks --json` and GET /tasks/NAME; None: unknown.
 
-        A new field that users should see needs a line here, and nowhere else in the command line or server.
+        A new field that users should see needs a line here; only the table of `supsup tasks` has columns of its own.
         """
         words = []
         if self.inputs is not None:

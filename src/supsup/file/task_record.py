@@ -14,7 +14,7 @@ Files of earlier versions may lack any part. Nothing read here is trusted: check
 ranges are checked.
 
 A task has three forms: `LearnedTask` in memory, `PackedTask` with the mask as the bank packs it, `TaskRecord` as a row.
-To keep one more field for every task: add it to `TaskInfo` (`data/task_info.py`) and to `_FIELDS` below.
+To keep one more field for every task: add it to `TaskInfo` and `TaskInfo.of` (`data/task.py`), and to `_FIELDS` below.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def learn_in_parallel(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
             task = model._checked(task, None)
         seeds = [model.seed for model in models]
         units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
-        info = TaskInfo(task.names, task.inputs)
+        info = TaskInfo.of(task)
         for index, model in enumerate(models):
             model.store(task.name, task.classes, [mask[index] for mask in units], task.train.shape, info)
     return units

@@ -97,10 +97,7 @@ class Learning:
         chosen = (
             [None] * len(trained.tasks) if trained.recipes is None else [each.differing for each in trained.recipes]
         )
-        info = [
-            TaskInfo(task.names, task.inputs, recipe, trained.rotated, task.normalisation)
-            for task, recipe in zip(trained.tasks, chosen)
-        ]
+        info = [TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)]
         profiles = self._profiles(trained) if self.state.settings.inference.needs_profiles else {}
         self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
 

@@ -78,14 +78,22 @@ def test_a_record_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "(CPU)" in str(made["device"])
 
 
-@pytest.mark.parametrize("started", [["benchmarks/some.py"], ["-m", "benchmarks.some"]], ids=["script", "module"])
-def test_a_benchmark_is_named_as_it_was_started(started: list[str], tmp_path: Path) -> None:
-    """One that imports another does not run as a script."""
+@pytest.mark.parametrize(
+    ("started", "named"),
+    [
+        ("benchmarks/some.py", "benchmarks/some.py"),
+        ("-m benchmarks.some", "-m benchmarks some"),
+        ("-m other", "-m other"),
+    ],
+)
+def test_a_program_is_named_as_somebody_would_start_it(started: str, named: str, tmp_path: Path) -> None:
+    """A benchmark by the runner, which runs its module."""
     (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "some.py").write_text(
-        "import torch\nfrom supsup_paper.provenance import provenance\n"
-        "print(provenance(torch.device('cpu'))['command'])\n"
-    )
-    command = [sys.executable, *started, "--tasks", "3"]
+    for name in ("benchmarks/some.py", "other.py"):
+        (tmp_path / name).write_text(
+            "import torch\nfrom supsup_paper.provenance import provenance\n"
+            "print(provenance(torch.device('cpu'))['command'])\n"
+        )
+    command = [sys.executable, *started.split(), "--tasks", "3"]
     said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    assert said == f"python {' '.join(started)} --tasks 3\n"
+    assert said == f"python {named} --tasks 3\n"

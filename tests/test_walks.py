@@ -23,7 +23,7 @@ NOT_COUNTED = ("runtime/", "kernels/", "nets/")  # utilities, compiled inner loo
 
 
 class Walk:
-    """Collects the files of the library in which a function is called, in this thread and in threads started meanwhile."""
+    """Collects the files of the library in which a function is called, in this thread and in those started later."""
 
     def __init__(self) -> None:
         self._entered: set[str] = set()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +116,39 @@ def test_processes_end_with_their_owner(paths: list[str], how: str) -> None:
     del owner
     gc.collect()
     assert all(worker.poll() is not None for worker in workers)
+
+
+def test_a_pool_that_is_collected_waits_for_no_thread(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage is collected in any thread, also in one that is being started: a join there waits for ever."""
+    owner = DecoderPool(2)
+    owner.start([(path, None) for path in paths], 8).result()
+    monkeypatch.setattr(threading.Thread, "join", lambda *_: pytest.fail("the collector waits for a thread"))
+    workers = alive(owner)
+    del owner
+    gc.collect()
+    assert all(worker.poll() is not None for worker in workers)
+
+
+def test_a_busy_process_is_stopped_when_its_pool_has_gone(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else would stop it, or close its pipes."""
+    busy: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+    collected = threading.Event()
+
+    def slow(worker: subprocess.Popen[bytes], images: list[tuple[str, None]], buffer: torch.Tensor) -> None:
+        busy.put(worker)
+        collected.wait()
+        _exchange(worker, images, buffer)
+
+    monkeypatch.setattr("supsup.data.streaming._exchange", slow)
+    owner = DecoderPool(1)
+    batch = owner.start([(path, None) for path in paths], 8)
+    worker = busy.get()
+    del owner
+    gc.collect()
+    assert worker.poll() is None
+    collected.set()
+    assert batch.result().shape == (7, 3, 8, 8)
+    worker.wait(60)
 
 
 def test_interrupting_the_program_ends_it_and_its_processes(tmp_path: Path, paths: list[str]) -> None:

@@ -34,7 +34,6 @@ from supsup.runtime.validation import whole
 
 AHEAD = 2  # batches decoded beyond the current one
 _PROGRAM = Path(__file__).with_name("decode.py")
-_THREAD_NAME = "supsup-decoder"
 
 ImageRequest = tuple[str, list[int] | None]  # path; box: left, top, width, height, mirrored
 _Worker = subprocess.Popen[bytes]
@@ -162,7 +161,7 @@ class DecoderPool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix=_THREAD_NAME)  # each waits for one process
+        self._threads = ThreadPoolExecutor(workers)  # each thread waits for one process
         self._idle: _IdleWorkers = queue.SimpleQueue()
         for _ in range(workers):
             self._idle.put(None)
@@ -170,7 +169,8 @@ class DecoderPool:
         self._close = weakref.finalize(self, _close_pool, self._threads, self._idle, self._closed)
 
     def close(self) -> None:
-        """End the processes now."""
+        """Wait for the images being decoded, then end the processes."""
+        self._threads.shutdown(cancel_futures=True)
         self._close()
 
     def start(self, images: Sequence[ImageRequest], size: int, pinned: bool = False) -> PendingBatch:
@@ -263,9 +263,12 @@ def _stop(worker: _Worker) -> None:
 
 
 def _close_pool(threads: ThreadPoolExecutor, idle: _IdleWorkers, closed: threading.Event) -> None:
-    """Wait for the images being decoded, then stop every process."""
-    in_pool = threading.current_thread().name.startswith(_THREAD_NAME)  # garbage collection may run in any thread
-    threads.shutdown(wait=not in_pool, cancel_futures=True)
+    """Stop every process, the busy ones when they come back.
+
+    It must not wait for threads: garbage collection runs it in any thread, even in one that is just being started and
+    holds a lock that a join needs.
+    """
+    threads.shutdown(wait=False, cancel_futures=True)
     closed.set()
     _stop_idle(idle)
 

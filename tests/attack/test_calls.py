@@ -625,7 +625,7 @@ def model_calls(w: World) -> dict[str, Calls]:
             {"model": m, "task": "permutation-0", "path": w.folder / "out.safetensors"},
             {"task": [None, *TASK], "path": ["out.pt", "/nowhere/at/all.onnx"]},
         ),
-        "evaluate": Calls(supsup.evaluate, graded, {**grading, "known": OBJECT}),
+        "evaluate": Calls(supsup.evaluate, graded, {**grading, "cache": OBJECT}),
         "learn_and_evaluate": Calls(learn_and_evaluate, {"model": m, "stream": w.stream[2:3]}, grading),
     }
 
@@ -736,8 +736,8 @@ def rival_calls(w: World) -> dict[str, Calls]:
             found[f"{name}.infer_batches"] = Calls(rival.infer_batches, {"x": x[None]}, {"x": bad_batches, **how})
     found["learn_side_by_side"] = Calls(
         baselines.learn_side_by_side,
-        {"rivals": w.rivals[:1], "tasks": [w.stream[2]]},
-        {"rivals": [*SEQUENCE, [], w.rivals[:2]], "tasks": [*SEQUENCE, [], [w.stream[0]], [w.stream[2]] * 2]},
+        {"baselines": w.rivals[:1], "tasks": [w.stream[2]]},
+        {"baselines": [*SEQUENCE, [], w.rivals[:2]], "tasks": [*SEQUENCE, [], [w.stream[0]], [w.stream[2]] * 2]},
     )
     return found
 

@@ -288,7 +288,7 @@ def test_what_a_model_says_of_itself(mixed: SupSup, tmp_path: Path) -> None:
         "FullyConnected of 896 masked weights",
         "4 tasks: one, two, other scale, seen",
         "448 bytes",
-        "no file",
+        "not saved",
     ):
         assert words in said, said
     mixed.save(tmp_path / "m.supsup")

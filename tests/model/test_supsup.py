@@ -336,7 +336,7 @@ def test_unknown_devices_are_named() -> None:
     with pytest.raises(SupSupError, match="'auto', 'cpu' or 'cuda'"):
         SupSup(nets.lenet_300_100(), device="toaster")
     if not torch.cuda.is_available():
-        with pytest.raises(SupSupError, match="no GPU"):
+        with pytest.raises(SupSupError, match="needs a GPU"):
             SupSup(nets.lenet_300_100(), device="cuda")
 
 

@@ -101,7 +101,7 @@ def test_the_gpus_loop_trains_what_the_cpus_does(
 ) -> None:
     """With its graph and its memory taken away it runs anywhere: the same masks, and all is reported."""
     monkeypatch.setattr(batched, "free_memory", lambda device: 10**9)
-    monkeypatch.setattr(batched, "repeated", lambda step: step)
+    monkeypatch.setattr(batched, "repeat_in_graph", lambda step: step)
     monkeypatch.setattr(batched, "_TOGETHER", 2)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     net = FrozenNet(nets.FullyConnected((784, 20, 12)), 0, torch.device("cpu"))

@@ -286,7 +286,7 @@ def test_on_a_gpu_a_launch_is_many_steps(
         asked.append((at_once, warm_up))
         return lambda: launched.append(None)
 
-    monkeypatch.setattr("supsup.training.fast.captured.repeated", repeated)
+    monkeypatch.setattr("supsup.training.fast.captured.repeat_in_graph", repeated)
     made = StepLoop(lambda: None, steps, torch.device("cuda"))
     made.run()
     assert (made.steps, len(launched), asked) == (steps, launches, [captured])

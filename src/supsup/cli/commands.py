@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -77,6 +78,11 @@ class PlainCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """[OPTIONS] and the arguments."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def get_help(self, ctx: Any) -> str:
+        """The help text, without characters that the terminal cannot show."""
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        return str(super().get_help(ctx)).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def load_command(entry: CommandEntry) -> Any:

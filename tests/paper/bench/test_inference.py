@@ -56,7 +56,7 @@ def test_answers_are_counted_against_the_exact_search(
         asked[0] += how.coordinates is not None
         return answer if how.coordinates is None or asked[0] % 2 else (answer + 1) % 4
 
-    monkeypatch.setattr("supsup_paper.bench.inference.infer", half_right)
+    monkeypatch.setattr("supsup_paper.bench.inference.infer_indices", half_right)
     how = Inference(layers="first", coordinates=4096)
     (row,) = bench_growth(learned, stream[:4], [4], 8, Machine(1e9, 1e9), how)
     assert (row.images, row.exact_right, row.agreement) == (8, 100, 50)

@@ -63,7 +63,7 @@ def test_what_decided_a_verdict_is_said_with_what_is_known(catalogue: dict[str, 
     assert beside == "The published ones were drawn twice."
     ((_, said),) = remarks(entry_of(catalogue, results, "hop"))
     assert said == (
-        "Reproduced by the spread of its seeds alone: accuracy % is 98.50 (2 seeds, deviation 0.71), published 97.43, "
+        "Reproduced only by the spread of its seeds: accuracy % is 98.50 (2 seeds, deviation 0.71), published 97.43, "
         "1.07 above with a tolerance of 0.3 and 1.73 allowed by the spread of seeds."
     )
 

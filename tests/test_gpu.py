@@ -19,8 +19,7 @@ from supsup.inference.search import Outer, inner, short
 from supsup.inference.search.exact import add_plain, flattened_bfloat16
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNet, plain_fill
+from supsup.masks.frozen import FrozenNet, SwitchedNet, plain_fill
 from supsup.model.state import state_of
 from supsup.model.supsup import observe_batches
 from supsup.training import Job, train_mask, train_masks
@@ -265,7 +264,7 @@ def test_switching_tasks() -> None:
     size = max(stop for _, stop in bank.spans.values())
     for count in (1, 3, 16):
         bank.add_packed(torch.randint(256, (size, count), dtype=torch.uint8))
-    switched, masked = SwitchedNet(net, bank.spans), torch.empty(8 * size, device=device)
+    switched, masked = SwitchedNet(net), torch.empty(8 * size, device=device)
     x = torch.randn(4, 3, 32, 32, device=device)
     for index in (0, 1, 3, 19, 4):
         switched.switch(bank, index)

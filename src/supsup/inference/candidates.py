@@ -20,8 +20,7 @@ from supsup.data.task import NO_INFO, TaskInfo
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.profiles.profile import ProfileIndex, TaskProfile
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNets
+from supsup.masks.frozen import FrozenNet, SwitchedNets
 
 if TYPE_CHECKING:
     from supsup.inference.settings import Inference
@@ -68,7 +67,7 @@ class TaskNetworks:
         self.net, self.bank, self.tasks = net, bank, tasks
         self.checked_version: object = None
         self.warned = False
-        self._switched = SwitchedNets(net, bank.spans) if switched is None else switched
+        self._switched = SwitchedNets(net) if switched is None else switched
         self._profile_index = ProfileIndex()
 
     def outputs(self, index: int, x: Tensor) -> Tensor:

@@ -16,8 +16,7 @@ from supsup.inference.objectives import CALIBRATED
 from supsup.inference.profiles.features import direction_limit, image_limit, unchecked_features
 from supsup.inference.profiles.profile import SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNet
+from supsup.masks.frozen import FrozenNet, SwitchedNet
 from supsup.runtime.errors import SupSupError
 
 _JUDGED, _STREAMED = 256, 500  # most images: that are scored; that are read from disk
@@ -102,7 +101,7 @@ class ProfileFitter:
     def __init__(self, net: FrozenNet, packed: Tensor, statistics: dict[str, Tensor]) -> None:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
-        self._switched = SwitchedNet(net, self._bank.spans)
+        self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, SupSup, data, evaluate, nets
 from supsup.data import Stream
+from supsup.inference import search
 from supsup.inference.gradient import Goal, alpha_gradient, can_be_captured
 from supsup.inference.methods import infer_indices
-from supsup.inference.search import Outer, inner, short
-from supsup.inference.search.exact import add_plain, flattened_bfloat16
+from supsup.inference.search import Outer, add_plain, flattened_bfloat16, inner
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNet, plain_fill
@@ -188,7 +188,7 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
     found = [int(infer_indices(net, bank, image[None], None, 10, how)) for image in x]
     assert len(bank.replays) == 1
     exact = infer_indices(net, bank, x, None, 10, Inference(layers=layers))
-    monkeypatch.setattr(short, "NEAREST_EXECUTORS", short.NEAREST_EXECUTORS[-1:])
+    monkeypatch.setattr(search, "NEAREST_EXECUTORS", search.NEAREST_EXECUTORS[-1:])
     plain = infer_indices(net, bank, x, None, 10, how)
     same = [f == p for f, p, e in zip(found, plain.tolist(), exact.tolist()) if p == e]
     assert len(same) >= 5

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from supsup import nets
 from supsup.data import Part
-from supsup.inference.objectives import CALIBRATED
 from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread
-from supsup.inference.profiles.profile import SHARES, Gaussians, TaskProfile
+from supsup.inference.profiles.profile import CALIBRATED, SHARES, Gaussians, TaskProfile
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 
@@ -62,7 +61,7 @@ def images(seed: int, count: int = 120) -> Part:
 def scores(net: FrozenNet, bank: Bank, index: int, x: Tensor, gaussians: Gaussians) -> list[Tensor]:
     """Log-likelihood, energy and mixture under one mask."""
     outputs = net.run(x, net.masked(bank.mask(index)))
-    levels = (-CALIBRATED[name](outputs, CLASSES) for name in ("energy", "mixture"))
+    levels = (CALIBRATED[name](outputs, CLASSES) for name in ("energy", "mixture"))
     return [gaussians.likelihoods(extract_features(net, x)), *levels]
 
 

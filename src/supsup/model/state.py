@@ -31,9 +31,9 @@ from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
 from supsup.file.task_blocks import MaskFolder, map_blocks, read_blocks
 from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras, pack_task, pack_tasks
+from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
 from supsup.inference.profiles import TaskProfile
-from supsup.inference.settings import Inference
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNets
 from supsup.runtime.clock import now

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.masks.bank import Bank, pack_columns
 from supsup.masks.frozen import SwitchedNet
 from supsup.model.state import state_of

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from supsup.data import Part
 from supsup.data.rotations import task_outputs
-from supsup.inference.objectives import CALIBRATED
 from supsup.inference.profiles.features import direction_limit, image_limit, unchecked_features
-from supsup.inference.profiles.profile import SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
+from supsup.inference.profiles.profile import CALIBRATED, SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNet
 from supsup.runtime.errors import SupSupError
@@ -170,7 +169,7 @@ class ProfileFitter:
         """A profile on the network's device; images that were learned are scored by Gaussians of the other half."""
         classes, features = measured.task.classes, measured.judged_features
         scores = {"likelihood": judging.likelihoods(features)}
-        scores |= {name: -level(measured.judged_outputs, classes) for name, level in CALIBRATED.items()}
+        scores |= {name: score(measured.judged_outputs, classes) for name, score in CALIBRATED.items()}
         spreads = torch.stack([_spread(scores[name]) for name in SCORES])
         by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
         familiar = familiarity(scores["likelihood"], scores["energy"], by_name)

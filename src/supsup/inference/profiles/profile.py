@@ -11,7 +11,7 @@ images vary most; in all others the variance is one number. They are stored as o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from torch import Tensor
 from supsup.runtime.errors import SupSupError
 
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of a task's images that are less familiar
-SCORES = ("likelihood", "energy", "mixture")  # scores with a mean and a deviation
+_ENERGY = 0.3  # its weight in the mixture
 _SMALLEST, _LARGEST = 1e-30, 1e15  # numbers that float32 can compute with
 _FORMS: dict[str, tuple[torch.dtype, int]] = {
     "means": (torch.int16, 2),
@@ -35,6 +35,22 @@ _FORMS: dict[str, tuple[torch.dtype, int]] = {
     "familiar": (torch.float32, 1),
     "checked": (torch.int64, 1),
 }
+
+
+def output_energy(outputs: Tensor, classes: int) -> Tensor:
+    """Logsumexp of the outputs [..., s] of a task's classes: high where its network knows an image."""
+    return outputs[..., :classes].logsumexp(-1)
+
+
+def output_mixture(outputs: Tensor, classes: int) -> Tensor:
+    """The log-probability of the label among a task's classes + 0.3 · their logsumexp."""
+    real = outputs[..., :classes]
+    return real.amax(-1) - (1 - _ENERGY) * real.logsumexp(-1)
+
+
+# Scores of outputs that compare masks in deviations from the mean of each task's own images; also objectives.
+CALIBRATED: dict[str, Callable[[Tensor, int], Tensor]] = {"energy": output_energy, "mixture": output_mixture}
+SCORES = ("likelihood", *CALIBRATED)  # scores with a mean and a deviation
 
 
 class Spread(NamedTuple):

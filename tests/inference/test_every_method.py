@@ -6,6 +6,7 @@ A method that is added and misses one of them fails here: in the library, on the
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,4 +185,5 @@ def test_settings_are_those_that_a_method_takes() -> None:
                 assert not flag, (name, settings)
             else:
                 assert flag, (name, settings)
-        Inference(name, **{field.name: field.default for field in fields(Inference) if field.name != "method"})
+        defaults: dict[str, Any] = {field.name: field.default for field in fields(Inference)[1:]}
+        Inference(name, **defaults)

@@ -16,8 +16,7 @@ from supsup.inference.candidates import Candidates, Decision, TaskNetworks, firs
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.gradient import Goal, choose_layers
 from supsup.inference.one_shot import decide_one_shot
-from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.profile import FeatureScores, output_energy
+from supsup.inference.profiles.profile import FeatureScores, extract_features, familiarity, output_energy
 from supsup.runtime.errors import SupSupError
 
 _ENOUGH_IMAGES, _ENOUGH_FOUND = 50, 0.6  # held-back images needed for a warning; share of them found that needs none
@@ -58,7 +57,7 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> T
     if profile is None or not profile.fits(features.shape[1]):
         raise no_profile(task.name)
     scores = profile.gaussians.likelihoods(features), output_energy(networks.outputs(index, x), task.classes)
-    return profile.familiarity(*scores) < profile.threshold(share)
+    return familiarity(*scores, profile.spread) < profile.threshold(share)
 
 
 def no_profile(name: str) -> SupSupError:

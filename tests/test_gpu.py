@@ -13,14 +13,13 @@ from torch import nn
 
 from supsup import HopSupSup, Inference, NewTaskRule, Recipe, SupSup, data, evaluate, nets
 from supsup.data import Stream
+from supsup.inference import search
 from supsup.inference.gradient import Goal, alpha_gradient, can_be_captured
 from supsup.inference.methods import infer_indices
-from supsup.inference.search import Outer, inner, short
-from supsup.inference.search.exact import add_plain, flattened_bfloat16
+from supsup.inference.search import Outer, add_plain, flattened_bfloat16, inner
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNet, plain_fill
+from supsup.masks.frozen import FrozenNet, SwitchedNet, plain_fill
 from supsup.model.state import state_of
 from supsup.model.supsup import observe_batches
 from supsup.training import Job, train_mask, train_masks
@@ -189,7 +188,7 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
     found = [int(infer_indices(net, bank, image[None], None, 10, how)) for image in x]
     assert len(bank.replays) == 1
     exact = infer_indices(net, bank, x, None, 10, Inference(layers=layers))
-    monkeypatch.setattr(short, "NEAREST_EXECUTORS", short.NEAREST_EXECUTORS[-1:])
+    monkeypatch.setattr(search, "NEAREST_EXECUTORS", search.NEAREST_EXECUTORS[-1:])
     plain = infer_indices(net, bank, x, None, 10, how)
     same = [f == p for f, p, e in zip(found, plain.tolist(), exact.tolist()) if p == e]
     assert len(same) >= 5
@@ -265,7 +264,7 @@ def test_switching_tasks() -> None:
     size = max(stop for _, stop in bank.spans.values())
     for count in (1, 3, 16):
         bank.add_packed(torch.randint(256, (size, count), dtype=torch.uint8))
-    switched, masked = SwitchedNet(net, bank.spans), torch.empty(8 * size, device=device)
+    switched, masked = SwitchedNet(net), torch.empty(8 * size, device=device)
     x = torch.randn(4, 3, 32, 32, device=device)
     for index in (0, 1, 3, 19, 4):
         switched.switch(bank, index)

@@ -27,7 +27,7 @@ from supsup import SupSup, data, nets
 from supsup.data import Task
 from supsup.data.decode import decode_image
 from supsup.data.streaming import StreamedPart
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.runtime.devices import resolve
 from supsup.training import SPLIT_IMAGENET
 from supsup_paper.bench.measurement import once

@@ -17,7 +17,7 @@ from typing import Any
 
 from supsup import Recipe, SupSup, data, nets
 from supsup.data import Stream
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.runtime.devices import resolve
 from supsup_paper.provenance import provenance
 

@@ -16,8 +16,8 @@ if _typing.TYPE_CHECKING:
     from supsup.hopfield.learner import HopSupSup as HopSupSup
     from supsup.hopfield.recovery import Recovery as Recovery
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
+    from supsup.inference.methods import Inference as Inference
     from supsup.inference.new_task import NewTaskRule as NewTaskRule
-    from supsup.inference.settings import Inference as Inference
     from supsup.model.loading import load as load
     from supsup.model.prediction import Prediction as Prediction
     from supsup.model.supsup import SupSup as SupSup
@@ -39,7 +39,7 @@ _HOMES = {
     "HopSupSup": "hopfield.learner",
     "Recovery": "hopfield.recovery",
     "UnitRecipe": "hopfield.units",
-    "Inference": "inference.settings",
+    "Inference": "inference.methods",
     "SupSup": "model.supsup",
     "load": "model.loading",
     "Prediction": "model.prediction",

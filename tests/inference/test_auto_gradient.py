@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Task
 from supsup.inference import auto, objectives
+from supsup.inference.auto import feature_scores
 from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
-from supsup.inference.features import feature_scores
-from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.profile import FeatureScores, GaussianIndex
+from supsup.inference.profiles.profile import FeatureScores, GaussianIndex, extract_features
 from supsup.model.state import state_of
 
 TASKS = 35

@@ -4,8 +4,9 @@ A method that is added and misses one of them fails here: in the library, on the
 """
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def inferred(model: SupSup, x: Tensor, how: Inference, **more: object) -> list[s
 
 
 def takes(how: Inference) -> bool:
-    return METHODS[how.method].takes_settings
+    return bool(METHODS[how.method].settings)
 
 
 @every_method
@@ -173,9 +174,10 @@ def test_settings_are_those_that_a_method_takes() -> None:
     """What a row of the table says is what `Inference` accepts."""
     for name, method in METHODS.items():
         for flag, settings in (
-            (method.takes_settings, {"layers": "first"}),
-            (method.takes_coordinates, {"coordinates": 8}),
-            (method.takes_calibrated, {"objective": "energy"}),
+            ("layers" in method.settings, {"layers": "first"}),
+            ("steps" in method.settings, {"steps": 3}),
+            ("coordinates" in method.settings, {"coordinates": 8}),
+            ("energy" in method.objectives, {"objective": "energy"}),
         ):
             try:
                 Inference(name, **settings)
@@ -183,4 +185,5 @@ def test_settings_are_those_that_a_method_takes() -> None:
                 assert not flag, (name, settings)
             else:
                 assert flag, (name, settings)
-        assert Inference(name).needs_profiles == method.needs_profiles
+        defaults: dict[str, Any] = {field.name: field.default for field in fields(Inference)[1:]}
+        Inference(name, **defaults)

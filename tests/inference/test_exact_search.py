@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from supsup.inference.search import exact as search
-from supsup.inference.search.exact import Outer, Query, dense, flattened, flattened_bfloat16
+from supsup.inference import search
+from supsup.inference.search import Outer, Query, dense, flattened, flattened_bfloat16
 from supsup.kernels import available
 from supsup.masks.bank import Bank
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from supsup import Inference, Recipe, SupSup, data
 from supsup.data.rotations import mean_over_rotations
+from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
+from supsup.inference.gradient import Goal
 from supsup.inference.objectives import entropy
 from supsup.model.state import state_of
 from supsup.serve.scoring import scores
@@ -64,3 +66,10 @@ def test_without_profiles_every_mask_is_tried_in_all_rotations(
     answer = rotated.predict(images, inference=Inference("auto"))
     assert answer.method_used == "exhaustive"
     assert answer.tasks == [rotated.tasks[index] for index in expected.argmax(1).tolist()]
+
+
+def test_gradients_count_every_rotation_of_a_class_as_a_class(rotated: SupSup, images: Tensor) -> None:
+    """The objective G must not punish outputs that a task uses: of 16 outputs two classes in four rotations take 8."""
+    state = state_of(rotated)
+    networks = TaskNetworks(state.net, state.bank, state.tasks)
+    assert Candidates(networks, [TaskView(images[:, None])], Inference()).goal == Goal("H", 8)

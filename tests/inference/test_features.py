@@ -9,17 +9,16 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.inference.profiles.features import (
+from supsup.inference.profiles.fit import direction_limit, fit_gaussians, image_limit
+from supsup.inference.profiles.profile import (
     _PLACES,
+    GaussianIndex,
     _filters,
     _whitening,
-    direction_limit,
     extract_features,
     filter_features,
-    image_limit,
     is_picture,
 )
-from supsup.inference.profiles.profile import GaussianIndex, Gaussians
 from supsup.kernels import available
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
@@ -65,7 +64,7 @@ def test_as_many_images_as_steps_are_learned_and_answered() -> None:
 def test_statistics_of_another_network_are_not_compared() -> None:
     """A file can hold any: masks are tried where features do not suit."""
     x = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
-    several = [Gaussians.of(x[:, :count], torch.arange(12) % 2, 2, 3) for count in (5, 4)]
+    several = [fit_gaussians(x[:, :count], torch.arange(12) % 2, 2, 3) for count in (5, 4)]
     with pytest.raises(SupSupError, match="different numbers of features"):
         GaussianIndex(several, CPU)
 

@@ -7,12 +7,13 @@ import torch
 
 from supsup import SupSupError
 from supsup.inference.profiles import TaskProfile
-from supsup.inference.profiles.profile import SCORES, SHARES, Gaussians
+from supsup.inference.profiles.fit import fit_gaussians
+from supsup.inference.profiles.profile import SCORES, SHARES
 
 
 def made() -> TaskProfile:
     torch.manual_seed(0)
-    gaussians = Gaussians.of(torch.randn(100, 12), torch.arange(100) % 3, 3, 7)
+    gaussians = fit_gaussians(torch.randn(100, 12), torch.arange(100) % 3, 3, 7)
     spreads = torch.tensor([[0.0, 1.0], [2.0, 3.0], [1.0, 1.0]])
     return TaskProfile.of(gaussians, spreads, torch.linspace(-3, 3, len(SHARES)), torch.tensor([10, 7]))
 

@@ -5,14 +5,9 @@ import math
 import pytest
 import torch
 
-from supsup.inference.profiles import profile as gaussians
-from supsup.inference.profiles.profile import (
-    GaussianIndex,
-    Gaussians,
-    orthonormal_by_factors,
-    task_likelihood,
-    whole_numbers,
-)
+from supsup.inference.profiles import fit
+from supsup.inference.profiles.fit import fit_gaussians, orthonormal_by_factors
+from supsup.inference.profiles.profile import GaussianIndex, Gaussians, task_likelihood, whole_numbers
 
 CPU = torch.device("cpu")
 
@@ -40,14 +35,14 @@ def some(classes: int, images: int = 400, features: int = 20, seed: int = 0) -> 
 
 @pytest.mark.parametrize("classes", [1, 2, 5, 30])
 def test_likelihoods_are_those_of_normal_distributions(classes: int) -> None:
-    task, x = Gaussians.of(*some(classes), classes, 8), torch.randn(7, 20)
+    task, x = fit_gaussians(*some(classes), classes, 8), torch.randn(7, 20)
     expected = plain(task.means, covariance(task), x).logsumexp(1) - math.log(classes)
     torch.testing.assert_close(task.likelihoods(x).double(), expected, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("classes", [(2, 2, 2), (1, 3, 30)])
 def test_tasks_are_compared_by_the_mean_of_their_covariances(classes: tuple[int, ...]) -> None:
-    tasks = [Gaussians.of(*some(count, seed=seed), count, 8) for seed, count in enumerate(classes)]
+    tasks = [fit_gaussians(*some(count, seed=seed), count, 8) for seed, count in enumerate(classes)]
     x = torch.randn(7, 20)
     spread = torch.stack([covariance(task) for task in tasks]).mean(0)
     spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
@@ -64,7 +59,7 @@ def test_tasks_are_compared_by_the_mean_of_their_covariances(classes: tuple[int,
 
 def test_directions_are_those_in_which_images_vary_most() -> None:
     x, labels = some(1, images=2000)
-    found = Gaussians.of(x, labels, 1, 8)
+    found = fit_gaussians(x, labels, 1, 8)
     values, vectors = torch.linalg.eigh(torch.cov(x.T).double())
     torch.testing.assert_close(found.variances[-4:].double(), values[-4:], rtol=2e-2, atol=1e-4)
     leading = (found.directions[-1].double() @ vectors[:, -1]).abs()
@@ -72,7 +67,7 @@ def test_directions_are_those_in_which_images_vary_most() -> None:
 
 
 def test_tasks_added_later_are_as_if_all_had_been_there_to_the_bit() -> None:
-    tasks = [Gaussians.of(*some(classes, seed=classes), classes, 8) for classes in (1, 2, 2, 30)]
+    tasks = [fit_gaussians(*some(classes, seed=classes), classes, 8) for classes in (1, 2, 2, 30)]
     x = torch.randn(5, 20)
     together = GaussianIndex(tasks, CPU)
     grown = GaussianIndex(tasks[3:], CPU, GaussianIndex(tasks[1:3], CPU, GaussianIndex(tasks[:1], CPU)))
@@ -83,7 +78,7 @@ def test_tasks_added_later_are_as_if_all_had_been_there_to_the_bit() -> None:
 def test_few_images_are_enough(images: int) -> None:
     x, labels = some(1, images=images)
     for seen in (x, torch.zeros(images, 4)):
-        task = Gaussians.of(seen, labels, 1, 8)
+        task = fit_gaussians(seen, labels, 1, 8)
         assert task.likelihoods(seen).isfinite().all()
         assert GaussianIndex([task, task], CPU).class_scores(seen, absolute=True).isfinite().all()
 
@@ -98,9 +93,9 @@ def test_whole_numbers_lose_little() -> None:
 def test_several_tasks_at_once_are_each_alone() -> None:
     """As on a GPU."""
     each = [some(3, seed=seed) for seed in range(4)]
-    together = Gaussians.of(torch.stack([x for x, _ in each]), torch.stack([y for _, y in each]), 3, 8)
+    together = fit_gaussians(torch.stack([x for x, _ in each]), torch.stack([y for _, y in each]), 3, 8)
     for (x, labels), *values in zip(each, *together):
-        alone, one = Gaussians.of(x, labels, 3, 8), Gaussians(*values)
+        alone, one = fit_gaussians(x, labels, 3, 8), Gaussians(*values)
         torch.testing.assert_close(one.means, alone.means)
         torch.testing.assert_close(covariance(one), covariance(alone), rtol=1e-4, atol=1e-4)
 
@@ -119,7 +114,7 @@ def test_the_gpus_way_to_right_angles_spans_the_same() -> None:
 
 
 def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -> None:
-    task = Gaussians.of(*some(3), 3, 8)
+    task = fit_gaussians(*some(3), 3, 8)
     rivals = [task.means[:1] + torch.randn(classes, 20) for classes in (1, 4)]
     x = torch.cat([task.means[:1].expand(100, 20), rivals[1][:1].expand(100, 20)]) + 0.5 * torch.randn(200, 20)
     spread = covariance(task)
@@ -134,16 +129,16 @@ def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -
 def test_there_are_four_images_for_each_direction() -> None:
     """From fewer, directions would be those of the noise."""
     for images, classes, expected in ((41, 1, 8), (33, 1, 8), (32, 1, 7), (13, 1, 3), (13, 2, 2), (4, 1, 0)):
-        task = Gaussians.of(*some(classes, images=images), classes, 8)
+        task = fit_gaussians(*some(classes, images=images), classes, 8)
         assert task.directions.shape == (expected, 20)
-    assert len(Gaussians.of(*some(1, images=400, features=5), 1, 8).directions) == 4, "one direction is left over"
+    assert len(fit_gaussians(*some(1, images=400, features=5), 1, 8).directions) == 4, "one direction is left over"
 
 
 def test_no_direction_is_without_variance() -> None:
     """A thousandth of the mean at least, else an image a little off would be of no task at all."""
     x = torch.zeros(400, 20)
     x[:, 0] = torch.randn(400, generator=torch.Generator().manual_seed(0))
-    task = Gaussians.of(x, torch.zeros(400, dtype=torch.int64), 1, 8)
+    task = fit_gaussians(x, torch.zeros(400, dtype=torch.int64), 1, 8)
     least = 1e-3 * (x - x.mean(0)).square().mean()
     torch.testing.assert_close(task.rest, least)
     torch.testing.assert_close(task.variances[:-1], least.expand(7))
@@ -152,5 +147,5 @@ def test_no_direction_is_without_variance() -> None:
 
 def test_on_a_cpu_right_angles_come_from_reflections(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a task leaves is kept in files, and made again to the bit where it is learned again."""
-    monkeypatch.setattr(gaussians, "orthonormal_by_factors", lambda columns: pytest.fail("the GPU's way"))
-    assert len(Gaussians.of(*some(1), 1, 8).directions) == 8
+    monkeypatch.setattr(fit, "orthonormal_by_factors", lambda columns: pytest.fail("the GPU's way"))
+    assert len(fit_gaussians(*some(1), 1, 8).directions) == 8

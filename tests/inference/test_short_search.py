@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from supsup.inference import search
-from supsup.inference.search import short
-from supsup.inference.search.exact import flattened, flattened_by_numba, flattened_by_triton
-from supsup.inference.search.short import CANDIDATES, candidate_group_size, whole_query
+from supsup.inference.search import (
+    CANDIDATES,
+    candidate_group_size,
+    flattened,
+    flattened_by_numba,
+    flattened_by_triton,
+    whole_query,
+)
 from supsup.kernels import available
 from supsup.masks.bank import Bank
 
@@ -24,12 +29,12 @@ EVERY_WAY = pytest.mark.parametrize("way", [TRITON, NUMBA, "plain"])
 def use(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Let a way, and no other, take whatever comes."""
     nearest = {
-        "triton": short.NEAREST_EXECUTORS[0],
-        "numba": short.NEAREST_EXECUTORS[1],
-        "plain": short.NEAREST_EXECUTORS[2],
+        "triton": search.NEAREST_EXECUTORS[0],
+        "numba": search.NEAREST_EXECUTORS[1],
+        "plain": search.NEAREST_EXECUTORS[2],
     }[way]
     monkeypatch.setattr(
-        short, "NEAREST_EXECUTORS", (short.NearestExecutor(lambda bank: True, nearest.flatten, nearest.nearest),)
+        search, "NEAREST_EXECUTORS", (search.NearestExecutor(lambda bank: True, nearest.flatten, nearest.nearest),)
     )
 
 
@@ -134,13 +139,13 @@ def test_the_plain_way_gives_the_best_of_the_best_few(seed: int, k: int, count: 
         kept[largest] = row.view(-1, 8)[largest]
     block = next(bank.blocks())[span[0]]
     floats = torch.stack([(block >> bit) & 1 for bit in range(8)], 1).flatten(0, 1).float()
-    candidates = short.best_of_groups(kept.flatten() @ floats)
+    candidates = search.best_of_groups(kept.flatten() @ floats)
     assert len(candidates) == min(CANDIDATES, k)
-    answer = short.plain_nearest(
+    answer = search.plain_nearest(
         row,
-        short._wanted(bank, names, count)
+        search._wanted(bank, names, count)
         if span[0].start == 0
-        else [(a - span[0].start, b - span[0].start, c) for a, b, c in short._wanted(bank, names, count)],
+        else [(a - span[0].start, b - span[0].start, c) for a, b, c in search._wanted(bank, names, count)],
         [block],
         None,
     )
@@ -152,7 +157,7 @@ def test_candidates_are_the_best_of_the_best_of_groups(seed: int, k: int) -> Non
     """The very best is always among them, and none that is −inf."""
     scores = torch.randn(k, generator=torch.Generator().manual_seed(seed))
     scores[:: 2 + seed % 3] = -torch.inf
-    candidates = short.best_of_groups(scores)
+    candidates = search.best_of_groups(scores)
     groups = candidates // candidate_group_size(k)
     assert len(set(groups.tolist())) == len(candidates) <= CANDIDATES
     assert torch.isfinite(scores[candidates]).all()
@@ -171,17 +176,17 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "TRITON", True)
     bank, gpu = Bank(SHAPES), Bank(SHAPES)
     gpu.device = torch.device("cuda")
-    ways = [next(way for way in short.NEAREST_EXECUTORS if way.takes(each)) for each in (gpu, bank)]
-    assert ways == list(short.NEAREST_EXECUTORS[:2])
-    assert short.NEAREST_EXECUTORS[0].nearest == short.triton_nearest
-    assert (short.NEAREST_EXECUTORS[0].flatten, short.NEAREST_EXECUTORS[1].flatten) == (
+    ways = [next(way for way in search.NEAREST_EXECUTORS if way.takes(each)) for each in (gpu, bank)]
+    assert ways == list(search.NEAREST_EXECUTORS[:2])
+    assert search.NEAREST_EXECUTORS[0].nearest == search.triton_nearest
+    assert (search.NEAREST_EXECUTORS[0].flatten, search.NEAREST_EXECUTORS[1].flatten) == (
         flattened_by_triton,
         flattened_by_numba,
     )
     monkeypatch.setattr(available, "NUMBA", False)
     monkeypatch.setattr(available, "TRITON", False)
     assert all(
-        next(way for way in short.NEAREST_EXECUTORS if way.takes(each)).nearest == short.plain_nearest
+        next(way for way in search.NEAREST_EXECUTORS if way.takes(each)).nearest == search.plain_nearest
         for each in (gpu, bank)
     )
 
@@ -276,7 +281,7 @@ def test_the_kernel_that_chooses_bytes(size: int, count: int) -> None:
 @pytest.mark.parametrize(("rest", "scans"), [(0.0, 1), (0.02, 1), (0.5, 3)])
 def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a query counts for what it could still change; one that is read is not read again."""
-    from supsup.inference.search.short import numba_nearest
+    from supsup.inference.search import numba_nearest
     from supsup.kernels import numba_short
 
     read: list[list[int]] = []

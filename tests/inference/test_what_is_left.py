@@ -9,10 +9,8 @@ from torch import Tensor
 
 from supsup import nets
 from supsup.data import Part
-from supsup.inference.objectives import CALIBRATED
-from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread
-from supsup.inference.profiles.profile import SHARES, Gaussians, TaskProfile
+from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread, fit_gaussians
+from supsup.inference.profiles.profile import CALIBRATED, SHARES, Gaussians, TaskProfile, extract_features, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 
@@ -62,19 +60,19 @@ def images(seed: int, count: int = 120) -> Part:
 def scores(net: FrozenNet, bank: Bank, index: int, x: Tensor, gaussians: Gaussians) -> list[Tensor]:
     """Log-likelihood, energy and mixture under one mask."""
     outputs = net.run(x, net.masked(bank.mask(index)))
-    levels = (-CALIBRATED[name](outputs, CLASSES) for name in ("energy", "mixture"))
+    levels = (CALIBRATED[name](outputs, CLASSES) for name in ("energy", "mixture"))
     return [gaussians.likelihoods(extract_features(net, x)), *levels]
 
 
 def gaussians_of(net: FrozenNet, part: Part, positions: Tensor) -> Gaussians:
     x, labels = part.batch(positions)
-    return Gaussians.of(extract_features(net, x), labels, CLASSES, 32)
+    return fit_gaussians(extract_features(net, x), labels, CLASSES, 32)
 
 
 def check(profile: TaskProfile, expected: list[Tensor]) -> None:
     spreads = [[score.mean(), score.std(correction=0)] for score in expected]
     torch.testing.assert_close(profile.spreads, torch.tensor(spreads), rtol=1e-3, atol=1e-3)
-    familiar = profile.familiarity(expected[0], expected[1])
+    familiar = familiarity(expected[0], expected[1], profile.spread)
     torch.testing.assert_close(profile.familiar, familiar.quantile(torch.tensor(SHARES)), rtol=1e-3, atol=1e-3)
 
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from supsup.masks import switching
+from supsup.masks import frozen as frozen_module
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNet, SwitchedNets
+from supsup.masks.frozen import FrozenNet, SwitchedNet, SwitchedNets
 from supsup.nets import FullyConnected
 from supsup.nets.execution import copy_with_tensors
 
@@ -36,7 +35,7 @@ def case(module: nn.Module | None = None, tasks: int = 3) -> tuple[FrozenNet, Ba
     bank, generator = Bank(net.shapes, CPU, net.statistics), torch.Generator().manual_seed(0)
     for _ in range(tasks):
         bank.add(random_task(net, generator))
-    return net, bank, SwitchedNet(net, bank.spans)
+    return net, bank, SwitchedNet(net)
 
 
 def plain(net: FrozenNet, bank: Bank, index: int, x: Tensor) -> Tensor:
@@ -64,7 +63,7 @@ def column(seed: int, size: int, tasks: int) -> tuple[Tensor, Tensor, Tensor]:
 @given(st.integers(0, 2**31), st.integers(1, 70), st.integers(1, 20))
 def test_filling_on_a_cpu(seed: int, size: int, tasks: int) -> None:
     packed, frozen, expected = column(seed, size, tasks)
-    for fill in (switching.plain_fill, switching.fill):
+    for fill in (frozen_module.plain_fill, frozen_module.fill):
         masked = torch.full_like(frozen, torch.nan)
         fill(packed, frozen, masked)
         assert torch.equal(masked, expected)
@@ -107,8 +106,8 @@ def test_answers_are_those_of_the_plain_path_whatever_changes(x: Tensor) -> None
 def test_only_a_change_of_task_or_masks_costs_a_switch(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     net, bank, switched = case()
     filled: list[None] = []
-    fill = switching.fill
-    monkeypatch.setattr(switching, "fill", lambda *args: filled.append(fill(*args)))
+    fill = frozen_module.fill
+    monkeypatch.setattr(frozen_module, "fill", lambda *args: filled.append(fill(*args)))
     for index, switches in ((1, 1), (1, 1), (1, 1), (2, 2), (2, 2), (1, 3)):
         switched.run(bank, index, x)
         assert len(filled) == switches
@@ -119,7 +118,7 @@ def test_only_a_change_of_task_or_masks_costs_a_switch(x: Tensor, monkeypatch: p
 
 def test_two_networks_on_one_bank(x: Tensor) -> None:
     net, bank, first = case()
-    second = SwitchedNet(net, bank.spans)
+    second = SwitchedNet(net)
     for index in (0, 0, 1):
         for switched in (first, second, second, first):
             assert torch.equal(switched.run(bank, index, x), plain(net, bank, index, x))
@@ -161,7 +160,7 @@ def test_what_somebody_added_to_a_network_of_ours_counts(x: Tensor) -> None:
         bank, generator = Bank(net.shapes, CPU, net.statistics), torch.Generator().manual_seed(0)
         for _ in range(2):
             bank.add(random_task(net, generator))
-        switched = SwitchedNet(net, bank.spans)
+        switched = SwitchedNet(net)
         bare = FrozenNet(FullyConnected((16, 7, 5)), 0, CPU)
         for index in (0, 1, 0):
             answer = switched.run(bank, index, x)
@@ -207,7 +206,7 @@ def test_a_lone_thread_has_one_network_and_each_further_one_at_most_eight(
 ) -> None:
     """Each costs as much memory as the weights; beyond that masked weights are made for the moment."""
     net, bank, _ = case()
-    several = SwitchedNets(net, bank.spans)
+    several = SwitchedNets(net)
     expected = [plain(net, bank, index, x) for index in range(3)]
     for index in (0, 1, 2, 0):
         assert torch.equal(several.run(bank, index, x), expected[index])
@@ -232,8 +231,8 @@ def test_a_lone_thread_has_one_network_and_each_further_one_at_most_eight(
 
 def test_the_network_that_has_the_mask_on_answers_else_the_one_idle_longest(x: Tensor) -> None:
     net, bank, _ = case()
-    several = SwitchedNets(net, bank.spans)
-    made = [SwitchedNet(net, bank.spans) for _ in range(3)]
+    several = SwitchedNets(net)
+    made = [SwitchedNet(net) for _ in range(3)]
     for index, switched in enumerate(made):
         several._made.add(switched)
         several._idle.append(switched)

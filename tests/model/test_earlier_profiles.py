@@ -11,8 +11,8 @@ from supsup import Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
 from supsup.inference.profiles import TaskProfile
-from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.profile import Gaussians, whole_numbers
+from supsup.inference.profiles.fit import fit_gaussians
+from supsup.inference.profiles.profile import extract_features, whole_numbers
 from supsup.model.state import state_of
 
 CLASSES = 2
@@ -35,7 +35,7 @@ def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> Ta
     x, labels = task.train.tensors()
     numbers = extract_features(state_of(model).net, x)[:, ::every]
     found = [numbers[labels == label] for label in range(CLASSES)]
-    each = [Gaussians.of(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
+    each = [fit_gaussians(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
     means, directions, variances, rest = (torch.stack(parts) for parts in zip(*each))
     numbers_of_means, mean_scales = whole_numbers(means[:, 0], torch.int8)
     numbers_of_directions, direction_scales = whole_numbers(directions, torch.int8)

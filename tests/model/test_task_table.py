@@ -173,5 +173,3 @@ def test_tasks_by_how_they_see_images_are_looked_through_once() -> None:
 def test_a_class_is_called_by_its_name_where_it_has_one() -> None:
     assert [TaskInfo(("cat", "dog")).class_name(label) for label in range(3)] == ["cat", "dog", 2]
     assert TaskInfo().class_name(1) == 1
-    assert LearnedTask("a", 3, "now").used_outputs == 3
-    assert LearnedTask("a", 3, "now", info=TaskInfo(rotated=True)).used_outputs == 12

@@ -292,7 +292,7 @@ def _lines(model: ModelContents) -> dict[str, str]:
 def _inference(model: ModelContents) -> str:
     """How tasks are inferred."""
     method = METHODS.get(model.inference.get("method", ""))
-    if method is None or method.takes_settings:
+    if method is None or method.settings:
         return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
     if not method.needs_profiles:
         return str(model.inference["method"])

@@ -36,7 +36,6 @@ from torch import Tensor
 
 from supsup.data.inputs import Inputs
 from supsup.data.labels import Label, Names, check_names
-from supsup.data.rotations import ROTATIONS
 from supsup.data.task import NO_INFO, TaskInfo
 from supsup.file import codec, limits
 from supsup.file.codec import Bytes, Reference, decode_mask
@@ -76,11 +75,6 @@ class LearnedTask:
     extras: dict[str, Tensor] = field(default_factory=dict)
     info: TaskInfo = NO_INFO
     profile: TaskProfile | None = None
-
-    @property
-    def used_outputs(self) -> int:
-        """How many outputs the task uses: one per class, or one per class and rotation."""
-        return self.classes * ROTATIONS if self.info.rotated else self.classes
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,88 @@
-"""Auto, the default: features first, the best few masks where they leave doubt, one gradient among many tasks."""
+"""Features: tasks are found by the profiles they were given when they were learned; no mask is run.
+
+Auto, the default: features first, the best few masks where they leave doubt, one gradient among many tasks.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from supsup.inference.candidates import Candidates, Decision, first_gradient
+from supsup.inference.candidates import Candidates, Decision, TaskNetworks, first_gradient
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
-from supsup.inference.features import feature_scores
 from supsup.inference.gradient import Goal, choose_layers
-from supsup.inference.objectives import CALIBRATED
 from supsup.inference.one_shot import decide_one_shot
-from supsup.inference.profiles.profile import FeatureScores
+from supsup.inference.profiles.profile import FeatureScores, extract_features, familiarity, output_energy
+from supsup.runtime.errors import SupSupError
 
+_ENOUGH_IMAGES, _ENOUGH_FOUND = 50, 0.6  # held-back images needed for a warning; share of them found that needs none
 _FEW_TASKS = 32  # up to here every mask can be tried; among more, a gradient helps
+
+
+def decide_features(candidates: Candidates) -> Decision:
+    """The task whose profile is likeliest; an error where a candidate has none."""
+    return candidates.highest(task_likelihoods(candidates))
+
+
+def task_likelihoods(candidates: Candidates) -> Tensor:
+    """log p(features | task) [r, candidates]; an error where a candidate has no profile to compare."""
+    found = feature_scores(candidates)
+    if found is None:
+        lacking = [task for task in candidates.tasks if task.profile is None or not task.profile.comparable]
+        raise no_profile((lacking or candidates.tasks)[0].name)
+    return found.of_tasks
+
+
+def feature_scores(candidates: Candidates) -> FeatureScores | None:
+    """How likely the features are for every candidate; None where one has no profile that fits them."""
+    networks, views = candidates.networks, candidates.views
+    if any(task.profile is None for task in candidates.tasks):
+        return None
+    features = [extract_features(networks.net, view.x.flatten(0, 1)).unflatten(0, view.x.shape[:2]) for view in views]
+    profile_index = networks.profile_index(features[0].shape[-1])
+    found = profile_index.scores(features, candidates.view_of, candidates.indices)
+    if found is not None:
+        _warn_of_similar_tasks(candidates)
+    return found
+
+
+def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> Tensor:
+    """Which images [n, …] are less familiar to a task than this share of the images it was learned with: [n]."""
+    task, features = networks.tasks.at(index), extract_features(networks.net, x)
+    profile = task.profile
+    if profile is None or not profile.fits(features.shape[1]):
+        raise no_profile(task.name)
+    scores = profile.gaussians.likelihoods(features), output_energy(networks.outputs(index, x), task.classes)
+    return familiarity(*scores, profile.spread) < profile.threshold(share)
+
+
+def no_profile(name: str) -> SupSupError:
+    """The error for a task that features cannot find."""
+    return SupSupError(
+        f"task {name!r} has no profile (no statistics to recognise it by): learn it again while the model's inference "
+        "is Inference('auto') or 'features'; `observe` and earlier versions made none"
+    )
+
+
+def _warn_of_similar_tasks(candidates: Candidates) -> None:
+    """Warn once where held-back images were often taken for another task's when the tasks were learned."""
+    networks = candidates.networks
+    if networks.warned or networks.checked_version is networks.tasks.version:
+        return
+    networks.checked_version = networks.tasks.version
+    checked = torch.stack([task.profile.checked for task in candidates.tasks if task.profile is not None])
+    images, found = checked.sum(0).tolist()
+    if images >= _ENOUGH_IMAGES and found < _ENOUGH_FOUND * images:
+        networks.warned = True
+        warnings.warn(
+            f"tasks are similar: only {100 * found / images:.0f} % of held-back images were assigned to the right one. "
+            "Give the task, predict(x, task=…), or infer it from many images at once, infer_task(x, per='batch')",
+            stacklevel=7,  # the caller of `predict`, with "auto"
+        )
 
 
 @dataclass(frozen=True)
@@ -116,9 +182,9 @@ def _try_masks(candidates: Candidates, found: FeatureScores, tried: Tensor, scor
         outputs, task = candidates.outputs(index, rows), candidates.tasks[column]
         classes = task.classes or outputs.shape[-1]
         likely = weight * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
-        energy = -CALIBRATED["energy"](outputs, classes).mean(1)
         assert task.profile is not None
-        standard = task.profile.spread["energy"].standard(energy).clamp(_WEIGHTS.lowest, _WEIGHTS.highest)
+        standard = task.profile.spread["energy"].standard(output_energy(outputs, classes).mean(1))
+        standard = standard.clamp(_WEIGHTS.lowest, _WEIGHTS.highest)
         scores[rows, column] = likely.logsumexp(-1).mean(1) + _WEIGHTS.energy * standard
 
 

@@ -15,35 +15,24 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from supsup.data.rotations import task_outputs
+from supsup.data.rotations import ROTATIONS, task_outputs
 from supsup.data.task import NO_INFO, TaskInfo
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.profiles.profile import ProfileIndex, TaskProfile
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNets
+from supsup.masks.frozen import FrozenNet, SwitchedNets
 
 if TYPE_CHECKING:
-    from supsup.inference.settings import Inference
+    from supsup.inference.methods import Inference
 
 
 class KnownTask(Protocol):
     """What inference needs to know of a task."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def classes(self) -> int: ...
-
-    @property
-    def used_outputs(self) -> int: ...
-
-    @property
-    def info(self) -> TaskInfo: ...
-
-    @property
-    def profile(self) -> TaskProfile | None: ...
+    name: str
+    classes: int
+    info: TaskInfo
+    profile: TaskProfile | None
 
 
 class KnownTasks(Protocol):
@@ -60,7 +49,7 @@ class KnownTasks(Protocol):
 class TaskNetworks:
     """The networks of all tasks: one frozen network, and for each task a mask and what is known of it.
 
-    checked_version  the version of the task table at which `features.py` looked for similar tasks
+    checked_version  the version of the task table at which `auto.py` looked for similar tasks
     warned           whether it warned of some: it does so once
     """
 
@@ -68,7 +57,7 @@ class TaskNetworks:
         self.net, self.bank, self.tasks = net, bank, tasks
         self.checked_version: object = None
         self.warned = False
-        self._switched = SwitchedNets(net, bank.spans) if switched is None else switched
+        self._switched = SwitchedNets(net) if switched is None else switched
         self._profile_index = ProfileIndex()
 
     def outputs(self, index: int, x: Tensor) -> Tensor:
@@ -148,7 +137,8 @@ class Candidates:
     @cached_property
     def goal(self) -> Goal:
         """What gradients minimise; they never rotate images, so every rotation of a class counts as a class."""
-        return Goal(self.settings.objective, max(task.used_outputs for task in self.tasks))
+        used = (task.classes * (ROTATIONS if task.info.rotated else 1) for task in self.tasks)
+        return Goal(self.settings.objective, max(used))
 
     @cached_property
     def layers(self) -> list[str]:
@@ -203,11 +193,11 @@ def equal_rows(rows: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [((group == i).nonzero().flatten(), row) for i, row in enumerate(unique)]
 
 
-class _Mask(NamedTuple):
+@dataclass
+class _Mask:
     """A mask of which nothing is known but its number of classes."""
 
     classes: int
-    used_outputs: int
     name: str = ""
     info: TaskInfo = NO_INFO
     profile: TaskProfile | None = None
@@ -219,7 +209,7 @@ class BareMasks:
     version = None
 
     def __init__(self, count: int, classes: int) -> None:
-        self._count, self._mask = count, _Mask(classes, classes)
+        self._count, self._mask = count, _Mask(classes)
 
     def __len__(self) -> int:
         return self._count

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from supsup.inference.candidates import Candidates, Decision
-from supsup.inference.objectives import CALIBRATED, LEVELS
+from supsup.inference.objectives import LEVELS
+from supsup.inference.profiles.profile import CALIBRATED
 
 
 def decide_exhaustive(candidates: Candidates) -> Decision:
@@ -31,6 +32,6 @@ def mask_scores(candidates: Candidates) -> Tensor:
         if not calibrated:
             scores.append(-LEVELS[objective](outputs, classes).mean(1))
             continue
-        score = -CALIBRATED[objective](outputs, task.classes or outputs.shape[-1]).mean(1)
+        score = CALIBRATED[objective](outputs, task.classes or outputs.shape[-1]).mean(1)
         scores.append(spreads[column].standard(score) if spreads else score)
     return torch.stack(scores, 1)

@@ -1,13 +1,18 @@
-"""The table of inference methods. A new method is a file with one function, and one line in `METHODS`."""
+"""`Inference`, how the task of an input is inferred, and the table of methods.
+
+A new method is a file with one function, and one line in `METHODS`. A setting of its own is one more field of
+`Inference`, with its check.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from supsup.inference.auto import auto_scores, decide_auto
+from supsup.inference.auto import auto_scores, decide_auto, decide_features, task_likelihoods
 from supsup.inference.binary import decide_binary, decide_gamma
 from supsup.inference.candidates import (
     BareMasks,
@@ -20,48 +25,121 @@ from supsup.inference.candidates import (
 )
 from supsup.inference.descent import decide_descent
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
-from supsup.inference.features import decide_features, task_likelihoods
+from supsup.inference.objectives import OBJECTIVES
 from supsup.inference.one_shot import decide_one_shot
+from supsup.inference.profiles.profile import CALIBRATED
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
+from supsup.runtime.errors import SupSupError
+from supsup.runtime.validation import check_fields, choice, names, optional, real, text, whole
 
-if TYPE_CHECKING:
-    from supsup.inference.settings import Inference
+_MOST_STEPS = 10_000  # of descent: a file may ask for any number
 
 
 class Method(NamedTuple):
     """One row of the table.
 
-    decide             the task of each decision, among two candidates or more
-    scores             what the first pass gives each candidate: [r, candidates], the higher the better
-    needs_profiles     tasks must have been given profiles when they were learned
-    takes_settings     fields of `Inference` beside `method` change what it does
-    takes_coordinates  also `coordinates`
-    takes_calibrated   also the calibrated objectives, "energy" and "mixture"
+    decide          the task of each decision, among two candidates or more
+    scores          what the first pass gives each candidate: [r, candidates], the higher the better
+    settings        fields of `Inference` beside `method` that may be given with it
+    objectives      that it takes
+    needs_profiles  tasks must have been given profiles when they were learned
     """
 
     decide: Callable[[Candidates], Decision]
     scores: Callable[[Candidates], Tensor]
+    settings: tuple[str, ...] = ()
+    objectives: Collection[str] = tuple(OBJECTIVES)
     needs_profiles: bool = False
-    takes_settings: bool = False
-    takes_coordinates: bool = False
-    takes_calibrated: bool = False
 
 
+# Settings of one of these methods may stay when a model changes to another.
+_SHARED = ("objective", "layers", "gamma", "steps", "step_size")
 METHODS: dict[str, Method] = {
     "auto": Method(decide_auto, auto_scores, needs_profiles=True),
     "features": Method(decide_features, task_likelihoods, needs_profiles=True),
-    "one-shot": Method(decide_one_shot, first_gradient, takes_settings=True, takes_coordinates=True),
-    "binary": Method(decide_binary, first_gradient, takes_settings=True),
-    "gamma": Method(decide_gamma, first_gradient, takes_settings=True),
-    "descent": Method(decide_descent, first_gradient, takes_settings=True),
-    "exhaustive": Method(decide_exhaustive, mask_scores, takes_settings=True, takes_calibrated=True),
+    "one-shot": Method(decide_one_shot, first_gradient, (*_SHARED, "coordinates")),
+    "binary": Method(decide_binary, first_gradient, _SHARED),
+    "gamma": Method(decide_gamma, first_gradient, _SHARED),
+    "descent": Method(decide_descent, first_gradient, _SHARED),
+    "exhaustive": Method(decide_exhaustive, mask_scores, _SHARED, (*OBJECTIVES, *CALIBRATED)),
 }
 
 if TYPE_CHECKING:
     MethodName = str
 else:
     MethodName = Literal[tuple(METHODS)]  # command lines take their choices from it
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How a task is inferred.
+
+    method      one-shot: one gradient decides. binary: halve the candidates until one is left. gamma: keep the best
+                fraction `gamma` each time (1/2 is binary, 1/k is one-shot). descent: gradient descent on α.
+                exhaustive: try every mask and take the lowest objective (k passes).
+                features: one pass without a mask; each task's profile says how likely its result is.
+                auto: features, the best few masks where they leave doubt and, among many tasks, one gradient
+                (docs/inference.md).
+    objective   "H" entropy, "G" superfluous outputs only (needs more outputs than classes), "M" minus the maximum.
+                For exhaustive also "energy" and "mixture", calibrated for each task.
+    layers      which weights' gradients count: "all" as in the paper, "first", "last", or names of weights.
+    coordinates for one-shot: rank the tasks from about this many numbers of the gradient alone, the largest in size,
+                eight neighbours at a time, and decide exactly among the best few. None: all of them. 16,384 are enough
+                for thousands of tasks.
+    """
+
+    method: str = "one-shot"
+    objective: str = "H"
+    layers: str | Sequence[str] = "all"
+    gamma: float = 0.5
+    steps: int = 20
+    step_size: float = 0.1
+    coordinates: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            method=choice(*METHODS),
+            objective=choice(*OBJECTIVES, *CALIBRATED),
+            layers=_layers,
+            gamma=real(above=0, below=1),
+            steps=whole(1, _MOST_STEPS),
+            step_size=real(above=0),
+            coordinates=optional(whole(1)),
+        )
+        method = METHODS[self.method]
+        if self.objective not in method.objectives:
+            suited = [name for name, other in METHODS.items() if self.objective in other.objectives]
+            raise SupSupError(
+                f"objective {self.objective!r} compares masks one by one: it goes with method "
+                f"{' or '.join(map(repr, suited))}, not {self.method!r}"
+            )
+        for setting in fields(self)[1:]:
+            if setting.name not in method.settings and getattr(self, setting.name) != setting.default:
+                suited = [name for name, other in METHODS.items() if setting.name in other.settings]
+                raise SupSupError(
+                    f"{setting.name} goes with method {' or '.join(map(repr, suited))}, not {self.method!r}; "
+                    "leave one of them out"
+                )
+
+    def replaced(self, **settings: Any) -> Inference:
+        """With other settings. A method without settings yields to the default, or to one that takes the objective."""
+        wanted, objective = settings.get("method", self.method), settings.get("objective")
+        if not settings or (isinstance(wanted, str) and wanted in METHODS and METHODS[wanted].settings):
+            return replace(self, **settings)
+        if isinstance(objective, str) and objective in CALIBRATED:
+            suited = next(name for name, method in METHODS.items() if objective in method.objectives)
+            settings = {"method": suited} | settings
+        return Inference(**settings)
+
+
+def _layers(value: Any, name: str) -> str | tuple[str, ...]:
+    """A word, or names of weights; that the network has them is checked once it is known."""
+    return text(value, name) if isinstance(value, str) else tuple(names(value, name))
+
+
+AUTO = Inference("auto")  # the default of `SupSup`
 
 
 def choose_tasks(candidates: Candidates) -> Decision:

@@ -1,8 +1,7 @@
 """Objectives of task inference: functions of the outputs that are small under the right mask.
 
 Each takes outputs [..., s] and the number of real classes, and returns one value per image. `OBJECTIVES` are the
-paper's, for gradients. `LEVELS` are the same as values that compare the outputs of two masks. `CALIBRATED` are compared
-in deviations from the mean of each task's training images.
+paper's, for gradients. `LEVELS` are the same as values that compare the outputs of two masks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from torch import Tensor
 from supsup.runtime.errors import SupSupError
 
 Objective = Callable[[Tensor, int], Tensor]
-_ENERGY = 0.3  # its weight in the mixture
 
 
 def entropy(outputs: Tensor, classes: int) -> Tensor:
@@ -44,20 +42,8 @@ def negative_maximum(outputs: Tensor, classes: int) -> Tensor:
     return -outputs.softmax(-1).amax(-1)
 
 
-def negative_energy(outputs: Tensor, classes: int) -> Tensor:
-    """Minus logsumexp of the outputs of a task's classes."""
-    return -outputs[..., :classes].logsumexp(-1)
-
-
-def negative_mixture(outputs: Tensor, classes: int) -> Tensor:
-    """Minus (the log-probability of the label among a task's classes + 0.3 · their logsumexp)."""
-    real = outputs[..., :classes]
-    return (1 - _ENERGY) * real.logsumexp(-1) - real.amax(-1)
-
-
 OBJECTIVES: dict[str, Objective] = {"H": entropy, "G": superfluous, "M": negative_maximum}
 LEVELS: dict[str, Objective] = {**OBJECTIVES, "G": superfluous_share}
-CALIBRATED: dict[str, Objective] = {"energy": negative_energy, "mixture": negative_mixture}
 
 
 def gradient(name: str, outputs: Tensor, classes: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Applying a mask on a CPU, compiled; `masks/switching.py` defines the result."""
+"""Applying a mask on a CPU, compiled; `masks/frozen.py` defines the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applying a mask, and random words, on a GPU; `masks/switching.py` and `masks/philox.py` define the results."""
+"""Applying a mask, and random words, on a GPU; `masks/frozen.py` and `masks/philox.py` define the results."""
 
 from __future__ import annotations
 

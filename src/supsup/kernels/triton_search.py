@@ -1,4 +1,4 @@
-"""Exact search and the query of one image on a GPU; `inference/search/exact.py` and `inference/gradient.py` use them.
+"""Exact search and the query of one image on a GPU; `inference/search.py` and `inference/gradient.py` use them.
 
 The query is a forward and a backward pass of one image through linear layers and ReLU at a mean of masks, one launch
 for each step. For one image launches cost most, and torch would need three times as many.

@@ -1,6 +1,6 @@
 """Search by a few bytes of the query on a GPU: six short launches, without a sort or a wait for the host.
 
-`inference/search/short.py` defines each step; one CUDA graph can hold all of them.
+`inference/search.py` defines each step; one CUDA graph can hold all of them.
 """
 
 from __future__ import annotations

@@ -54,16 +54,14 @@ class Bank:
         each = sum(value.numel() for value in self._fresh.values())
         self._statistics = torch.empty(0, each, device=device)  # [k, end to end]
         self.spans: dict[str, tuple[int, int]] = {}  # the bytes of each weight
-        start = 0
+        self.length = 0  # bytes of one mask
         for name, shape in self.shapes.items():
-            stop = start + -(-shape.numel() // 8)
-            self.spans[name] = (start, stop)
-            start = stop
-        self._bytes = start
+            start, self.length = self.length, self.length + -(-shape.numel() // 8)
+            self.spans[name] = (start, self.length)
         self._blocks: list[Tensor] = []
         self._mapped = 0  # number of blocks at the start that are mapped from disk and never change
         self._count = 0
-        self._sum = torch.zeros(8 * self._bytes, dtype=torch.int32, device=device)  # number of masks with each bit set
+        self._sum = torch.zeros(8 * self.length, dtype=torch.int32, device=device)  # number of masks with each bit set
         self.version = object()
         self.replays = Replays()
         self._mean: dict[str, Tensor] | None = None
@@ -71,11 +69,6 @@ class Bank:
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def length(self) -> int:
-        """Bytes of one mask."""
-        return self._bytes
 
     @property
     def memory(self) -> int:
@@ -88,16 +81,16 @@ class Bank:
         Only before other masks are added.
         """
         assert len(self._blocks) == self._mapped
-        more = [self._statistics, torch.cat([self._statistics.new_empty(packed.shape[1], 0), *_flat(statistics)], 1)]
+        stacked = self._with_statistics(packed.shape[1], statistics)
         self._changed()
-        self._statistics, self._sum = torch.cat(more), self._sum + kept
+        self._statistics, self._sum = stacked, self._sum + kept
         self._blocks, self._mapped = [*self._blocks, packed], self._mapped + 1
         self._count += packed.shape[1]
 
     def reserve(self, count: int) -> None:
         """Reserve room for more masks, so that adding them copies no block."""
         if count > 0:
-            self._blocks = [*self._blocks, torch.zeros(self._bytes, count, dtype=torch.uint8, device=self.device)]
+            self._blocks = [*self._blocks, torch.zeros(self.length, count, dtype=torch.uint8, device=self.device)]
 
     def add(self, mask: Mapping[str, Tensor]) -> None:
         """Append a mask, with its statistics if it has any."""
@@ -111,18 +104,14 @@ class Bank:
     def prepare_add(self, columns: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Change:
         """Prepare `add_packed`: masks are written to columns that nobody reads before the change is made."""
         columns, count = columns.to(self.device), self._count + columns.shape[1]
-        more = [self._statistics.new_empty(columns.shape[1], 0)]
-        for name, fresh in self._fresh.items():
-            given = statistics[name] if statistics else fresh.expand(columns.shape[1], *fresh.shape)
-            more.append(given.flatten(1).to(self.device, torch.float32))
-        stacked = torch.cat([self._statistics, torch.cat(more, 1)])
+        stacked = self._with_statistics(columns.shape[1], statistics)
         blocks = list(self._blocks)
         unused = sum(block.shape[1] for block in blocks) - self._count
         if unused < columns.shape[1]:
             if len(blocks) == self._mapped + _BLOCKS:
                 blocks = [*blocks[: self._mapped], torch.cat(blocks[self._mapped :], 1)]
             width = max(columns.shape[1] - unused, min(_BLOCK, max(_FIRST, self._count)))
-            blocks.append(torch.zeros(self._bytes, width, dtype=torch.uint8, device=self.device))
+            blocks.append(torch.zeros(self.length, width, dtype=torch.uint8, device=self.device))
         total = self._sum.clone()
         tally(total, columns, sign=1)
         start = 0
@@ -140,6 +129,14 @@ class Bank:
 
         return change
 
+    def _with_statistics(self, tasks: int, statistics: Mapping[str, Tensor] | None) -> Tensor:
+        """The statistics of all tasks and of more [tasks, …] by name, the initial ones by default: [k + tasks, n]."""
+        more = [self._statistics.new_empty(tasks, 0)]
+        for name, fresh in self._fresh.items():
+            given = statistics[name] if statistics else fresh.expand(tasks, *fresh.shape)
+            more.append(given.flatten(1).to(self.device, torch.float32))
+        return torch.cat([self._statistics, torch.cat(more, 1)])
+
     def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
         """Overwrite a mask, and its statistics if given."""
         self.prepare_replace(index, mask)()
@@ -153,7 +150,7 @@ class Bank:
             if name in mask:
                 value.copy_(mask[name])
         packed = _packed(bits)[0]
-        total = self._sum.add(bits[0].view(torch.uint8)).sub_(_unpack(column[:, None]).flatten().view(torch.uint8))
+        total = self._sum.add(bits[0].view(torch.uint8)).sub_(unpacked(column[:, None]).flatten().view(torch.uint8))
 
         def change() -> None:
             self._changed()
@@ -194,7 +191,7 @@ class Bank:
 
     def _flat_bits(self, mask: Mapping[str, Tensor]) -> Tensor:
         """One mask as booleans end to end, [1, bits]."""
-        return _end_to_end({name: mask[name].to(self.device)[None] for name in self.shapes})
+        return end_to_end({name: mask[name].to(self.device)[None].bool() for name in self.shapes})
 
     def packed(self, index: int) -> Tensor:
         """The bytes of one mask, a copy."""
@@ -218,7 +215,7 @@ class Bank:
         """One mask of one weight as booleans."""
         start, stop = self.spans[name]
         shape = self.shapes[name]
-        return _unpack(self.column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
+        return unpacked(self.column(index)[start:stop, None]).flatten()[: shape.numel()].view(shape)
 
     def statistics(self, index: int) -> dict[str, Tensor]:
         """The statistics of one task."""
@@ -236,17 +233,17 @@ class Bank:
         """The mean of all masks, from their running sum, and of their statistics; not to be changed."""
         mean = self._mean
         if mean is None:
-            mean = self._by_weight(self._sum / self._count) | self._by_name(self._statistics.mean(0))
+            mean = split_by_name(self._sum / self._count, self.shapes, 8) | self._by_name(self._statistics.mean(0))
             self._mean = mean
         return mean
 
     def weighted(self, alpha: Tensor) -> dict[str, Tensor]:
         """Σ αᵢ Mⁱ for coefficients [k], and of the statistics; tasks whose coefficient is 0 are not read."""
-        total = torch.zeros(8 * self._bytes, device=self.device)
+        total = torch.zeros(8 * self.length, device=self.device)
         for tasks, block in self._members(alpha.nonzero().flatten()):
-            for rows, bits in _pieces(block):
+            for rows, bits in unpacked_pieces(block):
                 total[rows] += bits.float() @ alpha[tasks]
-        return self._by_weight(total) | self._by_name(alpha @ self._statistics)
+        return split_by_name(total, self.shapes, 8) | self._by_name(alpha @ self._statistics)
 
     def superposition(self, alpha: Tensor | None) -> dict[str, Tensor]:
         """`weighted`, or `mean` for None, cached for a few coefficients; not to be changed.
@@ -288,14 +285,8 @@ class Bank:
         return chosen
 
     def _by_name(self, statistics: Tensor) -> dict[str, Tensor]:
-        """Statistics end to end [*, n] as one tensor [*, …] for each name, without copying."""
-        pieces = statistics.split([fresh.numel() for fresh in self._fresh.values()], -1) if self._fresh else ()
-        return {name: piece.unflatten(-1, fresh.shape) for (name, fresh), piece in zip(self._fresh.items(), pieces)}
-
-    def _by_weight(self, flat: Tensor) -> dict[str, Tensor]:
-        """Numbers for all bits end to end as one tensor for each weight, without copying."""
-        starts = {name: 8 * start for name, (start, _) in self.spans.items()}
-        return {name: flat[starts[name] :][: shape.numel()].view(shape) for name, shape in self.shapes.items()}
+        """Statistics end to end [*, n] by name."""
+        return split_by_name(statistics, {name: fresh.shape for name, fresh in self._fresh.items()})
 
     def _check_in_memory(self, index: int) -> None:
         if index < sum(block.shape[1] for block in self._blocks[: self._mapped]):
@@ -320,19 +311,22 @@ class Bank:
             start += block.shape[1]
 
 
-def _flat(statistics: Mapping[str, Tensor]) -> list[Tensor]:
-    return [values.flatten(1).to(torch.float32) for values in statistics.values()]
-
-
 def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:
     """Masks [tasks, *shape] of each weight to bytes [bytes, tasks]."""
-    return _packed(_end_to_end(masks)).T.contiguous()
+    return _packed(end_to_end({name: bits.bool() for name, bits in masks.items()})).T.contiguous()
 
 
-def _end_to_end(masks: Mapping[str, Tensor]) -> Tensor:
-    """Masks [tasks, *shape] of each weight as booleans [tasks, bits], each weight padded to whole bytes."""
-    flat = [bits.flatten(1).bool() for bits in masks.values()]
-    return torch.cat([pad(bits, (0, -bits.shape[1] % 8)) if bits.shape[1] % 8 else bits for bits in flat], 1)
+def end_to_end(values: Mapping[str, Tensor]) -> Tensor:
+    """Values [tasks, *shape] of each weight as [tasks, bits], each weight padded to whole bytes."""
+    flat = [each.flatten(1) for each in values.values()]
+    return torch.cat([pad(each, (0, -each.shape[1] % 8)) if each.shape[1] % 8 else each for each in flat], 1)
+
+
+def split_by_name(flat: Tensor, shapes: Mapping[str, torch.Size], padded: int = 1) -> dict[str, Tensor]:
+    """Tensors end to end [*, n], each padded to a multiple, as one tensor [*, *shape] for each name; not copied."""
+    sizes = [-(-shape.numel() // padded) * padded for shape in shapes.values()]
+    parts = zip(shapes.items(), flat.split(sizes, -1) if sizes else ())
+    return {name: part[..., : shape.numel()].unflatten(-1, shape) for (name, shape), part in parts}
 
 
 def _packed(bits: Tensor) -> Tensor:
@@ -340,7 +334,7 @@ def _packed(bits: Tensor) -> Tensor:
     return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8)
 
 
-def _unpack(packed: Tensor) -> Tensor:
+def unpacked(packed: Tensor) -> Tensor:
     """Bytes [b, tasks] to booleans [8b, tasks]."""
     shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return ((packed[:, None, :] >> shifts[:, None]) & 1).flatten(0, 1).bool()
@@ -368,7 +362,7 @@ def tally(total: Tensor, columns: Tensor, sign: int) -> None:
         piece = columns[start : start + step]
         rows = slice(8 * start, 8 * (start + len(piece)))
         for power, digit in enumerate(_binary_digits(piece)):
-            total[rows].add_(_unpack(digit).flatten().view(torch.uint8), alpha=sign << power)
+            total[rows].add_(unpacked(digit).flatten().view(torch.uint8), alpha=sign << power)
 
 
 def _binary_digits(packed: Tensor) -> Iterator[Tensor]:
@@ -392,9 +386,9 @@ def _binary_digits(packed: Tensor) -> Iterator[Tensor]:
         packed = torch.cat(carried, 1) if carried else packed[:, :0]
 
 
-def _pieces(block: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def unpacked_pieces(block: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Bytes [b, tasks] as booleans, a bounded number at a time: (slice of the bits, [bits, tasks])."""
     step = max(1, _UNPACKED // (8 * max(1, block.shape[1])))
     for start in range(0, block.shape[0], step):
         piece = block[start : start + step]
-        yield slice(8 * start, 8 * (start + len(piece))), _unpack(piece)
+        yield slice(8 * start, 8 * (start + len(piece))), unpacked(piece)

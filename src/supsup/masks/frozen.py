@@ -1,21 +1,29 @@
-"""A network whose weights never change: drawn from a seed, or pretrained; a mask selects among them."""
+"""A network whose weights never change, drawn from a seed or pretrained, and its copies with a mask applied.
+
+`plain_fill` defines how a copy switches from task to task: one pass rewrites the masked weights. On a GPU it is one
+kernel; on a CPU one compiled loop, if numba is installed.
+"""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import math
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from supsup.kernels import available
 from supsup.masks import philox
-from supsup.nets.execution import ModuleCopies, has_only_known_layers, run_with_weights
+from supsup.masks.bank import Bank, end_to_end, split_by_name, unpacked
+from supsup.nets.execution import ModuleCopies, copy_with_tensors, has_only_known_layers, run_with_weights
 from supsup.nets.fully_connected import unmodified_layers
 from supsup.nets.imagenet import first_layer_inputs, has_published_weights
 from supsup.nets.maskable import RECURRENT, MaskedWeight, masked_weights
@@ -25,6 +33,12 @@ from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import one_thread_when_forked
 from supsup.runtime.validation import flag, given, whole
 
+if available.NUMBA:
+    from supsup.kernels import numba_masks
+if available.TRITON:
+    from supsup.kernels import triton_masks
+
+_SWITCHED = 8  # networks with a mask applied, at the same time; further threads compute temporary masked weights
 _PIXELS = 1 << 24  # numbers in one forward pass, at the network's first layer
 RUNNING = ("running_mean", "running_var")
 # The kernel for attention is a setting of the process: code that relies on it reads, code that changes it writes.
@@ -176,6 +190,98 @@ class FrozenNet:
         """
         weights = {name: weight * masks[name] for name, weight in self.weights.items()}
         return weights | {name: masks[name] for name in self.statistics if name in masks}
+
+
+class SwitchedNets:
+    """A pool of networks, each with one mask applied: one for each thread that predicts at the same time.
+
+    They share the frozen weights; each has its own masked weights.
+    """
+
+    def __init__(self, net: FrozenNet) -> None:
+        self.net = net
+        self._idle: list[SwitchedNet] = []  # the last used at the end
+        self._made: weakref.WeakSet[SwitchedNet] = weakref.WeakSet()
+        self._lock = new_lock()
+
+    def run(self, bank: Bank, index: int, x: Tensor) -> Tensor:
+        """Outputs [images, s] under one mask."""
+        switched = self._taken((bank.version, index))
+        if switched is None:
+            return self.net.run(x, self.net.masked(bank.subnetwork(index)))
+        out = switched.run(bank, index, x)
+        self._idle.append(switched)  # not after an error, which may have come in the middle of a switch
+        return out
+
+    def _taken(self, wanted: tuple[object, int]) -> SwitchedNet | None:
+        """An idle network, preferably with this mask applied; None if too many are busy."""
+        with self._lock:
+            for position, switched in enumerate(self._idle):
+                if switched.on == wanted:
+                    return self._idle.pop(position)
+            if self._idle:
+                return self._idle.pop(0)
+            if len(self._made) >= _SWITCHED:
+                return None
+            made = SwitchedNet(self.net, next((switched.frozen for switched in self._made), None))
+            self._made.add(made)
+            return made
+
+
+class SwitchedNet:
+    """A frozen network with one mask of a bank and its statistics applied; the same task again needs no switch.
+
+    It is a copy of the frozen module. Its masked weights are views of one buffer, in the order of the bank's bits, its
+    statistics are views of another, and all other tensors are shared. This costs two numbers per weight: the frozen
+    weights in that order, which networks share, and the masked ones.
+    """
+
+    def __init__(self, net: FrozenNet, frozen: Tensor | None = None) -> None:
+        self.net = net
+        self.on: tuple[object, int] | None = None  # version of the bank and index of the applied mask
+        if frozen is None:
+            frozen = end_to_end({name: weight[None] for name, weight in net.weights.items()})[0]
+        self.frozen, self.masked = frozen, torch.zeros_like(frozen)
+        self.statistics = torch.zeros(sum(value.numel() for value in net.statistics.values()), device=net.device)
+        shapes = {name: value.shape for name, value in net.statistics.items()}
+        views = split_by_name(self.masked, net.shapes, 8) | split_by_name(self.statistics, shapes)
+        self._module = copy_with_tensors(net.module, views)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SwitchedNet:
+        """Built again, since the parameters of a copied module would not be views of the copied buffers."""
+        return SwitchedNet(copy.deepcopy(self.net, memo))
+
+    def run(self, bank: Bank, index: int, x: Tensor) -> Tensor:
+        """Outputs [images, s] under one mask."""
+        if self._module is None or x.requires_grad:  # a later switch must not change tensors of an autograd graph
+            return self.net.run(x, self.net.masked(bank.subnetwork(index)))
+        if self.on != (bank.version, index):
+            self.switch(bank, index)
+        with self.net.attending():
+            out: Tensor = self._module(x)
+        return out
+
+    def switch(self, bank: Bank, index: int) -> None:
+        """Apply a mask."""
+        self.on = None
+        fill(bank.column(index), self.frozen, self.masked)
+        self.statistics.copy_(bank.flat_statistics(index))
+        self.on = (bank.version, index)
+
+
+def fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
+    """masked [8 × bytes] = frozen where the mask's bit is 1, else 0."""
+    if frozen.is_cuda and available.TRITON:
+        triton_masks.triton_fill(packed, frozen, masked)
+    elif available.NUMBA and frozen.device.type == "cpu":
+        numba_masks.numba_fill(packed, frozen, masked)
+    else:
+        plain_fill(packed, frozen, masked)
+
+
+def plain_fill(packed: Tensor, frozen: Tensor, masked: Tensor) -> None:
+    """The same with torch operations alone."""
+    torch.where(unpacked(packed[:, None]).flatten(), frozen, torch.zeros_like(frozen[:1]), out=masked)
 
 
 @contextmanager

@@ -22,8 +22,10 @@ from supsup.data.task import TaskInfo
 from supsup.file.header import check_network
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.task_blocks import TaskBlock, read_blocks
+from supsup.inference.methods import METHODS
 from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter
+from supsup.inference.profiles.profile import CALIBRATED
 from supsup.masks.scores import RunningMean, transferred
 from supsup.model import checks
 from supsup.model.state import ModelState
@@ -77,7 +79,7 @@ class Learning:
             closing(recipe.train(net, tasks, precision, advance, self.first_scores)) as groups,
         ):
             for trained in groups:
-                for some in trained.split(_PROFILED if self.state.settings.inference.needs_profiles else len(tasks)):
+                for some in trained.split(_PROFILED if self._needs_profiles else len(tasks)):
                     self.add(some)
                     advance(0)
 
@@ -98,8 +100,14 @@ class Learning:
             [None] * len(trained.tasks) if trained.recipes is None else [each.differing for each in trained.recipes]
         )
         info = [TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)]
-        profiles = self._profiles(trained) if self.state.settings.inference.needs_profiles else {}
+        profiles = self._profiles(trained) if self._needs_profiles else {}
         self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
+
+    @property
+    def _needs_profiles(self) -> bool:
+        """Whether the model's inference needs a profile of each task."""
+        how = self.state.settings.inference
+        return METHODS[how.method].needs_profiles or how.objective in CALIBRATED
 
     @property
     def is_empty(self) -> bool:

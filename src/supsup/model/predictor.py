@@ -15,10 +15,9 @@ from torch.nn.functional import pad
 
 from supsup.data.inputs import Inputs, inputs_key, to_learned_shape
 from supsup.data.user_data import input_tensor
+from supsup.inference.auto import unfamiliar
 from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
-from supsup.inference.features import unfamiliar
-from supsup.inference.methods import METHODS, choose_tasks
-from supsup.inference.settings import Inference
+from supsup.inference.methods import METHODS, Inference, choose_tasks
 from supsup.kernels.graphs import WAITING
 from supsup.model import checks
 from supsup.model.prediction import Outputs, Prediction

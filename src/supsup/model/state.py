@@ -31,12 +31,11 @@ from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
 from supsup.file.task_blocks import MaskFolder, map_blocks, read_blocks
 from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras, pack_task, pack_tasks
+from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
 from supsup.inference.profiles import TaskProfile
-from supsup.inference.settings import Inference
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNets
+from supsup.masks.frozen import FrozenNet, SwitchedNets
 from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError, printable
@@ -100,7 +99,7 @@ class ModelState:
         self.created = created or now()
         self.lock = ReadersWriter()
         self.changing = _GPU_TRAINING if net.device.type == "cuda" else new_lock()
-        self.switched = SwitchedNets(net, self.bank.spans)  # networks with a mask applied, for answers
+        self.switched = SwitchedNets(net)  # networks with a mask applied, for answers
         self._file: ModelFile | None = None
         self._process = 0  # id of the process that opened the file
 

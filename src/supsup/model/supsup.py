@@ -15,8 +15,8 @@ from supsup.data.task import TaskInfo
 from supsup.data.user_data import Normalise
 from supsup.file.header import check_notes
 from supsup.file.paths import AnyPath
+from supsup.inference.methods import AUTO, Inference
 from supsup.inference.new_task import NewTaskRule
-from supsup.inference.settings import AUTO, Inference
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from supsup.data import Stream
 from supsup.inference.gradient import Goal, choose_layers, query
-from supsup.inference.methods import infer_indices
+from supsup.inference.methods import Inference, infer_indices
 from supsup.inference.objectives import entropy
 from supsup.inference.search import Outer, bytes_read
-from supsup.inference.settings import Inference
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of

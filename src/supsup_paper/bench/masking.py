@@ -10,9 +10,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.masks.bank import Bank, pack_columns
-from supsup.masks.switching import SwitchedNet
+from supsup.masks.frozen import SwitchedNet
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup_paper.bench.measurement import Machine, once
@@ -64,7 +64,7 @@ def bench_masking(
     """
     model = with_random_masks(net, image, tasks, density, device)
     names, bank = model.tasks, state_of(model).bank
-    switched = SwitchedNet(state_of(model).net, bank.spans)
+    switched = SwitchedNet(state_of(model).net)
     x = torch.randn(batch, *image, device=device, generator=torch.Generator(device).manual_seed(0))
     repeats = _REPEATS[device.type]
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):

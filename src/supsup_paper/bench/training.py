@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from supsup.data import Stream
 from supsup.evaluation.evaluator import learn_and_evaluate
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.model.state import state_of

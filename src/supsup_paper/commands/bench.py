@@ -17,7 +17,7 @@ from supsup import data, nets
 from supsup.cli.console import fits_terminal, interruptible, print_table
 from supsup.cli.networks import KNOWN, network_from_name
 from supsup.data import Stream
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.model.supsup import SupSup
 from supsup.runtime.devices import resolve
 from supsup.training import MNIST, SPLIT_CIFAR100, Recipe

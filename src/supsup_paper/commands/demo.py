@@ -31,8 +31,7 @@ from supsup.file.modelfile import ModelFile
 from supsup.hopfield.file import KIND
 from supsup.hopfield.learner import HopSupSup
 from supsup.hopfield.units import UnitRecipe
-from supsup.inference.methods import METHODS
-from supsup.inference.settings import Inference
+from supsup.inference.methods import METHODS, Inference
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime.devices import resolve

@@ -11,7 +11,7 @@ from dataclasses import replace
 from supsup import nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.model.supsup import SupSup, learn_with_models
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from supsup import data, nets
 from supsup.data import Source, Stream
 from supsup.evaluation.evaluator import evaluate
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.model.supsup import SupSup
 from supsup.training import SPLIT_IMAGENET
 from supsup_paper.baselines import UpperBound

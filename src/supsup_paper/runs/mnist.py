@@ -10,7 +10,7 @@ from supsup import nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
 from supsup.evaluation.grading import GradingCache
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup_paper.catalogue import recipes

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from supsup import data, nets
 from supsup.data import Stream
 from supsup.evaluation.evaluator import evaluate
-from supsup.inference.settings import Inference
+from supsup.inference.methods import Inference
 from supsup.model.supsup import SupSup
 from supsup.runtime import progress
 from supsup_paper.catalogue import recipes

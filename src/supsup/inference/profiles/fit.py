@@ -12,17 +12,31 @@ from torch import Tensor
 
 from supsup.data import Part
 from supsup.data.rotations import task_outputs
-from supsup.inference.objectives import CALIBRATED
-from supsup.inference.profiles.features import direction_limit, image_limit, unchecked_features
-from supsup.inference.profiles.profile import SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
+from supsup.inference.profiles.profile import (
+    CALIBRATED,
+    FEATURE_LIMITS,
+    SCORES,
+    SHARES,
+    Gaussians,
+    Spread,
+    TaskProfile,
+    extract_features,
+    familiarity,
+    mask_bytes,
+    within,
+)
 from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
-from supsup.masks.switching import SwitchedNet
+from supsup.masks.frozen import FrozenNet, SwitchedNet
 from supsup.runtime.errors import SupSupError
 
 _JUDGED, _STREAMED = 256, 500  # most images: that are scored; that are read from disk
 _RIVALS = 32  # the latest tasks, which a new one is compared with
 _BATCH = 500
+_IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
+_IMAGES = 4  # at least, for each direction
+_PASSES = 4  # of the power iteration
+_APART = 1e-6  # keeps equal columns apart, relative to their length
+_LEAST = 1e-3  # least variance in every direction, relative to the mean variance of a feature
 _TOGETHER = 1 << 27  # bytes of features of tasks whose Gaussians are fitted together, on a GPU
 
 
@@ -79,7 +93,8 @@ class Rivals:
         for kind, profile in earlier:
             if kind in lacking and profile.comparable:
                 self._latest[kind].appendleft(profile.class_means.to(device))
-                lacking -= {kind for kind in lacking if len(self._latest[kind]) == _RIVALS}
+                if len(self._latest[kind]) == _RIVALS:
+                    lacking.remove(kind)
             if not lacking:
                 break
 
@@ -102,7 +117,7 @@ class ProfileFitter:
     def __init__(self, net: FrozenNet, packed: Tensor, statistics: dict[str, Tensor]) -> None:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
-        self._switched = SwitchedNet(net, self._bank.spans)
+        self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
 
@@ -133,7 +148,7 @@ class ProfileFitter:
         return self.net.device.type != "cpu" and 4 * measured.features.numel() * (others + 1) <= _TOGETHER
 
     def _measure(self, index: int, task: ProfileData) -> _Measured:
-        extract = partial(unchecked_features, self.net)
+        extract = partial(extract_features, self.net, check=False)
         learned, positions = task.learned.on(self.net.device), self._evenly(task.learned, image_limit(self.net))
         features, labels = self._run(learned, positions, extract)
         if task.judge is None:
@@ -171,7 +186,7 @@ class ProfileFitter:
         """A profile on the network's device; images that were learned are scored by Gaussians of the other half."""
         classes, features = measured.task.classes, measured.judged_features
         scores = {"likelihood": judging.likelihoods(features)}
-        scores |= {name: -level(measured.judged_outputs, classes) for name, level in CALIBRATED.items()}
+        scores |= {name: score(measured.judged_outputs, classes) for name, score in CALIBRATED.items()}
         spreads = torch.stack([_spread(scores[name]) for name in SCORES])
         by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
         familiar = familiarity(scores["likelihood"], scores["energy"], by_name)
@@ -202,15 +217,80 @@ class ProfileFitter:
         return self._positions[key][0]
 
 
+def direction_limit(net: FrozenNet, features: int) -> int:
+    """Most directions of a profile: about as many bytes as a mask has."""
+    return within(mask_bytes(net) // features, FEATURE_LIMITS.directions)
+
+
+def image_limit(net: FrozenNet) -> int:
+    """Maximum number of images to fit a profile to: more for networks that train so long that fitting hardly counts."""
+    return within(mask_bytes(net) // _IMAGE_BYTES, FEATURE_LIMITS.images)
+
+
 def _gaussians(several: Sequence[_Measured], net: FrozenNet, step: int) -> list[Gaussians]:
     """Those of each task, from all of its images, or from one half of them (step 2)."""
     features = [measured.features[::step] for measured in several]
     labels = [measured.labels[::step] for measured in several]
     classes, directions = several[0].task.classes, direction_limit(net, features[0].shape[1])
     if len(several) == 1:
-        return [Gaussians.of(features[0], labels[0], classes, directions)]
-    together = Gaussians.of(torch.stack(features), torch.stack(labels), classes, directions)
+        return [fit_gaussians(features[0], labels[0], classes, directions)]
+    together = fit_gaussians(torch.stack(features), torch.stack(labels), classes, directions)
     return [Gaussians(*values) for values in zip(*together)]
+
+
+def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
+    """From features [n, d] of images and their classes [n], with at most this many directions."""
+    images, numbers = features.shape[-2:]
+    member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
+    counts = member.sum(-2)
+    means = member.mT @ features / counts.clamp(min=1)[..., None]
+    variance = (features - features.mean(-2, keepdim=True)).square().mean((-2, -1))
+    least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()
+    count = max(0, min(directions, (images - classes) // _IMAGES, numbers - 1))
+    freedom = (images - (counts > 0).sum(-1)).clamp(min=1)
+    centred = features - means.gather(-2, labels[..., None].expand(features.shape))
+    return Gaussians(means, *_principal(centred, count, least, freedom))
+
+
+def _principal(centred: Tensor, count: int, least: Tensor, freedom: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The directions [r, d] in which rows [n, d] vary most, the variance along each, and the mean in all others.
+
+    least    the smallest variance
+    freedom  degrees of freedom, by which sums of squares are divided
+    """
+    n, d = centred.shape[-2:]
+    total = centred.double().square().sum((-2, -1)) / freedom
+    directions, variances = centred[..., :0, :], centred[..., :0, 0]
+    if count > 0:
+        start = centred[..., :: max(1, n // count), :][..., :count, :].mT
+        basis = _orthonormal(start + 1e-6 * torch.eye(d, count, device=centred.device))
+        for _ in range(_PASSES):
+            basis = _orthonormal(centred.mT @ (centred @ basis))
+        seen = (centred @ basis).double()
+        values, turn = torch.linalg.eigh(seen.mT @ seen / freedom[..., None, None])
+        directions = (basis.double() @ turn).mT.float()
+        variances = values.float().maximum(least[..., None])
+    rest = (total - variances.double().sum(-1)) / (d - count)
+    return directions, variances, rest.float().maximum(least)
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    """Orthonormal columns [d, r] with the same span.
+
+    On a GPU `qr` takes one matrix after the other; Cholesky factors of many Gram matrices are one call.
+    """
+    return torch.linalg.qr(columns).Q if columns.device.type == "cpu" else orthonormal_by_factors(columns)
+
+
+def orthonormal_by_factors(columns: Tensor) -> Tensor:
+    """The same for any number of matrices at once; columns that depend on others are replaced."""
+    found = columns.double()
+    apart = _APART * torch.eye(*columns.shape[-2:], dtype=found.dtype, device=found.device)
+    found = torch.nn.functional.normalize(torch.nn.functional.normalize(found, dim=-2) + apart, dim=-2)
+    for _ in range(2):  # the second corrects rounding
+        factor = torch.linalg.cholesky_ex(found.mT @ found).L
+        found = torch.linalg.solve_triangular(factor, found.mT, upper=False).mT
+    return found.float()
 
 
 def _on_cpu(profiles: Sequence[TaskProfile]) -> list[dict[str, Tensor]]:

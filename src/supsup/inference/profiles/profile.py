@@ -1,40 +1,221 @@
-"""`TaskProfile`: the statistics by which a task is recognised, in memory and in a model file.
+"""What tasks are recognised by: features of an input, and the profile of each task, statistics of its features.
 
-It holds no image. None of it depends on another task, so after one is forgotten the others are found as if it had never
-been learned. The exception is `checked`: it compares with the tasks of that time, and only a warning uses it.
+Features are the same for every task, from one pass over an image without a mask. Pictures are described by random
+filters, or by what a pretrained network makes of them; any other input by what the frozen network without a mask does.
 
-A profile has a Gaussian in the space of features for each class: its mean, and the few directions in which the task's
-images vary most; in all others the variance is one number. They are stored as one- or two-byte integers with a scale.
+`TaskProfile` is what a task leaves behind, in memory and in a model file. It holds no image. None of it depends on
+another task, so after one is forgotten the others are found as if it had never been learned. The exception is
+`checked`: it compares with the tasks of that time, and only a warning uses it. A profile has a Gaussian in the space of
+features for each class: its mean, and the few directions in which the task's images vary most; in all others the
+variance is one number. They are stored as one- or two-byte integers with a scale.
+
 `ProfileIndex` holds the Gaussians of all tasks, so that one product of matrices scores an image.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate
 
+from supsup.kernels import available
+from supsup.masks import philox
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime.devices import on_device
 from supsup.runtime.errors import SupSupError
 
+if available.NUMBA:
+    from supsup.kernels import numba_filters
+
+_PLACES = 8  # features of a filter: its positive and its negative responses in each quarter of the picture
+_PATCH, _LARGEST_SIDE, _SMALLEST_SIDE = 6, 32, 12  # pixels along a side: of a filter, and of pictures after resizing
+_MOST_COLOURS = 4
+_REACH, _COLOURS, _NOISE = 8.0, 0.8, 0.1  # correlation of pixels by distance, of colours, and uncorrelated variance
+_FAINT, _THRESHOLD = 0.1, 0.5  # contrast that counts as little; threshold of a response
+_CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's cache; this many times more on a GPU
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of a task's images that are less familiar
-SCORES = ("likelihood", "energy", "mixture")  # scores with a mean and a deviation
+_ENERGY = 0.3  # its weight in the mixture
 _SMALLEST, _LARGEST = 1e-30, 1e15  # numbers that float32 can compute with
-_FORMS: dict[str, tuple[torch.dtype, int]] = {
-    "means": (torch.int16, 2),
-    "mean_scales": (torch.float32, 1),
-    "directions": (torch.int8, 3),
-    "direction_scales": (torch.float32, 2),
-    "variances": (torch.float32, 2),
-    "rest": (torch.float32, 1),
-    "spreads": (torch.float32, 2),
-    "familiar": (torch.float32, 1),
-    "checked": (torch.int64, 1),
-}
+
+
+@dataclass(frozen=True)
+class FeatureLimits:
+    """How many features there are, and how many images and directions a profile is made of.
+
+    layer, trained_layer  most numbers of one layer; of a larger one, neighbours are averaged
+    filters, directions   fewest and most: more for a larger network
+    images                fewest and most that are used, if there are as many: more for a larger network
+    """
+
+    layer: int = 512
+    trained_layer: int = 2048
+    filters: tuple[int, int] = (48, 400)
+    directions: tuple[int, int] = (32, 128)
+    images: tuple[int, int] = (2000, 5000)
+
+
+FEATURE_LIMITS = FeatureLimits()
+
+
+@torch.no_grad()
+def extract_features(net: FrozenNet, x: Tensor, *, check: bool = True) -> Tensor:
+    """[n, features] for preprocessed images [n, …].
+
+    Of a pretrained network: the input of its last layer. Of pictures: responses of filters, more filters for a larger
+    network. Of anything else: the input of the last masked layer and the output of the first, since random layers lose
+    more of an input the deeper they are.
+
+    check  an error where one is not finite; False: nothing waits for a GPU
+    """
+    if not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
+        filters = within(mask_bytes(net) // (80 * _PLACES) // 8 * 8, FEATURE_LIMITS.filters)
+        found = torch.cat([filter_features(piece, filters) for piece in net.pieces(x)])
+    else:
+        found = torch.cat([_layer_features(net, piece) for piece in net.pieces(x)])
+    if check and not bool(found.isfinite().all()):
+        raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
+    return found
+
+
+def within(value: int, limits: tuple[int, int]) -> int:
+    """The number, or the limit that it is beyond."""
+    fewest, most = limits
+    return max(fewest, min(most, value))
+
+
+def mask_bytes(net: FrozenNet) -> int:
+    """Bytes of one mask, on which the size of a profile depends."""
+    return sum(shape.numel() for shape in net.shapes.values()) // 8
+
+
+def _layer_features(net: FrozenNet, x: Tensor) -> Tensor:
+    layers, out = _first_and_last(net, x)
+    unclear = any(len(x) in value.shape[1:] for value in layers.values())  # images may lie along another dimension
+    if unclear:
+        layers, out = _first_and_last(net, torch.cat([x, x[-1:]]))
+    most = FEATURE_LIMITS.trained_layer if net.pretrained else FEATURE_LIMITS.layer
+    used = [layers[name] for name in ("first", "last") if name in layers] or [out]
+    numbers = torch.cat([_pooled(layer[: len(x)], most) for layer in used], 1)
+    return numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers
+
+
+def _first_and_last(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """The first layer's output and the last one's input, if they have a row for each image; and the outputs."""
+    found: dict[str, Tensor] = {}
+    owners = [name.rpartition(".")[0] for name in net.weights]
+
+    def take(name: str, values: tuple[Any, ...]) -> None:  # of a layer that runs several times, the last run
+        if values and isinstance(values[0], Tensor) and values[0].ndim > 1 and len(values[0]) == len(x):
+            value = values[0].detach().float()
+            found[name] = value.relu() if name == "first" else value
+
+    def before_last(_: nn.Module, given: tuple[Any, ...]) -> None:
+        take("last", given)
+
+    def after_first(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
+        take("first", out if isinstance(out, tuple) else (out,))
+
+    with net.borrowed() as module:
+        hooks = [module.get_submodule(owners[-1]).register_forward_pre_hook(before_last)]
+        if not net.pretrained:
+            hooks.append(module.get_submodule(owners[0]).register_forward_hook(after_first))
+        try:
+            out = net.run(x, net.weights, module)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return found, out
+
+
+def _pooled(values: Tensor, most: int) -> Tensor:
+    """At most this many numbers of each image."""
+    if values.ndim == 4 and values[0].numel() > most:
+        side = max(1, int((most / values.shape[1]) ** 0.5))
+        values = adaptive_avg_pool2d(values, (min(side, values.shape[2]), min(side, values.shape[3])))
+    flat = values.flatten(1)
+    return flat if flat.shape[1] <= most else adaptive_avg_pool1d(flat[:, None], most)[:, 0]
+
+
+def is_picture(shape: torch.Size | tuple[int, ...]) -> bool:
+    """Whether filters can be used on inputs of this shape, [channels, height, width]."""
+    return len(shape) == 3 and shape[0] <= _MOST_COLOURS and min(shape[1:]) >= _SMALLEST_SIDE
+
+
+def filter_features(pictures: Tensor, filters: int) -> Tensor:
+    """Responses of random filters for pictures [n, channels, height, width]: [n, 8 · filters].
+
+    One layer of small patches, nothing of it learned. The filters are whitened as if neighbouring pixels and colours
+    were correlated as usual, so edges and colours count and brightness does not. Scaling pixels hardly matters.
+    """
+    height, width = pictures.shape[-2:]
+    if max(height, width) > _LARGEST_SIDE:
+        shrunk = [max(_SMALLEST_SIDE, round(side * _LARGEST_SIDE / max(height, width))) for side in (height, width)]
+        pictures = interpolate(pictures.float(), shrunk, mode="area")
+    weights = on_device(_filters(pictures.shape[1], filters), pictures.device)
+    at_once = max(1, _CPU_RESPONSES // (filters * pictures[0, 0].numel()))
+    if pictures.device.type != "cpu":
+        at_once *= _GPU_FACTOR
+    if available.NUMBA and pictures.device.type == "cpu" and pictures.shape[1] == 1:
+        grey = pictures.detach()[:, 0].float().contiguous()
+        found = numba_filters.numba_filter_responses(grey, weights[:, 0], _FAINT, _THRESHOLD, at_once)
+    else:
+        found = torch.cat([_responses(piece.float(), weights) for piece in pictures.split(at_once)])
+    return found.flatten(1).sqrt()
+
+
+def _responses(x: Tensor, weights: Tensor) -> Tensor:
+    """[n, 2 · filters, 2, 2]: mean response above the threshold in each quarter, positive ones and negative ones."""
+    level, square = (avg_pool2d(part.mean(1, keepdim=True), _PATCH, stride=1) for part in (x, x.square()))
+    contrast = ((square - level.square()).clamp(min=0) + _FAINT**2).sqrt()
+    responses = conv2d(x, weights).div_(contrast)
+    positive = adaptive_avg_pool2d((responses - _THRESHOLD).relu_(), 2)
+    negative = adaptive_avg_pool2d(responses.neg_().sub_(_THRESHOLD).relu_(), 2)
+    return torch.cat([positive, negative], 1)
+
+
+@cache
+def _filters(channels: int, count: int) -> Tensor:
+    """[count, channels, patch, patch], blind to the mean of a patch."""
+    size = channels * _PATCH**2
+    drawn = philox.uniform(0, [f"filter {i}" for i in range(count)], size, 1.0).double()
+    drawn = drawn / drawn.norm(dim=1, keepdim=True)
+    white = drawn @ _whitening(channels)
+    white = white - white.mean(1, keepdim=True)
+    found: Tensor = white.float().view(count, channels, _PATCH, _PATCH)
+    return found
+
+
+def _whitening(channels: int) -> Tensor:
+    """The matrix [size, size] that makes pixels of different places and colours independent."""
+    line = torch.arange(_PATCH).double()
+    places = torch.cartesian_prod(line, line)
+    correlation = torch.exp(-torch.cdist(places, places) / _REACH)
+    colours = _COLOURS + (1 - _COLOURS) * torch.eye(channels).double()
+    values, vectors = torch.linalg.eigh(torch.kron(colours, correlation))
+    found: Tensor = (vectors * (values + _NOISE).rsqrt()) @ vectors.T
+    return found
+
+
+def output_energy(outputs: Tensor, classes: int) -> Tensor:
+    """Logsumexp of the outputs [..., s] of a task's classes: high where its network knows an image."""
+    return outputs[..., :classes].logsumexp(-1)
+
+
+def output_mixture(outputs: Tensor, classes: int) -> Tensor:
+    """The log-probability of the label among a task's classes + 0.3 · their logsumexp."""
+    real = outputs[..., :classes]
+    return real.amax(-1) - (1 - _ENERGY) * real.logsumexp(-1)
+
+
+# Scores of outputs that compare masks in deviations from the mean of each task's own images; also objectives.
+CALIBRATED: dict[str, Callable[[Tensor, int], Tensor]] = {"energy": output_energy, "mixture": output_mixture}
+SCORES = ("likelihood", *CALIBRATED)  # scores with a mean and a deviation
 
 
 class Spread(NamedTuple):
@@ -61,7 +242,7 @@ def familiarity(likelihood: Tensor, energy: Tensor, spreads: Mapping[str, Spread
 class TaskProfile:
     """Statistics of a task with C classes among d features, on the CPU.
 
-    means, directions, variances, rest  the Gaussians of its classes (`gaussians.py`), as whole numbers with scales
+    means, directions, variances, rest  the `Gaussians` of its classes, as whole numbers with scales
     spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on its images
     familiar  quantiles of the familiarity of its images, at `SHARES`
     checked   [2]: how many of its images were compared with other tasks when it was learned, and how many fit it best
@@ -115,10 +296,6 @@ class TaskProfile:
         """Of each of `SCORES`."""
         return {name: Spread(*row) for name, row in zip(SCORES, self.spreads.tolist())}
 
-    def familiarity(self, likelihood: Tensor, energy: Tensor) -> Tensor:
-        """How familiar images are to the task."""
-        return familiarity(likelihood, energy, self.spread)
-
     def threshold(self, share: float) -> float:
         """The familiarity below which this share of the task's images is."""
         position = next(i for i, each in enumerate(SHARES) if each >= share)
@@ -135,49 +312,41 @@ class TaskProfile:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> TaskProfile:
         """From a file; an error unless it can belong to a task with this many classes."""
-        if tensors.keys() != _FORMS.keys():
+        if tensors.keys() != {each.name for each in fields(cls)}:
             raise SupSupError("its profile is incomplete")
-        for name, (dtype, dimensions) in _FORMS.items():
-            value = tensors[name]
-            earlier = name == "means" and value.dtype == torch.int8
-            if (value.dtype != dtype and not earlier) or value.ndim != dimensions:
-                raise SupSupError(f"its profile has {name} of a wrong type or shape")
+        groups, count, features = tensors["directions"].shape if tensors["directions"].ndim == 3 else (0, 0, 0)
+        forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+            "means": (torch.int16, (classes, features)),
+            "mean_scales": (torch.float32, (classes,)),
+            "directions": (torch.int8, (groups, count, features)),
+            "direction_scales": (torch.float32, (groups, count)),
+            "variances": (torch.float32, (groups, count)),
+            "rest": (torch.float32, (groups,)),
+            "spreads": (torch.float32, (len(SCORES), 2)),
+            "familiar": (torch.float32, (len(SHARES),)),
+            "checked": (torch.int64, (2,)),
+        }
+        for name, (dtype, shape) in forms.items():
+            value, earlier = tensors[name], torch.int8 if name == "means" else dtype
+            if value.dtype not in (dtype, earlier) or value.shape != shape:
+                raise SupSupError(f"its profile has {name} of a wrong type, or shapes that disagree")
+        if groups not in (1, classes) or not count < features:
+            raise SupSupError("its profile has shapes that disagree (directions)")
         found = cls(**{name: value.cpu() for name, value in tensors.items()})
-        found._check(classes)
+        found._check_numbers()
         return found
 
-    def _check(self, classes: int) -> None:
-        """An error unless shapes agree and numbers can be used."""
-        groups, count, features = self.directions.shape
-        shapes: dict[str, tuple[int, ...]] = {
-            "means": (classes, features),
-            "mean_scales": (classes,),
-            "direction_scales": (groups, count),
-            "variances": (groups, count),
-            "rest": (groups,),
-            "spreads": (len(SCORES), 2),
-            "familiar": (len(SHARES),),
-            "checked": (2,),
-        }
-        values: dict[str, Any] = self.tensors()
-        wrong = [name for name, shape in shapes.items() if tuple(values[name].shape) != shape]
-        if wrong or groups not in (1, classes) or not count < features:
-            raise SupSupError(f"its profile has shapes that disagree ({', '.join(wrong) or 'directions'})")
+    def _check_numbers(self) -> None:
+        """An error unless training can give the numbers."""
         positive = [self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]]
         finite = [*positive, self.spreads, self.familiar]
-        if any(bool((~(value.abs() < _LARGEST)).any()) for value in finite) or any(
-            bool((value < _SMALLEST).any()) for value in positive
-        ):
-            raise SupSupError("its profile has numbers that no training gives")
         asked, right = self.checked.tolist()
-        if bool((self.familiar.diff() < 0).any()) or not 0 <= right <= asked:
+        possible = all(bool((value.abs() < _LARGEST).all()) for value in finite)
+        possible = possible and all(bool((value >= _SMALLEST).all()) for value in positive)
+        if not possible or bool((self.familiar.diff() < 0).any()) or not 0 <= right <= asked:
             raise SupSupError("its profile has numbers that no training gives")
 
 
-_IMAGES = 4  # at least, for each direction
-_PASSES = 4  # of the power iteration
-_APART = 1e-6  # keeps equal columns apart, relative to their length
-_LEAST = 1e-3  # least variance in every direction, relative to the mean variance of a feature
 SMOOTHING = 0.03  # added to the variance in every direction, relative to the mean variance
 
 
@@ -194,20 +363,6 @@ class Gaussians(NamedTuple):
     directions: Tensor
     variances: Tensor
     rest: Tensor
-
-    @classmethod
-    def of(cls, features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
-        """From features [n, d] of images and their classes [n], with at most this many directions."""
-        images, numbers = features.shape[-2:]
-        member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
-        counts = member.sum(-2)
-        means = member.mT @ features / counts.clamp(min=1)[..., None]
-        variance = (features - features.mean(-2, keepdim=True)).square().mean((-2, -1))
-        least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()
-        count = max(0, min(directions, (images - classes) // _IMAGES, numbers - 1))
-        freedom = (images - (counts > 0).sum(-1)).clamp(min=1)
-        centred = features - means.gather(-2, labels[..., None].expand(features.shape))
-        return cls(means, *_principal(centred, count, least, freedom))
 
     def likelihoods(self, features: Tensor) -> Tensor:
         """log p(features | task) [n] by the task's covariance, all its classes equally frequent."""
@@ -244,47 +399,6 @@ def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
     """Vectors as integers of a type [..., d], and the scale of each [...]."""
     scales = (vectors.abs().amax(-1) / torch.iinfo(kind).max).clamp(min=torch.finfo(torch.float32).tiny)
     return (vectors / scales[..., None]).round().to(kind), scales
-
-
-def _principal(centred: Tensor, count: int, least: Tensor, freedom: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The directions [r, d] in which rows [n, d] vary most, the variance along each, and the mean in all others.
-
-    least    the smallest variance
-    freedom  degrees of freedom, by which sums of squares are divided
-    """
-    n, d = centred.shape[-2:]
-    total = centred.double().square().sum((-2, -1)) / freedom
-    directions, variances = centred[..., :0, :], centred[..., :0, 0]
-    if count > 0:
-        start = centred[..., :: max(1, n // count), :][..., :count, :].mT
-        basis = _orthonormal(start + 1e-6 * torch.eye(d, count, device=centred.device))
-        for _ in range(_PASSES):
-            basis = _orthonormal(centred.mT @ (centred @ basis))
-        seen = (centred @ basis).double()
-        values, turn = torch.linalg.eigh(seen.mT @ seen / freedom[..., None, None])
-        directions = (basis.double() @ turn).mT.float()
-        variances = values.float().maximum(least[..., None])
-    rest = (total - variances.double().sum(-1)) / (d - count)
-    return directions, variances, rest.float().maximum(least)
-
-
-def _orthonormal(columns: Tensor) -> Tensor:
-    """Orthonormal columns [d, r] with the same span.
-
-    On a GPU `qr` takes one matrix after the other; Cholesky factors of many Gram matrices are one call.
-    """
-    return torch.linalg.qr(columns).Q if columns.device.type == "cpu" else orthonormal_by_factors(columns)
-
-
-def orthonormal_by_factors(columns: Tensor) -> Tensor:
-    """The same for any number of matrices at once; columns that depend on others are replaced."""
-    found = columns.double()
-    apart = _APART * torch.eye(*columns.shape[-2:], dtype=found.dtype, device=found.device)
-    found = torch.nn.functional.normalize(torch.nn.functional.normalize(found, dim=-2) + apart, dim=-2)
-    for _ in range(2):  # the second corrects rounding
-        factor = torch.linalg.cholesky_ex(found.mT @ found).L
-        found = torch.linalg.solve_triangular(factor, found.mT, upper=False).mT
-    return found.float()
 
 
 class GaussianIndex:

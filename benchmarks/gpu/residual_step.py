@@ -35,8 +35,9 @@ from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import soft_mask
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
+from supsup.training.executors import Feed
 from supsup.training.fast.captured import _capture_mask, _first_state, run_captured
-from supsup.training.fast.residual.executor import ResidualTrainer, bytes_of_training, feed_of
+from supsup.training.fast.residual.executor import ResidualTrainer, bytes_of_training
 from supsup_paper.bench.measurement import Machine, measure_machine, once, seconds
 from supsup_paper.bench.training import plain_step, work_per_step
 from supsup_paper.provenance import provenance
@@ -149,7 +150,7 @@ def step_rows(case: Case, machine: Machine, device: torch.device) -> list[dict[s
         jobs = [Job(task, case.recipe) for task in stream[:count]]
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        trainer, feed = trainer_of(net, jobs), feed_of(net, jobs)
+        trainer, feed = trainer_of(net, jobs), Feed.of(net, jobs, mapped=False)
         step = repeat_in_graph(partial(trainer.step_from, feed))
         trainer.step_count.zero_()
         each = seconds(partial(_repeat, step, 10), device, repeats=5) / 10 / count
@@ -198,7 +199,7 @@ def gradient_errors(
     torch.backends.cudnn.allow_tf32 = False
     net, stream = case.net(device), case.stream()
     jobs = [Job(task, replace(case.recipe, batch_size=batch)) for task in stream[:2]]
-    trainer, feed = trainer_of(net, jobs, precision), feed_of(net, jobs)
+    trainer, feed = trainer_of(net, jobs, precision), Feed.of(net, jobs, mapped=False)
     step = trainer.step
     trainer.step = lambda: None  # type: ignore[method-assign]
     trainer.step_from(feed)
@@ -268,7 +269,7 @@ def profile(case: Case, device: torch.device) -> dict[str, float]:
     """Milliseconds that each kernel takes in a step of as many tasks as the case has at most, per task."""
     net, stream = case.net(device), case.stream()
     jobs = [Job(task, case.recipe) for task in stream[: case.tasks[-1]]]
-    trainer, feed = trainer_of(net, jobs), feed_of(net, jobs)
+    trainer, feed = trainer_of(net, jobs), Feed.of(net, jobs, mapped=False)
     trainer.step_from(feed)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         trainer.step_from(feed)
@@ -303,7 +304,7 @@ def compile_share(number: int, count: int) -> None:
         batch = 32 if case is CASES[-1] else case.recipe.batch_size  # its activations would not fit so many times
         jobs = [Job(task, replace(case.recipe, batch_size=batch)) for task in stream[:1]]
         trainer = trainer_of(net, jobs)
-        trainer.step_from(feed_of(net, jobs))
+        trainer.step_from(Feed.of(net, jobs, mapped=False))
         del trainer
         torch.cuda.empty_cache()
     gradient_errors(_DEEP, device, _FEW, torch.float32)

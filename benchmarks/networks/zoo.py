@@ -37,7 +37,7 @@ from supsup.data import Part, Task
 from supsup.file.modelfile import ModelFile
 from supsup.runtime.devices import resolve
 from supsup.runtime.progress import bar
-from supsup.training.batches import batch_positions
+from supsup.training.executors import batch_positions
 from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[2]

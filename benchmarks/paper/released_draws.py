@@ -148,7 +148,7 @@ def learned(model: SupSup, stream: Stream, source: Source, draws: Draws) -> Iter
         pixels = torch.stack([task.train.pixels for task in group if task.train.pixels is not None]).to(net.device)
         for positions in batches(draws.epochs[start : start + size], recipe, net.device):
             if positions.shape[1] != trainer.x.shape[1]:
-                trainer.resize(len(group), positions.shape[1])
+                trainer.resize(positions.shape[1])
             trainer.x[:, :, : pixels.shape[1]] = images[positions[:, :, None], pixels[:, None, :]]
             trainer.y.copy_(labels[positions])
             trainer.step()

@@ -29,7 +29,7 @@ from supsup.masks.scores import initial_scores, scores_of
 from supsup.model.state import state_of
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
-from supsup.training.batches import many_positions
+from supsup.training.executors import many_positions
 from supsup.training.stepwise import step_trainer
 from supsup_paper.provenance import provenance
 

@@ -9,7 +9,7 @@ from supsup.data import Stream
 from supsup.hopfield.units import train_units
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import soft_mask
-from supsup.training.batches import batch_positions
+from supsup.training.executors import batch_positions
 
 CPU = torch.device("cpu")
 

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from supsup import Recipe
 from supsup.data import Part
-from supsup.training.batches import Feed
-from supsup.training.fast import operations
-from supsup.training.fast.operations import LayerState, Rates
-from supsup.training.fast.side_by_side import ThreadsOfOne
+from supsup.training.executors import Feed
+from supsup.training.fast import batched
+from supsup.training.fast.batched import LayerState, ThreadsOfOne
 
 triton_training = pytest.importorskip("supsup.kernels.triton_training", reason="triton is not installed")
 
@@ -33,9 +32,9 @@ def test_gather(dtype: torch.dtype, tasks: int, batch: int) -> None:
     feed = random_feed(tasks, 2, batch, 18, dtype)
     expected, found = (torch.full((tasks, batch, 18), torch.nan) for _ in range(2))
     labels, found_labels = (torch.full((tasks, batch), -1, dtype=torch.int32) for _ in range(2))
-    operations.gather(feed, expected, labels)
+    batched.gather(feed, expected, labels)
     assert feed.maps is not None
-    shared = (feed.part.images.flatten(1), feed.gain, feed.offset)
+    shared = (feed.part.images.flatten(1), *feed.by_feature)
     triton_training.triton_gather(*shared, feed.maps, feed.rows, feed.labels, feed.step, found, found_labels)
     assert torch.allclose(found, expected)
     assert torch.equal(found_labels, labels)
@@ -48,7 +47,7 @@ def test_loss_gradient() -> None:
     loss = sum(torch.nn.functional.cross_entropy(leaf[t], y[t].long()) for t in range(2))
     (by_autograd,) = torch.autograd.grad(loss, leaf)  # type: ignore[arg-type]
     expected, found = outputs.clone(), outputs.clone()
-    operations.loss_gradient(expected, y, 11)
+    batched.loss_gradient(expected, y, 11)
     triton_training.triton_loss_gradient(found, y, 11)
     assert torch.allclose(expected[..., :11], by_autograd, atol=1e-6)
     assert not expected[..., 11:].any()
@@ -60,11 +59,11 @@ def test_forward_and_backward(relu: bool) -> None:
     torch.manual_seed(0)
     inputs, masked = torch.randn(2, 40, 70), torch.randn(2, 33, 70)
     expected, found = (torch.full((2, 40, 33), torch.nan) for _ in range(2))
-    operations.forward(inputs, masked, expected, relu)
+    batched.forward(inputs, masked, expected, relu)
     triton_training.triton_forward(inputs, masked, found, relu)
     assert torch.allclose(found, expected, atol=1e-4)
     delta = torch.randn(2, 40, 33)
-    below = operations.backward(delta, masked, inputs)
+    below = batched.backward(delta, masked, inputs)
     assert torch.allclose(below, (delta @ masked) * (inputs > 0), atol=1e-4)
     assert torch.allclose(triton_training.triton_backward(delta, masked, inputs), below, atol=1e-4)
 
@@ -101,13 +100,14 @@ def test_update(recipe: Recipe) -> None:
         second=state() if recipe.optimiser in ("rmsprop", "adam") else None,
     )
     by_triton, by_numba = copy.deepcopy(expected), copy.deepcopy(expected)
-    step, rates = torch.tensor([3], dtype=torch.int32), Rates(recipe, 8, torch.device("cpu"))
+    step, rates = torch.tensor([3], dtype=torch.int32), torch.tensor([recipe.rate(step, 8) for step in range(8)])
     for _ in range(2):
         delta, inputs = torch.randn(tasks, batch, out_size), torch.randn(tasks, batch, in_size)
-        operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4, rates.at(3))
+        gradient = torch.bmm(delta.transpose(1, 2), inputs)
+        batched.plain_update(expected, gradient.clone(), recipe, 4, recipe.rate(3, 8))
         with ThreadsOfOne(1) as thread:
-            thread.submit(operations.update, by_numba, delta, inputs, recipe, step, rates).result()
-        triton_training.triton_update(*by_triton.tensors, delta, inputs, step, rates.on_device, recipe.rule)
+            thread.submit(batched.step_scores, by_numba, gradient, recipe, 3, 8).result()
+        triton_training.triton_update(*by_triton, delta, inputs, step, rates, recipe.rule)
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):
             a, b = getattr(expected, name), getattr(found, name)

@@ -41,7 +41,7 @@ def test_a_callback_hears_of_the_batches(make: Net, stream: Stream) -> None:
 def test_loss_and_accuracy_are_those_of_the_batch(make: Net, stream: Stream) -> None:
     """Of the last batch before its step: with one step, of the first masks."""
     from supsup.masks.scores import initial_scores
-    from supsup.training.batches import batch_positions
+    from supsup.training.executors import batch_positions
 
     heard: list[Step] = []
     model = SupSup(make(), recipe=Recipe(steps=1, batch_size=64), device="cpu")

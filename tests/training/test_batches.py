@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from supsup import data
 from supsup.data import Augmentation, Stream
-from supsup.training import batches as feeding
-from supsup.training.batches import Feed, batch_positions, can_feed, feature_map
-from supsup.training.fast.operations import gather
+from supsup.training import executors as feeding
+from supsup.training.executors import Feed, batch_positions, can_feed, feature_map
+from supsup.training.fast.batched import gather
 
 
 def colour() -> data.Source:

@@ -13,7 +13,7 @@ from supsup.data import Augmentation, Stream
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.training import Job, Trained, train_mask, train_masks
-from supsup.training.executors import CannotTrain, count_fitting, executors, executors_for, grouped
+from supsup.training.executors import CannotTrain, alike, count_fitting, executors, executors_for, grouped
 from supsup.training.fast import batched
 
 CPU = torch.device("cpu")
@@ -169,15 +169,15 @@ def test_tasks_of_one_source_but_of_unequal_length_are_trained_apart() -> None:
     stream = data.split(data.arrays(images, labels, images, labels), 2)
     jobs = [Job(task, Recipe(epochs=2, batch_size=2)) for task in stream]
     assert [job.steps for job in jobs] == [4, 2, 4]
-    together = grouped(jobs, batched._alike, lambda job: 10)
+    together = grouped(jobs, alike, lambda job: 10)
     assert [[job.task.name for job in group] for group in together] == [
         ["classes-0-1"],
         ["classes-2-3"],
         ["classes-4-5"],
     ]
-    assert batched._alike(jobs[0], jobs[2])
+    assert alike(jobs[0], jobs[2])
     other = data.split(data.arrays(images.clone(), labels, images, labels), 2)
-    assert not batched._alike(jobs[0], Job(other[0], jobs[0].recipe)), "images of another source"
+    assert not alike(jobs[0], Job(other[0], jobs[0].recipe)), "images of another source"
 
 
 def test_an_executor_says_how_many_tasks_fill_its_device(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,3 +198,26 @@ def test_an_executor_says_how_many_tasks_fill_its_device(stream: Stream, monkeyp
     assert 1 <= long < short
     varied = replace(stream[0], train=replace(stream[0].train, augmentation=Augmentation(padding=1)))
     assert Recipe().tasks_at_once(net, varied, None) == 1, "no executor takes such tasks in step"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("precision", [None, torch.bfloat16, torch.float32, torch.float64])
+def test_no_two_executors_by_hand_take_one_job(device: str, precision: torch.dtype | None) -> None:
+    """So their order does not matter, and the one for fully connected networks is asked before others are entered."""
+    images, labels = torch.zeros(8, 3, 8, 8, dtype=torch.uint8), [0, 1] * 4
+    task = data.split(data.arrays(images, labels, images, labels), 2)[0]
+    by_hand = [executor for executor in executors() if executor.name not in ("plain", "captured on a GPU")]
+    by_hand = [executor for executor in by_hand if executor.name != "side by side on a CPU"]
+    taken: dict[str, list[str]] = {}
+    for module in (nets.FullyConnected((192, 8, 4)), nets.ResNet(4, (1,), (4,)), nn.Sequential(nn.Conv2d(3, 4, 3))):
+        net = FrozenNet(module, 0, CPU)
+        net.device = torch.device(device)
+        for recipe in (Recipe(), Recipe(selection="edge-popup", density=0.5)):
+            names = [executor.name for executor in by_hand if executor.takes(net, [Job(task, recipe)], precision)]
+            assert len(names) <= 1
+            taken.setdefault(type(module).__name__, []).extend(names)
+    assert taken["Sequential"] == []
+    if precision is None:
+        assert taken["FullyConnected"] == [f"batched on a {'CPU' if device == 'cpu' else 'GPU'}"]
+        if "residual on a GPU" in [executor.name for executor in by_hand]:
+            assert taken["ResNet"] == ["residual on a GPU"] * (2 if device == "cuda" else 0)

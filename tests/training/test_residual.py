@@ -15,8 +15,8 @@ from supsup.training import MaskTraining, Recipe
 pytest.importorskip("triton")
 
 from supsup.data import Augmentation, Part
-from supsup.training.batches import Feed
-from supsup.training.fast.residual import normalisation
+from supsup.training.executors import Feed
+from supsup.training.fast.residual import layers
 from supsup.training.fast.residual import passes as passes_module
 from supsup.training.fast.residual.executor import ResidualTrainer
 
@@ -70,7 +70,7 @@ def test_gradients_of_other_networks_are_those_of_autograd(
     bottleneck: bool, large_images: bool, side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bottlenecks, the stem for large images with its max-pooling, odd sizes, channels that one program cannot hold."""
-    monkeypatch.setattr(normalisation, "_CHANNELS", 16)
+    monkeypatch.setattr(layers, "_CHANNELS", 16)
     module = nets.ResNet(3, (1, 1), (5, 6), bottleneck, large_images, channels=2)
     compare_gradients(FrozenNet(module, 0, CPU), batch=2, side=side)
 

@@ -12,16 +12,14 @@ from supsup import data, nets
 from supsup.data import Augmentation, Source, Stream
 from supsup.masks.frozen import FrozenNet
 from supsup.training import Job, Recipe
-from supsup.training.batches import batch_positions
+from supsup.training.executors import Feed, alike, batch_positions
 
 pytest.importorskip("triton")
 
 from supsup.training.fast.residual.executor import (
     ResidualTrainer,
     addressable,
-    alike,
     bytes_of_training,
-    feed_of,
     feeds,
     knows,
 )
@@ -51,7 +49,7 @@ def test_the_kernels_see_the_batches_that_every_executor_sees(net: FrozenNet, st
     kept = [[RECIPE.kept(shape) for shape in net.shapes.values()] for _ in tasks]
     trainer = ResidualTrainer(net, (2, 8, 8), kept, RECIPE, 4, steps, torch.float32)
     trainer.step = lambda: None  # type: ignore[method-assign]
-    feed = feed_of(net, [Job(task, RECIPE) for task in tasks])
+    feed = Feed.of(net, [Job(task, RECIPE) for task in tasks], mapped=False)
     expected = [
         list(task.train.training_batches(batch_positions(0, task.name, len(task.train), 4, steps), 0, task.name))
         for task in tasks

@@ -16,14 +16,8 @@ from supsup.masks.frozen import FrozenNet
 from supsup.training import Job, MaskTraining, train_mask, train_masks
 from supsup.training.executors import CannotTrain, Trained, executors_for, first_scores
 from supsup.training.fast import side_by_side
-from supsup.training.fast.side_by_side import (
-    FlatTraining,
-    SideBySide,
-    StepProbe,
-    ThreadsOfOne,
-    in_threads_of_one,
-    probe_step,
-)
+from supsup.training.fast.batched import ThreadsOfOne, in_threads_of_one
+from supsup.training.fast.side_by_side import FlatTraining, SideBySide, step_layout
 
 CPU = torch.device("cpu")
 RECIPES = [
@@ -105,8 +99,9 @@ def test_a_step_is_that_of_the_plain_path(name: str, recipe: Recipe, split: Stre
     net = FrozenNet(NETS[name](), 0, CPU)
     start = first_scores(net, "t", recipe)
     plain = MaskTraining(net, start, recipe, 10)
-    flat = FlatTraining(net, recipe, 10, probe_step(net, recipe, split[0].train).channels_last)
-    compiled = FlatTraining(net, recipe, 10, probe_step(net, recipe, split[0].train).channels_last)
+    layout = step_layout(net, recipe, split[0].train)
+    assert layout is not None
+    flat, compiled = (FlatTraining(net, recipe, 10, layout) for _ in range(2))
     flat.start(start)
     compiled.start(start)
     for positions in torch.arange(96).split(32):
@@ -180,8 +175,8 @@ def test_what_cannot_be_done_exactly_is_left_to_others(split: Stream, monkeypatc
         assert not trained(refused)
     assert not trained(NETS["batch norm"](), pretrained=True)  # the head of a task's own is trained as it is
     assert not trained(NETS["batch norm"](), Recipe(selection="edge-popup", density=0.5, steps=2))
-    assert probe_step(FrozenNet(Viewed(), 0, CPU), recipe, part) == StepProbe(True, channels_last=False)
-    assert probe_step(FrozenNet(NETS["batch norm"](), 0, CPU), recipe, part) == StepProbe(True, channels_last=True)
+    assert step_layout(FrozenNet(Viewed(), 0, CPU), recipe, part) == torch.contiguous_format
+    assert step_layout(FrozenNet(NETS["batch norm"](), 0, CPU), recipe, part) == torch.channels_last
     monkeypatch.setattr(side_by_side, "_SMALL", 16 * 14 * 14 * 8 * 4)
     assert not trained(NETS["batch norm"]())
     with pytest.raises(ValueError, match="precision"):

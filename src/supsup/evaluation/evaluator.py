@@ -22,7 +22,7 @@ from supsup.model.supsup import SupSup, observe_batches
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import given, listed, whole
-from supsup.training.batches import many_positions
+from supsup.training.executors import many_positions
 
 
 @dataclass(frozen=True)

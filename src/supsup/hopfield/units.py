@@ -13,7 +13,7 @@ from supsup.data import Part
 from supsup.masks.scores import soft_mask
 from supsup.nets.hop_mlp import many_outputs
 from supsup.runtime.validation import check_fields, real, whole
-from supsup.training.batches import batch_positions
+from supsup.training.executors import batch_positions
 
 _MOST = 10**9  # epochs or images of a batch
 

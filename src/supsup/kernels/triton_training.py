@@ -1,4 +1,4 @@
-"""Triton kernels for training many masks at once; `training/fast/operations.py` defines and selects them."""
+"""Triton kernels for training many masks at once; `training/fast/batched.py` defines and selects them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """From a task's images to a mask: the recipe, the order of the batches, and the executors that train."""
 
+from supsup.training.auto_recipe import AnyRecipe as AnyRecipe
 from supsup.training.auto_recipe import AutoRecipe as AutoRecipe
 from supsup.training.auto_recipe import recipe_from_dict as recipe_from_dict
 from supsup.training.executors import Job as Job
@@ -10,5 +11,4 @@ from supsup.training.plain import train_mask as train_mask
 from supsup.training.recipe import MNIST as MNIST
 from supsup.training.recipe import SPLIT_CIFAR100 as SPLIT_CIFAR100
 from supsup.training.recipe import SPLIT_IMAGENET as SPLIT_IMAGENET
-from supsup.training.recipe import AnyRecipe as AnyRecipe
 from supsup.training.recipe import Recipe as Recipe

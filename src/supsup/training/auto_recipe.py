@@ -43,7 +43,7 @@ _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a
 
 @dataclass(frozen=True)
 class AutoRecipe:
-    """How a recipe is chosen for each task.
+    """How a recipe is chosen for each task. Its methods are those of `Recipe` that a model needs.
 
     A round is a cosine of Adam's rate from its highest down to 0; the next one begins where it ended and is three times
     as long. Rounds follow each other until all held-back images are answered correctly, or fewer of them than before;
@@ -109,7 +109,10 @@ class AutoRecipe:
             yield _together(fits, rotated=self.self_labels is not None)
 
 
-def recipe_from_dict(fields: Mapping[str, Any]) -> Recipe | AutoRecipe:
+AnyRecipe = Recipe | AutoRecipe
+
+
+def recipe_from_dict(fields: Mapping[str, Any]) -> AnyRecipe:
     """The recipe or the automatic choice that `to_dict` made these fields of."""
     return AutoRecipe.from_dict(fields) if "rounds" in fields else Recipe.from_dict(fields)
 
@@ -252,10 +255,13 @@ class HoldoutSplit:
         key = (id(part.rows), id(part.labels))
         if key not in self._known:
             self._known[key] = part, self._divided(part)  # the part keeps the ids of its tensors from being used again
-        known = self._known[key][1]
-        if known.reserved is None:
-            return known._replace(trained=part, judging=_like(part, known.judging), final=part)
-        return Holdout(*(_like(part, each) for each in known if each is not None))
+        first, known = self._known[key]
+
+        def chosen(each: Part) -> Part:
+            return part if each is first else replace(part, rows=each.rows, labels=each.labels)
+
+        reserved = None if known.reserved is None else chosen(known.reserved)
+        return Holdout(chosen(known.trained), chosen(known.judging), chosen(known.final), reserved)
 
     def _divided(self, part: Part) -> Holdout:
         held, reserved = self._held_back(part)
@@ -292,16 +298,13 @@ def _some(part: Part, chosen: Tensor) -> Part:
     return replace(part, rows=rows, labels=part.labels[positions.to(part.labels.device)])
 
 
-def _like(part: Part, chosen: Part) -> Part:
-    """The same choice from a part that has the same rows and labels."""
-    return replace(part, rows=chosen.rows, labels=chosen.labels)
-
-
 def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance) -> None:
     """All rounds of some tasks; tasks whose next round has the same recipe are trained together."""
     while waiting := [fit for fit in fits if fit.going_on]:
-        for recipe, share in dict.fromkeys(_next(fit) for fit in waiting):
-            alike = [fit for fit in waiting if fit.going_on and _next(fit) == (recipe, share)]
+        rounds: dict[tuple[Recipe, float], list[_Fit]] = {}
+        for fit in waiting:
+            rounds.setdefault((fit.recipe_of(fit.length), fit.length / fit.at_most), []).append(fit)
+        for (_, share), alike in rounds.items():
             jobs = [fit.job() for fit in alike]
             with closing(train_masks(net, jobs, precision, in_rounds(advance, share))) as groups:
                 finished = (one for group in groups for one in group.split())
@@ -309,11 +312,6 @@ def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | N
                     fit.take(net, one)
                     if not fit.going_on:
                         advance(1 - fit.done / fit.at_most)
-
-
-def _next(fit: _Fit) -> tuple[Recipe, float]:
-    """The recipe of a task's next round, and its share of the whole training."""
-    return fit.recipe_of(fit.length), fit.length / fit.at_most
 
 
 def _together(fits: Sequence[_Fit], rotated: bool) -> Trained:

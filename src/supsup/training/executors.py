@@ -1,4 +1,4 @@
-"""Which executor trains a mask, and what all executors share: jobs, results, and groups that fit into memory.
+"""Which executor trains a mask, and what all executors share: jobs, results, batches, groups that fit into memory.
 
 The first executor that takes a job trains it. An executor takes only what it can train exactly as `plain` would, up to
 rounding: `plain` defines what is right.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from supsup.data import Part, Task
 from supsup.data.rotations import with_rotations
+from supsup.data.task import BLACK, GREY
 from supsup.kernels import available
+from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores, kept_scores
 from supsup.runtime.errors import SupSupError
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 _FILLED = 0.7  # the share of the free memory that may be filled
+_POSITIONS = 1 << 26  # drawn at once
+_CROPS = 1 << 22  # drawn at once
 
 
 class Job(NamedTuple):
@@ -118,12 +122,12 @@ def executors() -> tuple[Executor, ...]:
     from supsup.training.fast.side_by_side import SideBySide
     from supsup.training.plain import Plain
 
-    others = (BatchedOnGPU(), BatchedOnCPU(), SideBySide(), Captured(), Plain())
+    fully_connected, others = (BatchedOnCPU(), BatchedOnGPU()), (SideBySide(), Captured(), Plain())
     if not available.TRITON:
-        return others
-    from supsup.training.fast.residual import ResidualOnGPU
+        return *fully_connected, *others
+    from supsup.training.fast.residual.executor import ResidualOnGPU
 
-    return (ResidualOnGPU(), *others)
+    return *fully_connected, ResidualOnGPU(), *others
 
 
 def executors_for(
@@ -197,3 +201,182 @@ def grouped(
         size = math.ceil(len(run) / count)
         out += [run[start : start + size] for start in range(0, len(run), size)]
     return out
+
+
+def alike(one: Job, other: Job) -> bool:
+    """Whether two jobs have the same images and length, so that one feed serves both."""
+    first, second = one.task.train, other.task.train
+    return first.images is second.images and first.augmentation == second.augmentation and len(first) == len(second)
+
+
+def _epoch_label(task: str, epoch: int) -> str:
+    """The random stream that shuffles one epoch of one task."""
+    return f"order/{task}/{epoch}"
+
+
+def batch_positions(seed: int, task: str, images: int, batch_size: int, steps: int) -> Iterator[Tensor]:
+    """Positions [batch_size] of the images of each step: a function of the seed, the task's name and its size alone."""
+    waiting = torch.empty(0, dtype=torch.int64)
+    epoch = 0
+    for _ in range(steps):
+        while len(waiting) < batch_size:
+            waiting = torch.cat([waiting, philox.permutations(seed, [_epoch_label(task, epoch)], images)[0]])
+            epoch += 1
+        yield waiting[:batch_size]
+        waiting = waiting[batch_size:]
+
+
+def many_positions(seed: int, names: Sequence[str], size: int, drawn: int, device: torch.device) -> Tensor:
+    """The first `drawn` positions of each task's epochs laid end to end: [tasks, drawn]."""
+    epochs = [
+        philox.permutations(seed, [_epoch_label(name, epoch) for name in names], size, device)
+        for epoch in range(math.ceil(drawn / size))
+    ]
+    return torch.cat(epochs, 1)[:, :drawn]
+
+
+def can_feed(part: Part) -> bool:
+    """Whether a feed can hold a part's images and its crops, eight bits for each coordinate."""
+    padding = 0 if part.augmentation is None else part.augmentation.padding
+    return part.in_memory and 2 * padding < 256
+
+
+@dataclass
+class Feed:
+    """The batches of t tasks, drawn beforehand, on one device; a step takes b images of each task.
+
+    part    whose images, normalisation and augmentation all tasks share
+    rows    [t, steps · b] int32: which images
+    labels  [t, steps · b] int32
+    crops   [t, steps · b] int32: line + 256 · column + 65536 · mirrored; None where images are not augmented
+    maps    [t, features] int32: the pixel at each feature of an image, GREY or BLACK for none; None where all stay
+    step    [1] int32: the number of the next step
+    """
+
+    part: Part
+    rows: Tensor
+    labels: Tensor
+    crops: Tensor | None
+    maps: Tensor | None
+    step: Tensor
+
+    @classmethod
+    def empty(cls, part: Part, tasks: int, drawn: int, *, mapped: bool) -> Feed:
+        """A feed from a part's images, on their device, with a buffer for `drawn` images of each task."""
+        device = part.images.device
+
+        def buffer(width: int) -> Tensor:
+            return torch.zeros(tasks, width, dtype=torch.int32, device=device)
+
+        return cls(
+            part,
+            rows=buffer(drawn),
+            labels=buffer(drawn),
+            crops=None if part.augmentation is None else buffer(drawn),
+            maps=buffer(math.prod(part.shape)) if mapped else None,
+            step=torch.zeros(1, dtype=torch.int32, device=device),
+        )
+
+    @classmethod
+    def of(cls, net: FrozenNet, jobs: Sequence[Job], *, mapped: bool) -> Feed:
+        """All batches of jobs that are `alike`, on the network's device."""
+        batch_size = jobs[0].recipe.batch_size
+        feed = cls.empty(jobs[0].task.train.on(net.device), len(jobs), jobs[0].steps * batch_size, mapped=mapped)
+        feed.fill([job.task for job in jobs], net.seed, batch_size)
+        return feed
+
+    def fill(
+        self, tasks: Sequence[Task], seed: int, batch_size: int, indices: Sequence[int] | None = None, offset: int = 0
+    ) -> None:
+        """Draw all batches of tasks, in the order of `batch_positions`.
+
+        indices  of the tasks in this feed (the first ones by default)
+        offset   is added to their labels
+        """
+        indices = range(len(tasks)) if indices is None else indices
+        drawn = self.rows.shape[1]
+        alike: dict[tuple[int, int], list[int]] = {}  # tasks with the same rows and labels
+        for i, task in enumerate(tasks):
+            alike.setdefault((id(task.train.rows), id(task.train.labels)), []).append(i)
+        for members in alike.values():
+            part = tasks[members[0]].train.on(self.rows.device)
+            at_once = max(1, _POSITIONS // max(len(part), drawn))
+            for start in range(0, len(members), at_once):
+                chosen = members[start : start + at_once]
+                names = [tasks[i].name for i in chosen]
+                positions = many_positions(seed, names, len(part), drawn, self.rows.device)
+                here = [indices[i] for i in chosen]
+                self.rows[here] = (positions if part.rows is None else part.rows[positions]).int()
+                self.labels[here] = part.labels[positions].int() + offset
+        if self.maps is not None:
+            self.maps[list(indices)] = torch.stack([feature_map(task.train) for task in tasks]).to(self.maps.device)
+        if self.crops is not None:
+            self._draw_crops([task.name for task in tasks], seed, batch_size, list(indices))
+            for index, task in zip(indices, tasks):
+                self.labels[index] = task.train.labels_mirrored(self.labels[index], self.crops[index] >> 16)
+        self.step.zero_()
+
+    def _draw_crops(self, names: Sequence[str], seed: int, batch_size: int, indices: list[int]) -> None:
+        augmentation = self.part.augmentation
+        assert augmentation is not None
+        assert self.crops is not None
+        steps = self.crops.shape[1] // batch_size
+        at_once = max(1, _CROPS // (batch_size * len(names)))
+        for start in range(0, steps, at_once):
+            numbers = range(start, min(start + at_once, steps))
+            drawn = augmentation.draws_many(seed, names, numbers, batch_size, self.crops.device)
+            line, column, mirrored = drawn.unbind(-1)
+            span = slice(start * batch_size, numbers.stop * batch_size)
+            self.crops[indices, span] = (line + (column << 8) + (mirrored << 16)).flatten(1).int()
+
+    def next(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """The next batch of the only task, as on the plain path. It never waits for the host, so it can be captured."""
+
+        def taken(table: Tensor) -> Tensor:
+            return table.view(-1, batch_size).index_select(0, self.step)[0]
+
+        images, labels = self.part.images.index_select(0, taken(self.rows)), taken(self.labels).long()
+        if not self.part.tokens:
+            images = self._preprocessed(images.float(), None if self.crops is None else taken(self.crops).long())
+        self.step += 1
+        return images, labels
+
+    def _preprocessed(self, images: Tensor, crops: Tensor | None) -> Tensor:
+        if self.part.augmentation is not None and crops is not None:
+            drawn = torch.stack([crops & 255, (crops >> 8) & 255, crops >> 16], 1)
+            images = self.part.augmentation.apply(images, drawn)
+        pixels, (gain, offset) = images.flatten(1), self.by_feature
+        if self.maps is None:
+            return (pixels * gain + offset).view(images.shape)
+        source = self.maps[0]
+        pixels = pixels.index_select(1, source.clamp(min=0)) * (source != BLACK)
+        return ((pixels * gain + offset) * (source != GREY)).view(images.shape)
+
+    @cached_property
+    def by_feature(self) -> tuple[Tensor, Tensor]:
+        """Gain and offset for each feature of an image."""
+        return self._repeated(math.prod(self.part.shape))
+
+    @cached_property
+    def by_channel(self) -> tuple[Tensor, Tensor]:
+        """Gain and offset for each channel of an image."""
+        return self._repeated(self.part.shape[0])
+
+    def _repeated(self, count: int) -> tuple[Tensor, Tensor]:
+        gain, offset = (
+            values.float().view(-1, 1).expand(-1, count // values.numel()).flatten().contiguous()
+            for values in (self.part.gain, self.part.offset)
+        )
+        return gain, offset
+
+
+def feature_map(part: Part) -> Tensor:
+    """The source pixel of each feature of a flattened image, GREY or BLACK for none: [features] int32."""
+    features = math.prod(part.shape)
+    if part.pixels is None:
+        return torch.arange(features, dtype=torch.int32, device=part.images.device)
+    pixels = part.pixels.int()
+    if len(pixels) == features:
+        return pixels
+    shift = torch.arange(0, features, len(pixels), dtype=torch.int32, device=pixels.device)[:, None]
+    return torch.where(pixels < 0, pixels, pixels + shift).flatten()

@@ -24,8 +24,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask, soft_mask
 from supsup.runtime.locks import new_lock
 from supsup.runtime.progress import Advance, report_step
-from supsup.training.batches import batch_positions
-from supsup.training.executors import Job, Trained, first_scores
+from supsup.training.executors import Job, Trained, batch_positions, first_scores
 from supsup.training.recipe import Recipe
 
 RANDOM_LOCK = new_lock()  # held while layers may draw
@@ -35,38 +34,31 @@ class TaskRandom:
     """The generators as one task's training finds them from step to step."""
 
     def __init__(self, seed: int, task: str, device: torch.device) -> None:
-        self._start, self._device = _start(seed, task), device
+        self._seed, self._task, self._device = seed, task, device
         self._states: list[Tensor] | None = None  # after the last step
 
     def run(self, step: Callable[[], None]) -> None:
         """One step, drawing on from the last one."""
-        with RANDOM_LOCK, _seeded(self._start, self._device):
+        with RANDOM_LOCK, seeded(self._seed, self._task, self._device):
             if self._states is not None:
-                _set_generators(self._states, self._device)
+                torch.set_rng_state(self._states[0])
+                for state in self._states[1:]:
+                    torch.cuda.set_rng_state(state, self._device)
             step()
             self._states = generator_states(self._device)
 
 
-def seeded(seed: int, task: str, device: torch.device) -> AbstractContextManager[None]:
-    """While it lasts, layers draw from a seed and a task's name; hold `RANDOM_LOCK` around it."""
-    return _seeded(_start(seed, task), device)
-
-
-def _start(seed: int, task: str) -> int:
-    return int(philox.words(seed, [f"layers/{task}"], 1))
-
-
 @contextmanager
-def _seeded(start: int, device: torch.device) -> Iterator[None]:
-    before = generator_states(device)
-    try:
+def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
+    """While it lasts, layers draw from a seed and a task's name; hold `RANDOM_LOCK` around it."""
+    start = int(philox.words(seed, [f"layers/{task}"], 1))
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else [], device_type="cuda"):
         torch.default_generator.manual_seed(start)
-        if device.type == "cuda":
+        if on_gpu:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(start)
         yield
-    finally:
-        _set_generators(before, device)
 
 
 def generator_states(device: torch.device) -> list[Tensor]:
@@ -75,27 +67,15 @@ def generator_states(device: torch.device) -> list[Tensor]:
     return [*host, torch.cuda.get_rng_state(device)] if device.type == "cuda" else host
 
 
-def _set_generators(states: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    for state in states[1:]:
-        torch.cuda.set_rng_state(state, device)
-
-
 State = dict[str, Tensor]
 
 
 class Trainable(Protocol):
     """What an executor for any module needs to know of what it trains."""
 
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def draws(self) -> bool:
-        """Whether its layers may draw random numbers in training."""
+    device: torch.device
+    seed: int
+    draws: bool  # whether its layers may draw random numbers in training
 
     def trained_names(self, state: State) -> list[str]:
         """Which tensors of a state the optimiser moves."""
@@ -108,15 +88,18 @@ class Trainable(Protocol):
 
     def penalty(self, state: State) -> Tensor | None:
         """What is added to the loss."""
+        return None
 
     def before_update(self, state: State) -> None:
         """Called between the gradient and the optimiser's step."""
+        return
 
     def after_update(self, state: State) -> None:
         """Called after the optimiser's step."""
+        return
 
 
-class TrainableMask:
+class TrainableMask(Trainable):
     """A mask: scores and the task's head, if it has one, which are trained; and statistics, which follow the batches.
 
     weights  the frozen ones, where their layout in memory differs from the network's
@@ -143,13 +126,6 @@ class TrainableMask:
             for name, weight in self._weights.items()
         }
         return self.net.run(x, masked | self.statistics(state), module)
-
-    def penalty(self, state: State) -> Tensor | None:
-        return None
-
-    def before_update(self, state: State) -> None: ...
-
-    def after_update(self, state: State) -> None: ...
 
     def scores(self, state: State) -> State:
         """The trained tensors of a state: the scores, and the task's head if it has one."""

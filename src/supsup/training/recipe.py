@@ -1,7 +1,7 @@
 """How a mask is trained: optimiser, length, learning rate, and how scores become a mask.
 
 The defaults are the paper's for MNIST; `SPLIT_CIFAR100` and `SPLIT_IMAGENET` are its other two. A model without a
-recipe chooses one for each task (`auto_recipe.py`). `AnyRecipe` is what a model needs of both.
+recipe chooses one for each task (`auto_recipe.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -33,44 +33,7 @@ Start = Literal["random", "kept"]
 SelfLabels = Literal["rotations"]
 _MOST = 10**9  # steps, epochs or images of a batch
 
-
 FirstScores = Callable[[str, "Recipe"], Mapping[str, Tensor]]
-
-
-class AnyRecipe(Protocol):
-    """What a model needs of a recipe: `Recipe` trains as it says, `AutoRecipe` chooses one for each task."""
-
-    @property
-    def self_labels(self) -> SelfLabels | None: ...
-
-    @property
-    def transfer(self) -> Transfer: ...
-
-    @property
-    def stepwise(self) -> Recipe:
-        """The recipe of `observe`, which does not know how many images a task will have."""
-
-    def most_steps(self, task: Task, pretrained: bool) -> int:
-        """The number of steps that a task is trained for at most."""
-
-    def tasks_at_once(self, net: FrozenNet, task: Task, precision: torch.dtype | None) -> int:
-        """How many tasks like this one fill the network's device."""
-
-    def train(
-        self,
-        net: FrozenNet,
-        tasks: Sequence[Task],
-        precision: torch.dtype | None = None,
-        advance: Advance = lambda _: None,
-        first_scores: FirstScores | None = None,
-    ) -> Generator[Trained, None, None]:
-        """Tasks in order, in groups as they are finished.
-
-        first_scores  where a task's scores start, for `transfer`; called after all earlier tasks have been yielded
-        """
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields by name, as model files have them."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +114,6 @@ class Recipe:
         )
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
-        self._check_selection()
-
-    def _check_selection(self) -> None:
         given = [value for value in (self.budget, self.density) if value is not None]
         if self.selection == "threshold" and given:
             raise SupSupError("budget and density go with selection 'edge-popup'")
@@ -163,6 +123,7 @@ class Recipe:
             raise SupSupError("start 'kept' goes with selection 'threshold': edge-popup never keeps every weight")
 
     def to_dict(self) -> dict[str, Any]:
+        """All fields by name, as model files have them."""
         return asdict(self)
 
     @classmethod
@@ -178,12 +139,15 @@ class Recipe:
 
     @property
     def stepwise(self) -> Recipe:
+        """The recipe of `observe`, which does not know how many images a task will have."""
         return self
 
     def most_steps(self, task: Task, pretrained: bool) -> int:
+        """The number of steps that a task is trained for at most."""
         return self.steps_for(len(task.train) * (1 if self.self_labels is None else ROTATIONS))
 
     def tasks_at_once(self, net: FrozenNet, task: Task, precision: torch.dtype | None) -> int:
+        """How many tasks like this one fill the network's device."""
         job = self.job(task)
         return next(executors_for(net, [job], precision)).tasks_at_once(net, job, precision)
 
@@ -195,6 +159,10 @@ class Recipe:
         advance: Advance = lambda _: None,
         first_scores: FirstScores | None = None,
     ) -> Generator[Trained, None, None]:
+        """Tasks in order, in groups as they are finished.
+
+        first_scores  where a task's scores start, for `transfer`; called after all earlier tasks have been yielded
+        """
         for group in [tasks] if self.transfer == "none" else [[task] for task in tasks]:
             jobs, waiting = [self.job(task, first_scores) for task in group], group
             with closing(train_masks(net, jobs, precision, advance)) as finished:

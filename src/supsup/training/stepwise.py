@@ -13,7 +13,7 @@ from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
-from supsup.training.batches import Feed, feature_map
+from supsup.training.executors import Feed, feature_map
 from supsup.training.fast.batched import BatchedTrainer, steps_by_hand
 from supsup.training.plain import MaskTraining
 from supsup.training.recipe import Recipe
@@ -31,10 +31,10 @@ def step_trainer(net: FrozenNet, recipe: Recipe) -> StepTrainer:
         raise SupSupError(
             "observe does not know a task's classes before it ends, so it cannot use self_labels; use learn"
         )
-    return DirectSteps(net, recipe) if steps_by_hand(net, recipe) else PlainSteps(net, recipe)
+    return DirectSteps(net, recipe) if steps_by_hand(net, recipe) else StepTrainer(net, recipe)
 
 
-class PlainSteps:
+class StepTrainer:
     """For any module, by autograd. A step is never interrupted."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
@@ -59,6 +59,7 @@ class PlainSteps:
 
     def run(self, part: Part, positions: Tensor) -> None:
         """The batches of a part at positions [n, b], one after the other."""
+        part = part.on(self.net.device)
         for batch in positions:
             self.step(*part.batch(batch))
 
@@ -68,44 +69,41 @@ class PlainSteps:
 
 
 class _Fed(NamedTuple):
-    """Images on a GPU, a feed from them, and the steps that take one batch, or several in one launch, from it."""
+    """A feed on a GPU, and the steps that take one batch, or several in one launch, from it."""
 
-    images: Tensor
     feed: Feed
     step: Callable[[], None]
     steps: Callable[[], None]
 
 
-class DirectSteps:
+class DirectSteps(StepTrainer):
     """The same for fully connected networks, by hand; on a GPU the batches of `run` never wait for the host."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
-        self.net = net
-        self.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size)
+        super().__init__(net, recipe)
+        self.batched = BatchedTrainer(net, 1, recipe, recipe.batch_size)
         self._fed: _Fed | None = None
 
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
-        self.trainer.start(lambda name: [scores[name][None]])
+        self.batched.start(lambda name: [scores[name][None]])
 
     def suspend(self) -> list[Tensor]:
-        return [value.clone() for value in self.trainer.state()]
+        return [value.clone() for value in self.batched.state()]
 
     def resume(self, state: list[Tensor]) -> None:
-        for value, kept in zip(self.trainer.state(), state):
+        for value, kept in zip(self.batched.state(), state):
             value.copy_(kept)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         with uninterrupted():
-            self.trainer.load(x, y)
-            self.trainer.step()
+            self.batched.load(x, y)
+            self.batched.step()
 
     def run(self, part: Part, positions: Tensor) -> None:
-        part = part.on(self.net.device)
-        positions = positions.to(self.net.device)
         if self.net.device.type != "cuda":
-            for batch in positions:
-                self.step(*part.batch(batch))
+            super().run(part, positions)
             return
+        part, positions = part.on(self.net.device), positions.to(self.net.device)
         fed = self._feed(part, positions)
         feed, order = fed.feed, positions.flatten()
         assert feed.maps is not None
@@ -119,23 +117,20 @@ class DirectSteps:
             fed.step()
 
     def mask(self) -> dict[str, Tensor]:
-        return {name: bits[0] for name, bits in self.trainer.masks().items()}
+        return {name: bits[0] for name, bits in self.batched.masks().items()}
 
     def _feed(self, part: Part, positions: Tensor) -> _Fed:
         """A feed for these images with room for the positions, and the steps that take from it."""
         batch_size, fed = positions.shape[1], self._fed
-        same_size = self.trainer.x.shape[1] == batch_size
-        if fed and same_size and fed.images is part.images and positions.numel() <= fed.feed.rows.shape[1]:
+        same_size = self.batched.x.shape[1] == batch_size
+        if fed and same_size and fed.feed.part.images is part.images and positions.numel() <= fed.feed.rows.shape[1]:
             return fed
         if not same_size:
-            self.trainer.resize(1, batch_size)
+            self.batched.resize(batch_size)
         feed = Feed.empty(part, 1, positions.numel(), mapped=True)
         state = self.suspend()
-        one = partial(self.trainer.step_from, feed)
+        one = partial(self.batched.step_from, feed)
         step, steps = repeat_in_graph(one), repeat_in_graph(one, _STEPS)
         self.resume(state)
-        self._fed = _Fed(part.images, feed, step, steps)
+        self._fed = _Fed(feed, step, steps)
         return self._fed
-
-
-StepTrainer = PlainSteps | DirectSteps

@@ -21,8 +21,8 @@ from supsup.kernels import available
 from supsup.nets.resnet import ResNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import listed
-from supsup.training.batches import Feed
-from supsup.training.executors import count_fitting, free_memory, grouped
+from supsup.training.executors import Feed, count_fitting, free_memory, grouped
+from supsup.training.fast.batched import gather
 from supsup.training.fast.captured import (
     CapturedTraining,
     ScheduledOptimiser,
@@ -31,7 +31,6 @@ from supsup.training.fast.captured import (
     reuse_or_capture,
     run_captured,
 )
-from supsup.training.fast.operations import gather
 from supsup.training.plain import PlainTraining, State
 from supsup.training.recipe import Recipe
 

@@ -1,34 +1,152 @@
 """Many masks of a fully connected network trained in step, without autograd: forward, backward and update by hand.
 
-With one task on a CPU this is a faster way to train one mask; thousands of tasks fill a GPU.
+With one task on a CPU this is a faster way to train one mask; thousands of tasks fill a GPU. Each operation of a step
+is plain torch, which defines it and runs anywhere, and one Triton kernel on a GPU (in tests: in Triton's interpreter).
+With numba, the update is one compiled pass on a CPU where torch has one thread. Shapes: t tasks, b images in a batch,
+f features of an image; a layer has [out, in] weights shared by all tasks.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from supsup.data.task import BLACK, GREY
+from supsup.kernels import available
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks import philox
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import kept_scores, score_bound, score_label
+from supsup.runtime.interrupts import uninterrupted
+from supsup.runtime.locks import new_lock
 from supsup.runtime.progress import Advance, report_step
-from supsup.training.batches import Feed, batch_positions
-from supsup.training.executors import Job, Trained, count_fitting, free_memory, grouped
-from supsup.training.fast.operations import LayerState, Rates, backward, forward, gather, loss_gradient, update
-from supsup.training.fast.side_by_side import in_threads_of_one
+from supsup.training.executors import Feed, Job, Trained, alike, batch_positions, count_fitting, free_memory, grouped
 from supsup.training.recipe import Recipe
 
+if available.NUMBA:
+    from supsup.kernels import numba_training
+if available.TRITON:
+    from supsup.kernels import triton_training
+
+_FEW_TASKS = 4  # up to this many, small products in one launch each beat those of the library
 _TOGETHER = 2500  # tasks at once at most: more are not faster, and an interruption loses them
 _REPORTED = 50  # steps between two looks at the clock
 _SCORES = 1 << 26  # drawn at once
+_STARTING = new_lock()
+_AHEAD = 2  # jobs for each thread, of which one waits
+
+
+def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
+    """Fill the first features of x [t, b, ≥ f], and y [t, b], with the batch of the feed's present step."""
+    assert feed.maps is not None
+    images = feed.part.images.flatten(1)
+    if x.is_cuda and available.TRITON:
+        triton_training.triton_gather(images, *feed.by_feature, feed.maps, feed.rows, feed.labels, feed.step, x, y)
+        return
+    batch, (gain, offset) = x.shape[1], feed.by_feature
+    start = int(feed.step) * batch
+    black, grey = feed.maps == BLACK, feed.maps == GREY
+    for task in range(len(x)):
+        pixels = images[feed.rows[task, start : start + batch].long()].float()
+        shown = pixels[:, feed.maps[task].clamp(min=0).long()].masked_fill_(black[task], 0)
+        x[task, :, : shown.shape[1]] = shown.mul_(gain).add_(offset).masked_fill_(grey[task], 0)
+    y.copy_(feed.labels[:, start : start + batch])
+
+
+def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
+    """Turn the first `size` outputs [t, b, ≥ size] into the gradient of the mean cross-entropy, in place; 0 beyond."""
+    if outputs.is_cuda and available.TRITON:
+        triton_training.triton_loss_gradient(outputs, y, size)
+        return
+    batch = outputs.shape[1]
+    p = outputs[..., :size].float().softmax(-1)
+    p.scatter_add_(2, y.long()[..., None], torch.full_like(p[..., :1], -1.0))
+    outputs[..., :size] = p.div_(batch)
+    outputs[..., size:] = 0
+
+
+def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
+    """out [t, b, out] = inputs [t, b, in] · masked [t, out, in]ᵀ, with ReLU if `relu`."""
+    if out.is_cuda and available.TRITON and len(out) <= _FEW_TASKS:
+        triton_training.triton_forward(inputs, masked, out, relu)
+        return
+    torch.bmm(inputs, masked.transpose(1, 2), out=out)
+    if relu:
+        out.relu_()
+
+
+def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
+    """The gradient at the inputs [t, b, in] of a layer, through the ReLU that made them."""
+    if delta.is_cuda and available.TRITON and len(delta) <= _FEW_TASKS:
+        return triton_training.triton_backward(delta, masked, inputs)
+    below = torch.bmm(delta, masked)
+    torch.ops.aten.threshold_backward.grad_input(below, inputs, 0, grad_input=below)
+    return below
+
+
+class LayerState(NamedTuple):
+    """Scores and optimiser state of one layer for t tasks, and the masked weights they give."""
+
+    weight: Tensor  # [out, in] float32, frozen, shared
+    scores: Tensor  # [t, out, in] float32
+    masked: Tensor  # [t, out, in] in the precision of the matrix products
+    first: Tensor | None  # momentum (SGD) or first moment (Adam)
+    second: Tensor | None  # second moment (RMSprop, Adam)
+
+    @classmethod
+    def empty(cls, weight: Tensor, masked: Tensor, recipe: Recipe) -> LayerState:
+        """For a layer's weights, frozen and masked, with the moments that the recipe's optimiser needs; all zeros."""
+
+        def state() -> Tensor:
+            return torch.zeros_like(masked, dtype=torch.float32)
+
+        first = state() if recipe.optimiser == "adam" or recipe.momentum else None
+        return cls(weight, state(), masked, first, None if recipe.optimiser == "sgd" else state())
+
+
+def step_scores(layer: LayerState, g: Tensor, recipe: Recipe, done: int, steps: int) -> None:
+    """Step number `done` of `steps`, from 0, from the gradient of the masked weights, which may be overwritten."""
+    rate = recipe.rate(done, steps)
+    alone = torch.get_num_threads() == 1  # a compiled loop beside torch's threads is slower
+    if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
+        numba_training.numba_update(*layer, g, done + 1, rate, recipe.rule)
+    else:
+        plain_update(layer, g, recipe, done + 1, rate)
+
+
+def plain_update(layer: LayerState, g: Tensor, recipe: Recipe, count: int, rate: float) -> None:
+    """The optimiser's step number `count` from the gradient of the masked weights [t, out, in], which it overwrites."""
+    g.mul_(layer.weight)
+    scores = layer.scores
+    if recipe.weight_decay:
+        g.add_(scores, alpha=recipe.weight_decay)
+    decay = recipe.rule.second_decay
+    if recipe.optimiser == "rmsprop":
+        assert layer.second is not None
+        layer.second.mul_(decay).addcmul_(g, g, value=1 - decay)
+        scores.addcdiv_(g, layer.second.sqrt().add_(recipe.epsilon), value=-rate)
+    elif recipe.optimiser == "adam":
+        assert layer.first is not None
+        assert layer.second is not None
+        layer.first.lerp_(g, 1 - recipe.first_decay)
+        layer.second.mul_(decay).addcmul_(g, g, value=1 - decay)
+        root = (layer.second.sqrt() / (1 - decay**count) ** 0.5).add_(recipe.epsilon)
+        scores.addcdiv_(layer.first, root, value=-rate / (1 - recipe.first_decay**count))
+    else:
+        if layer.first is not None:
+            g = layer.first.mul_(recipe.momentum).add_(g)
+        scores.add_(g, alpha=-rate)
+    layer.masked.copy_(scores >= 0).mul_(layer.weight)
 
 
 def pad_width(width: int) -> int:
@@ -53,31 +171,31 @@ class BatchedTrainer:
         steps: int | None = None,
     ) -> None:
         self.net, self.recipe = net, recipe
-        device = net.device
-        if precision is None:
-            precision = torch.bfloat16 if device.type == "cuda" else torch.float32
-        shapes = list(net.shapes.values())
-        self.widths = [pad_width(shapes[0][1]), *(pad_width(shape[0]) for shape in shapes)]
-        self.outputs = shapes[-1][0]
-        self.precision = precision
-        self.rates = Rates(recipe, recipe.steps if steps is None else steps, device)
-        self.step_count = torch.zeros(1, dtype=torch.int32, device=device)
-        self.layers = [self._layer(weight, tasks, precision) for weight in net.weights.values()]
-        self.resize(tasks, batch_size)
+        self.steps = recipe.steps if steps is None else steps
+        self.precision = precision or (torch.bfloat16 if net.device.type == "cuda" else torch.float32)
+        self.outputs = list(net.shapes.values())[-1][0]
+        self.step_count = torch.zeros(1, dtype=torch.int32, device=net.device)
+        self.layers = [self._layer(weight, tasks) for weight in net.weights.values()]
+        if net.device.type == "cuda":
+            constant = recipe.schedule == "constant" and not recipe.warm_up
+            rates = [recipe.rate(step, self.steps) for step in range(1 if constant else self.steps)]
+            self._rates = torch.tensor(rates, dtype=torch.float32, device=net.device)  # later steps have the last
+        self.resize(batch_size)
 
-    def resize(self, tasks: int, batch_size: int) -> None:
+    def resize(self, batch_size: int) -> None:
         """Buffers for batches of another size."""
+        tasks, device = len(self.layers[0].scores), self.net.device
+        widths = [self.layers[0].weight.shape[1], *(len(layer.weight) for layer in self.layers)]
+        self.x, *self.hidden = (
+            torch.zeros(tasks, batch_size, width, dtype=self.precision, device=device) for width in widths
+        )
+        self.y = torch.zeros(tasks, batch_size, dtype=torch.int32, device=device)
 
-        def buffer(width: int) -> Tensor:
-            return torch.zeros(tasks, batch_size, width, dtype=self.precision, device=self.net.device)
-
-        self.x, *self.hidden = (buffer(width) for width in self.widths)
-        self.y = torch.zeros(tasks, batch_size, dtype=torch.int32, device=self.net.device)
-
-    def _layer(self, weight: Tensor, tasks: int, precision: torch.dtype) -> LayerState:
+    def _layer(self, weight: Tensor, tasks: int) -> LayerState:
         rows, columns = weight.shape
         weight = pad(weight, (0, pad_width(columns) - columns, 0, pad_width(rows) - rows))
-        return LayerState.empty(weight, tasks, self.recipe, precision)
+        masked = torch.zeros(tasks, *weight.shape, dtype=self.precision, device=weight.device)
+        return LayerState.empty(weight, masked, self.recipe)
 
     def start(self, scores: Callable[[str], Iterable[Tensor]]) -> None:
         """Start from the scores of each weight, given as consecutive pieces [some tasks, out, in]."""
@@ -96,7 +214,7 @@ class BatchedTrainer:
     def load(self, x: Tensor, y: Tensor) -> None:
         """Put one batch of images for one task in place."""
         if len(x) != self.x.shape[1]:
-            self.resize(1, len(x))
+            self.resize(len(x))
         self.x[0, :, : x[0].numel()] = x.flatten(1)
         self.y[0].copy_(y)
 
@@ -108,20 +226,24 @@ class BatchedTrainer:
         delta = self.hidden[-1]
         loss_gradient(delta, self.y, self.outputs)
         for i in reversed(range(len(self.layers))):
-            below = None
-            if i > 0:
-                below = backward(delta, self.layers[i].masked, inputs[i])
-            update(self.layers[i], delta, inputs[i], self.recipe, self.step_count, self.rates)
-            if below is not None:
-                delta = below
+            below = backward(delta, self.layers[i].masked, inputs[i]) if i else delta
+            self._update(self.layers[i], delta, inputs[i])
+            delta = below
         self.step_count += 1
+
+    def _update(self, layer: LayerState, delta: Tensor, inputs: Tensor) -> None:
+        """A step on a layer's scores, from the gradient at its outputs [t, b, out] and its inputs [t, b, in]."""
+        if delta.is_cuda and available.TRITON:
+            rule = self.recipe.rule
+            triton_training.triton_update(*layer, delta, inputs, self.step_count, self._rates, rule)
+        else:
+            g = torch.bmm(delta.transpose(1, 2), inputs).float()
+            step_scores(layer, g, self.recipe, int(self.step_count), self.steps)
 
     def state(self) -> list[Tensor]:
         """All tensors that training changes, to be copied and restored."""
-        tensors = [self.step_count]
-        for layer in self.layers:
-            tensors += [t for t in (layer.scores, layer.masked, layer.first, layer.second) if t is not None]
-        return tensors
+        changed = [self.step_count, *(tensor for layer in self.layers for tensor in layer[1:])]
+        return [tensor for tensor in changed if tensor is not None]
 
     def figures(self) -> tuple[float, float]:
         """Loss and accuracy of the first task's last batch, from what its step has left: (p − 1 at the label) / b."""
@@ -149,6 +271,15 @@ class BatchedTrainer:
             yield name, layer.scores[:, :rows, :columns]
 
 
+def run_steps(step: Callable[[], None], steps: int) -> Iterator[tuple[int, int]]:
+    """Take all steps on a GPU; now and then wait for them, and yield how many are done, and how many of them newly."""
+    for count in range(1, steps + 1):
+        step()
+        if count % _REPORTED == 0 or count == steps:
+            torch.cuda.synchronize()
+            yield count, (count - 1) % _REPORTED + 1
+
+
 class BatchedOnGPU:
     """Thousands of tasks of a fully connected network at once, as one CUDA graph for each step."""
 
@@ -168,21 +299,17 @@ class BatchedOnGPU:
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
-        for group in grouped(jobs, _alike, lambda job: self.tasks_at_once(net, job, precision)):
+        for group in grouped(jobs, alike, lambda job: self.tasks_at_once(net, job, precision)):
             recipe, steps = group[0].recipe, group[0].steps
             trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision, steps)
             tasks = [job.task for job in group]
-            feed = Feed.empty(tasks[0].train.on(net.device), len(group), steps * recipe.batch_size, mapped=True)
-            feed.fill(tasks, net.seed, recipe.batch_size)
+            feed = Feed.of(net, group, mapped=True)
             step = repeat_in_graph(partial(trainer.step_from, feed))
             feed.step.zero_()
             start_jobs(trainer, group)
-            for count in range(1, steps + 1):
-                step()
-                if count % _REPORTED == 0 or count == steps:
-                    torch.cuda.synchronize()
-                    report_step(advance, tasks[0].name, count, steps, trainer.figures)
-                    advance(len(group) * ((count - 1) % _REPORTED + 1) / steps)
+            for count, done in run_steps(step, steps):
+                report_step(advance, tasks[0].name, count, steps, trainer.figures)
+                advance(len(group) * done / steps)
             trained = Trained(
                 tasks, pack_columns(trainer.masks()), {}, trainer.scores() if group[0].keep_scores else None
             )
@@ -191,7 +318,7 @@ class BatchedOnGPU:
 
 
 class BatchedOnCPU:
-    """As many tasks of a fully connected network at once as torch has threads; see `side_by_side.py`."""
+    """As many tasks of a fully connected network at once as torch has threads; see `ThreadsOfOne`."""
 
     name = "batched on a CPU"
 
@@ -212,7 +339,7 @@ class BatchedOnCPU:
             if not hasattr(of_thread, "trainer"):
                 of_thread.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
             trainer: BatchedTrainer = of_thread.trainer
-            trainer.rates = Rates(recipe, job.steps, net.device)
+            trainer.steps = job.steps
             start_jobs(trainer, [job])
             order = batch_positions(net.seed, task.name, len(task.train), recipe.batch_size, job.steps)
             for count, (x, y) in enumerate(task.train.training_batches(order, net.seed, task.name), 1):
@@ -267,14 +394,65 @@ def steps_by_hand(net: FrozenNet, recipe: Recipe) -> bool:
 
 def _in_step(net: FrozenNet, jobs: Sequence[Job]) -> bool:
     """Whether these jobs can take steps by hand together: one recipe, and scores given and kept for all or none."""
-
-    def kind(job: Job) -> tuple[Recipe, bool, bool]:
-        return job.recipe, job.scores is None, job.keep_scores
-
-    same = all(kind(job) == kind(jobs[0]) for job in jobs)
-    return same and steps_by_hand(net, jobs[0].recipe)
+    kinds = {(job.recipe, job.scores is None, job.keep_scores) for job in jobs}
+    return len(kinds) == 1 and steps_by_hand(net, jobs[0].recipe)
 
 
-def _alike(one: Job, other: Job) -> bool:
-    """Whether two tasks have the same images and length, so that one feed serves both."""
-    return one.task.train.images is other.task.train.images and len(one.task.train) == len(other.task.train)
+class ThreadsOfOne(ThreadPoolExecutor):
+    """A pool whose threads are all started at once, with one torch thread in each, to train tasks side by side.
+
+    Torch would divide every operation of a step among its threads, and where operations are small these mostly wait for
+    one another. A lone task has one thread too, so that its mask is the same to the bit whatever it is learned with.
+
+    Setting torch's number of threads applies to the calling thread, and to all threads of the process that start later.
+    So it is one only while these threads start. A new thread reads the number and restores it: the calling thread may
+    have another number, and may itself have started in such a moment.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        started = threading.Barrier(threads + 1)
+
+        def begin() -> None:
+            torch.set_num_threads(1)
+            torch.get_num_threads()  # a thread adopts the number at its first query
+            started.wait()
+
+        def start() -> None:
+            before = torch.get_num_threads()
+            try:
+                for _ in range(threads):
+                    self.submit(int)
+                started.wait()
+            except BaseException:
+                started.abort()
+                raise
+            finally:
+                torch.set_num_threads(before)
+
+        super().__init__(threads, initializer=begin)
+        with _STARTING, uninterrupted(), ThreadPoolExecutor(1) as other:
+            other.submit(start).result()
+
+
+def in_threads_of_one(
+    train: Callable[[Job, threading.Event], Trained], jobs: Sequence[Job]
+) -> Generator[Trained, None, None]:
+    """Results in the order of the jobs, as many trained at a time as torch has threads; `train` stops at its event.
+
+    Few jobs start before the first result is taken, so that the consumer gets the cores too: an interruption loses
+    masks that have not been taken yet.
+    """
+    stop = threading.Event()
+    with ThreadsOfOne(min(torch.get_num_threads(), len(jobs))) as pool:
+        begun: deque[Future[Trained]] = deque()
+        try:
+            for job in jobs:
+                begun.append(pool.submit(train, job, stop))
+                if len(begun) > _AHEAD * pool.threads:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)

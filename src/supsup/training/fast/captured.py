@@ -20,8 +20,16 @@ from supsup.data import Part, Task
 from supsup.kernels.graphs import WAITING, repeat_in_graph
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.progress import Advance
-from supsup.training.batches import Feed, batch_positions, can_feed
-from supsup.training.executors import CannotTrain, Job, Trained, count_fitting, free_memory
+from supsup.training.executors import (
+    CannotTrain,
+    Feed,
+    Job,
+    Trained,
+    batch_positions,
+    can_feed,
+    count_fitting,
+    free_memory,
+)
 from supsup.training.plain import RANDOM_LOCK, State, Trainable, TrainableMask, generator_states, seeded
 from supsup.training.recipe import Recipe
 

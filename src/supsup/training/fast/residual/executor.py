@@ -21,16 +21,14 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
 from supsup.nets.resnet import ResNet
 from supsup.runtime.progress import Advance
-from supsup.training.batches import Feed, can_feed
-from supsup.training.executors import Job, Trained, count_fitting, free_memory, grouped
-from supsup.training.fast.operations import loss_gradient
+from supsup.training.executors import Feed, Job, Trained, alike, can_feed, count_fitting, free_memory, grouped
+from supsup.training.fast.batched import LayerState, loss_gradient, run_steps
 from supsup.training.fast.residual.layers import BLOCK, layout_of
 from supsup.training.fast.residual.passes import Passes
 from supsup.training.recipe import Recipe
 
 TOGETHER = 120  # tasks at once at most: more are not faster, and an interruption loses them
 _NUMBERED = 1 << 31  # numbers that kernels can address within one tensor of one task
-_REPORTED = 50  # steps between two reports
 _CHUNK = 4096  # scores in one program of the selection
 _PASSES = 6  # of the selection, which find the 31 bits of a score from the highest on
 
@@ -66,26 +64,15 @@ class ResidualOnGPU:
 def knows(net: FrozenNet, jobs: Sequence[Job]) -> bool:
     """Whether the kernels know the network's forward pass and the jobs' recipes, which may differ in budget only."""
 
-    def but_for_budget(recipe: Recipe) -> Recipe:
-        return replace(recipe, selection="threshold", budget=None, density=None)
+    def but_for_budget(recipe: Recipe) -> tuple[str, Recipe]:
+        return recipe.selection, replace(recipe, selection="threshold", budget=None, density=None)
 
-    first = jobs[0].recipe
-    same = (
-        job.recipe.selection == first.selection and but_for_budget(job.recipe) == but_for_budget(first) for job in jobs
-    )
-    return net.is_residual and all(same)
+    return net.is_residual and len({but_for_budget(job.recipe) for job in jobs}) == 1
 
 
 def feeds(part: Part) -> bool:
     """Whether these images can be fed to the kernels."""
     return can_feed(part) and part.images.dtype == torch.uint8 and part.images.ndim == 4 and part.pixels is None
-
-
-def alike(one: Job, other: Job) -> bool:
-    """Whether two jobs have the same images and length, so that they can be trained in step."""
-    first, second = one.task.train, other.task.train
-    same = first.images is second.images and first.augmentation == second.augmentation
-    return same and len(first) == len(second)
 
 
 def train_in_step(
@@ -98,24 +85,12 @@ def train_in_step(
     trainer = ResidualTrainer(
         net, (channels, height, width), kept, recipe, recipe.batch_size, steps, precision or torch.bfloat16
     )
-    feed = feed_of(net, jobs)
-    step = repeat_in_graph(partial(trainer.step_from, feed))
+    step = repeat_in_graph(partial(trainer.step_from, Feed.of(net, jobs, mapped=False)))
     scores = [job.first_scores(net) for job in jobs]
     trainer.start({name: torch.stack([own[name] for own in scores]) for name in net.shapes})
-    for count in range(1, steps + 1):
-        step()
-        if count % _REPORTED == 0 or count == steps:
-            torch.cuda.synchronize()
-            advance(len(jobs) * ((count - 1) % _REPORTED + 1) / steps)
+    for _, done in run_steps(step, steps):
+        advance(len(jobs) * done / steps)
     return trainer
-
-
-def feed_of(net: FrozenNet, jobs: Sequence[Job]) -> Feed:
-    """The batches of jobs that are `alike`."""
-    batch_size = jobs[0].recipe.batch_size
-    feed = Feed.empty(jobs[0].task.train.on(net.device), len(jobs), jobs[0].steps * batch_size, mapped=False)
-    feed.fill([job.task for job in jobs], net.seed, batch_size)
-    return feed
 
 
 def addressable(module: nn.Module, part: Part, recipe: Recipe) -> bool:
@@ -162,14 +137,8 @@ class ResidualTrainer:
         self.passes = Passes(net.module, image, self.tasks, batch_size, precision, net.device)
         self.layers, self.masked, self.gradients = self.passes.layers, self.passes.weights, self.passes.gradients
         self._tables(net.device)
-
-        def state() -> Tensor:
-            return torch.zeros(self.masked.shape, device=net.device)
-
-        self.weight = torch.cat([layer.to_flat(net.weights[layer.name][None])[0] for layer in self.layers])
-        self.scores = state()
-        self.first = state() if recipe.optimiser == "adam" or recipe.momentum else None
-        self.second = None if recipe.optimiser == "sgd" else state()
+        weight = torch.cat([layer.to_flat(net.weights[layer.name][None])[0] for layer in self.layers])
+        self.weight, self.scores, _, self.first, self.second = LayerState.empty(weight, self.masked, recipe)
         self.step_count = torch.zeros(1, dtype=torch.int32, device=net.device)
         self.factors = _factors(recipe, steps).to(net.device)
 

@@ -1,4 +1,7 @@
-"""A residual network as the kernels read it: layers in order of use, their places in flat memory, their launches."""
+"""A residual network as the kernels read it: layers in order of use, their places in flat memory, their launches.
+
+Convolutions, batch normalisation without learned parameters with its relu, max-pooling: forward and backward.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ import triton
 from torch import Tensor, nn
 
 from supsup.kernels import triton_convolution as k
+from supsup.kernels import triton_layers
 from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet, unmodified_blocks
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
 _PROGRAMS = 96  # for the weight gradient of one task, about
+_TILE = 4096  # values in one program of the normalisation
+_CHANNELS = 512  # in one program at most: more do not fit into registers
+_POOLING = {"block_rows": 32, "block": 64}  # rows and channels in one program of the pooling
 
 
 def pad_channels(channels: int) -> int:
@@ -231,8 +238,8 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
         masked.shape[1],
         layer.first,
         rows,
-        **_sides("in", layer.out_height, layer.out_width, out),
-        **_sides("out", layer.height, layer.width, into),
+        **_sides((layer.out_height, layer.out_width, out), "in_"),
+        **_sides((layer.height, layer.width, into), "out_"),
         size=layer.size,
         border=layer.border,
         adds=extra is not None,
@@ -242,9 +249,9 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
     return result
 
 
-def _sides(of: str, height: int, width: int, channels: int) -> dict[str, int]:
-    """The size of images, as kernels take it."""
-    return {f"{of}_height": height, f"{of}_width": width, f"{of}_channels": channels}
+def _sides(images: Sequence[int], prefix: str = "") -> dict[str, int]:
+    """Height, width and channels of images, as kernels take them."""
+    return {f"{prefix}{side}": size for side, size in zip(("height", "width", "channels"), images)}
 
 
 def _launch(
@@ -270,8 +277,8 @@ def _launch(
         masked.shape[1],
         layer.first,
         rows,
-        **_sides("in", height, width, x.shape[4]),
-        **_sides("out", *result.shape[2:]),
+        **_sides((height, width, x.shape[4]), "in_"),
+        **_sides(result.shape[2:], "out_"),
         size=layer.size,
         stride=layer.stride,
         border=border_of(x, height),
@@ -306,8 +313,8 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         layer.weights,
         rows,
         share,
-        **_sides("in", layer.height, layer.width, into),
-        **_sides("out", layer.out_height, layer.out_width, out),
+        **_sides((layer.height, layer.width, into), "in_"),
+        **_sides((layer.out_height, layer.out_width, out), "out_"),
         size=layer.size,
         stride=layer.stride,
         border=border_of(x, layer.height),
@@ -316,6 +323,170 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         precision=k.exact(x),
         **tile,
     )
+
+
+class Normal(NamedTuple):
+    """What was convolved, [t, b, height, width, channels], and the moments it is normalised by, [t, channels]."""
+
+    z: Tensor
+    mean: Tensor
+    spread: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.z[0].numel() // self.z.shape[-1]
+
+
+class RunningMoments(NamedTuple):
+    """Running moments of one layer for all tasks, [t, channels], padded, and the layer's ε and momentum."""
+
+    mean: Tensor
+    variance: Tensor
+    epsilon: float
+    momentum: float
+
+
+def moments(z: Tensor, sums: Tensor, running: RunningMoments) -> Normal:
+    """Moments from the partial sums [t, parts, 2, channels] that a convolution made; the running ones follow them."""
+    tasks, parts, _, channels = sums.shape
+    normal = Normal(z, *(torch.empty(tasks, channels, device=z.device) for _ in range(2)))
+    triton_layers._moments[(tasks, triton.cdiv(channels, 8))](
+        sums,
+        *normal[1:],
+        *running[:2],
+        parts,
+        normal.rows,
+        channels=channels,
+        epsilon=running.epsilon,
+        momentum=running.momentum,
+        block_parts=min(512, max(1, triton.next_power_of_2(parts))),
+        block=8,
+    )
+    return normal
+
+
+def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -> Tensor:
+    """relu(normalised z + shortcut), which is an activation with the border of `out`, or is normalised too."""
+    z, channels = normal.z, normal.z.shape[-1]
+    kind = 0 if shortcut is None else 2 if isinstance(shortcut, Normal) else 1
+    other = shortcut if isinstance(shortcut, Normal) else normal
+    tile = _tile(channels)
+    triton_layers._normalise[_grid(normal.rows, len(z), channels, tile)](
+        *normal,
+        shortcut if isinstance(shortcut, Tensor) else other.z,
+        *other[1:],
+        out,
+        normal.rows,
+        **_sides(z.shape[2:]),
+        border=border_of(out, z.shape[2]),
+        kind=kind,
+        **tile,
+    )
+    return out
+
+
+def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortcut: Normal | None = None) -> Tensor:
+    """Sum the slope at a relu's output as normalisation's backward pass needs: [t, 3, channels].
+
+    gate  the relu's output, where more than the normalised z went into it; the slope then becomes that at its input
+    """
+    channels, rows = slope.shape[-1], normal.rows
+    parts = max(1, min(256, rows // 64))
+    tile = _tile(channels)
+    share = triton.cdiv(triton.cdiv(rows, parts), tile["block_rows"]) * tile["block_rows"]
+    sums = torch.empty(len(slope), parts, 3, channels, device=slope.device)
+    other = shortcut or normal
+    triton_layers._slope_sums[(parts, len(slope), triton.cdiv(channels, tile["block"]))](
+        slope,
+        slope if gate is None else gate,
+        *normal,
+        *other,
+        sums,
+        rows,
+        share,
+        **_sides(slope.shape[2:]),
+        border=0 if gate is None else border_of(gate, slope.shape[2]),
+        gated=gate is not None,
+        two=shortcut is not None,
+        **tile,
+    )
+    return sums.sum(1)
+
+
+def normalise_backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor, gated: bool, which: int = 1) -> Tensor:
+    """The gradient at z, with the border of `out`, from the slope that `slope_sums` left.
+
+    gated  a gate was given there
+    which  2 for the sums of the shortcut
+    """
+    channels = slope.shape[-1]
+    tile = _tile(channels)
+    triton_layers._normalise_back[_grid(normal.rows, len(slope), channels, tile)](
+        slope,
+        *normal,
+        sums,
+        out,
+        normal.rows,
+        which,
+        gated=gated,
+        **_sides(slope.shape[2:]),
+        border=border_of(out, slope.shape[2]),
+        **tile,
+    )
+    return out
+
+
+def _tile(channels: int) -> dict[str, int]:
+    block = min(_CHANNELS, triton.next_power_of_2(channels))
+    return {"block_rows": max(8, _TILE // block), "block": block}
+
+
+def _grid(rows: int, tasks: int, channels: int, tile: dict[str, int]) -> tuple[int, int, int]:
+    """How many programs of a tile cover all rows, tasks and channels."""
+    return triton.cdiv(rows, tile["block_rows"]), tasks, triton.cdiv(channels, tile["block"])
+
+
+class Pooled(NamedTuple):
+    """What came out, with its border, and for each number which of the nine pixels it was: [t, b, h, w, channels]."""
+
+    out: Tensor
+    chosen: Tensor
+
+
+def pool(x: Tensor, out: Tensor, height: int, width: int) -> Pooled:
+    """The largest of 3×3 pixels with stride 2; x ≥ 0, height × width, has a border of one zero."""
+    tasks, batch, _, _, channels = x.shape
+    out_height, out_width = -(-height // 2), -(-width // 2)
+    chosen = torch.empty(tasks, batch, out_height, out_width, channels, dtype=torch.int8, device=x.device)
+    rows = batch * out_height * out_width
+    triton_layers._pool[_grid(rows, tasks, channels, _POOLING)](
+        x,
+        out,
+        chosen,
+        rows,
+        **_sides((height, width, channels)),
+        **_sides((out_height, out_width), "out_"),
+        border=border_of(out, out_height),
+        **_POOLING,
+    )
+    return Pooled(out, chosen)
+
+
+def pool_back(pooled: Pooled, slope: Tensor, height: int, width: int) -> Tensor:
+    """The gradient at the inputs, height × width, from that at the outputs; neither has a border."""
+    tasks, batch, out_height, out_width, channels = slope.shape
+    below = slope.new_empty(tasks, batch, height, width, channels)
+    rows = batch * height * width
+    triton_layers._pool_back[_grid(rows, tasks, channels, _POOLING)](
+        slope,
+        pooled.chosen,
+        below,
+        rows,
+        **_sides((height, width, channels)),
+        **_sides((out_height, out_width), "out_"),
+        **_POOLING,
+    )
+    return below
 
 
 class Normalised(NamedTuple):

@@ -19,30 +19,28 @@ from torch.nn.functional import pad
 from supsup.kernels import triton_layers
 from supsup.kernels.triton_convolution import _gather
 from supsup.nets.resnet import ResNet
-from supsup.training.batches import Feed
+from supsup.training.executors import Feed
 from supsup.training.fast.residual.layers import (
     BLOCK,
     Buffers,
+    Normal,
     Normalised,
+    Pooled,
     ResidualBlock,
+    RunningMoments,
     Tables,
     border_of,
     convolve,
     convolve_back,
     layout_of,
-    pad_channels,
-    weight_gradient,
-)
-from supsup.training.fast.residual.normalisation import (
-    Normal,
-    Pooled,
-    RunningMoments,
     moments,
     normalise_backward,
+    pad_channels,
     pool,
     pool_back,
     relu,
     slope_sums,
+    weight_gradient,
 )
 
 _PIXELS = 4096  # numbers of one image in one program that fetches it
@@ -103,8 +101,7 @@ class Passes:
             feed.rows,
             feed.labels,
             feed.rows if feed.crops is None else feed.crops,
-            feed.channel_gain,
-            feed.channel_offset,
+            *feed.by_channel,
             step,
             self.x,
             self.y,

@@ -26,7 +26,7 @@ from PIL import Image
 from supsup import SupSup, data, nets
 from supsup.data import Task
 from supsup.data.decode import decode_image
-from supsup.data.streaming import StreamedPart
+from supsup.data.folder import StreamedPart
 from supsup.inference.methods import Inference
 from supsup.runtime.devices import resolve
 from supsup.training import SPLIT_IMAGENET

@@ -119,8 +119,8 @@ def test_a_worker_answers_with_all_pixels_or_the_name_of_a_bad_file(tmp_path: Pa
     lines = b"".join(json.dumps({"size": 6, "images": images}).encode() + b"\n" for images in requests)
     answers = io.BytesIO()
     serve_requests(io.BytesIO(lines), answers)
-    whole = b"\0" + decode_image(good, 6).tobytes()
+    whole = struct.pack("<I", 0) + decode_image(good, 6).tobytes()
     message = f"{bad} (No such file or directory)".encode()
     expected = whole + decode_image(good, 6, (0, 0, 6, 6, 1)).tobytes()
-    expected += b"\1" + struct.pack("<I", len(message)) + message + whole
+    expected += struct.pack("<I", len(message)) + message + whole
     assert answers.getvalue() == expected

@@ -14,7 +14,7 @@ from torch import nn
 from supsup import Recipe, SupSup
 from supsup.data import Augmentation, Source, image_folder, permuted, split
 from supsup.data.decode import decode_image
-from supsup.data.streaming import StreamedSource
+from supsup.data.folder import StreamedSource
 from supsup.runtime.errors import SupSupError
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supsup import SupSupError
-from supsup.data.labels import check_names, encode_labels, encode_parts, encode_with
+from supsup.data.task import check_names
+from supsup.data.user_data import encode_labels, encode_parts, encode_with
 
 LABELS = st.one_of(
     st.text(max_size=5).filter(lambda text: text == text.encode(errors="replace").decode()),

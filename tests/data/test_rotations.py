@@ -122,7 +122,7 @@ def test_one_view_of_its_own_is_the_plain_answer() -> None:
     """Outputs that do not depend on the image stay what they are, in size too."""
     outputs = torch.randn(3, 2)
     assert torch.allclose(
-        mean_over_rotations(lambda _: outputs.repeat(1, 4), torch.zeros(3, 1, 4, 4), 2)[:, :2], outputs, atol=1e-5
+        mean_over_rotations(lambda _: outputs.repeat(1, 4), 2, torch.zeros(3, 1, 4, 4))[:, :2], outputs, atol=1e-5
     )
 
 

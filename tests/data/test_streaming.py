@@ -13,7 +13,7 @@ from torch import Tensor
 
 from supsup.data import Source, image_folder, permuted, rotated, split
 from supsup.data.decode import decode_image
-from supsup.data.streaming import AHEAD, DecoderPool, PendingBatch, StreamedPart
+from supsup.data.folder import AHEAD, DecoderPool, PendingBatch, StreamedPart
 from supsup.runtime.errors import SupSupError
 
 

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from supsup.data.decode import decode_image
-from supsup.data.streaming import DecoderPool, _exchange
+from supsup.data.folder import DecoderPool, _exchange
 from supsup.runtime.errors import SupSupError
 
 
@@ -139,7 +139,7 @@ def test_a_busy_process_is_stopped_when_its_pool_has_gone(paths: list[str], monk
         collected.wait()
         _exchange(worker, images, buffer)
 
-    monkeypatch.setattr("supsup.data.streaming._exchange", slow)
+    monkeypatch.setattr("supsup.data.folder._exchange", slow)
     owner = DecoderPool(1)
     batch = owner.start([(path, None) for path in paths], 8)
     worker = busy.get()
@@ -156,7 +156,7 @@ def test_interrupting_the_program_ends_it_and_its_processes(tmp_path: Path, path
     program = tmp_path / "program.py"
     program.write_text(
         "import signal, sys\n"
-        "from supsup.data.streaming import DecoderPool\n"
+        "from supsup.data.folder import DecoderPool\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit that it is ignored\n"
         "pool = DecoderPool(2)\n"
         "images = [(path, None) for path in sys.argv[1:]] * 20\n"

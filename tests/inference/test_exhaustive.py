@@ -39,7 +39,7 @@ def expected(rotated: SupSup, images: Tensor) -> Tensor:
     found = []
     for index in range(3):
         weights = state.net.masked(state.bank.subnetwork(index))
-        outputs = mean_over_rotations(partial(state.net.run, weights=weights), images, 2)
+        outputs = mean_over_rotations(partial(state.net.run, weights=weights), 2, images)
         found.append(-entropy(outputs, 2))
     upright = torch.stack(
         [-entropy(state.net.run(images, state.net.masked(state.bank.subnetwork(i))), 2) for i in range(3)], 1

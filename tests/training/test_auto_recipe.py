@@ -416,7 +416,7 @@ def test_images_that_judge_are_answered_as_they_will_be() -> None:
         fit.scores = scores
         x, y = fit.images.judging.tensors()
         run = partial(net.run, weights=weights)
-        outputs = run(x) if self_labels is None else mean_over_rotations(run, x, 3)
+        outputs = run(x) if self_labels is None else mean_over_rotations(run, 3, x)
         counts.append(int((outputs[:, :3].argmax(1) == y).sum()))
         assert fit._right(net, {}) == counts[-1]
     assert counts[0] != counts[1]

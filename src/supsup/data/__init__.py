@@ -4,8 +4,7 @@ from supsup.data.augmentation import Augmentation
 from supsup.data.datasets import SOURCES, cifar100, digits, fashion_mnist, mnist, named
 from supsup.data.folder import image_folder
 from supsup.data.inputs import Inputs
-from supsup.data.source import Source, arrays
-from supsup.data.streams import Stream, permuted, rotated, split
+from supsup.data.streams import Source, Stream, arrays, permuted, rotated, split
 from supsup.data.task import Part, Task
 from supsup.data.user_data import task
 

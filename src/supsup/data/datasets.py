@@ -27,7 +27,7 @@ from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
 from supsup.data.folder import decode_files, require_pillow
-from supsup.data.source import Source
+from supsup.data.streams import Source
 from supsup.masks import philox
 from supsup.runtime.downloads import fetched, kept_in, write_whole
 from supsup.runtime.errors import SupSupError

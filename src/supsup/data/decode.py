@@ -1,4 +1,4 @@
-"""One image file → uint8 pixels with Pillow, and the program of the decoder processes (`data/streaming.py`).
+"""One image file → uint8 pixels with Pillow, and the program of the decoder processes (`data/folder.py`).
 
 It imports nothing but numpy and Pillow, so that processes start quickly and stay small.
 """
@@ -6,7 +6,6 @@ It imports nothing but numpy and Pillow, so that processes start quickly and sta
 from __future__ import annotations
 
 import json
-import struct
 import sys
 from typing import Any, BinaryIO
 
@@ -15,7 +14,6 @@ from PIL import Image, UnidentifiedImageError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Box = tuple[int, int, int, int, int]  # left, top, width, height, mirrored
-GOOD, BAD = b"\0", b"\1"
 _RESIZED = 256 / 224  # shorter side of a test image / side of the square that is cropped from it
 
 Image.init()  # all formats now: threads that do it at the same time may miss some
@@ -91,22 +89,21 @@ def _reason(error: Exception) -> str:
 def serve_requests(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer lines {"size": …, "images": [[path, box], …]} until they end.
 
-    The answer to a line: a 0 and the pixels of all its images; or, if one cannot be read, a 1, the length of a message
-    in 4 bytes, and the message. One answer for all images, so that the two processes rarely wait for each other.
+    The answer to a line: 4 bytes of 0 and the pixels of all its images; or, if one cannot be read, the length of a
+    message in 4 bytes and the message. One answer for all images, so that the two processes rarely wait for each other.
     """
     for line in requests:
         request = json.loads(line)
         size, images = request["size"], request["images"]
         pixels = np.empty((len(images), 3, size, size), np.uint8)
+        message = b""
         try:
             for place, (path, box) in enumerate(images):
                 pixels[place] = decode_image(path, size, box and tuple(box))
         except Unreadable as error:
             message = str(error).encode(errors="replace")
-            answers.write(BAD + struct.pack("<I", len(message)) + message)
-        else:
-            answers.write(GOOD)
-            answers.write(pixels.data)
+        answers.write(len(message).to_bytes(4, "little"))
+        answers.write(message or pixels.data)
         answers.flush()
 
 

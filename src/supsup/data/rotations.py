@@ -38,15 +38,6 @@ def with_rotations(task: Task) -> Task:
     return replace(task, train=train)
 
 
-def without_rotations(part: Part) -> Part:
-    """A part without the rotations that `with_rotations` gave it."""
-    if not part.rotated_classes:
-        return part
-    assert part.rows is not None
-    first = slice(len(part) // ROTATIONS)
-    return replace(part, rows=part.rows[first], labels=part.labels[first], rotated_classes=0)
-
-
 def check_can_rotate(task: Task, outputs: int) -> None:
     """An error unless a task's images can be rotated and the network has an output for every rotation of a class."""
     part, sides = task.train, task.train.shape[-2:]
@@ -70,16 +61,7 @@ def check_can_rotate(task: Task, outputs: int) -> None:
         )
 
 
-def task_outputs(run: Callable[[Tensor], Tensor], images: Tensor, rotated_classes: int) -> Tensor:
-    """Outputs [n, s] of a task's network: averaged over rotations if it was learned in all of them.
-
-    run              the network under the task's mask
-    rotated_classes  the classes of a task that was learned in all rotations; 0 for any other
-    """
-    return mean_over_rotations(run, images, rotated_classes) if rotated_classes else run(images)
-
-
-def mean_over_rotations(run: Callable[[Tensor], Tensor], images: Tensor, classes: int) -> Tensor:
+def mean_over_rotations(run: Callable[[Tensor], Tensor], classes: int, images: Tensor) -> Tensor:
     """Outputs [n, s] of a task that was learned in rotations: the mean of the probabilities over the four rotations.
 
     The outputs of each rotation are reordered so that the first ones stand for the classes. The log-sum-exp of the

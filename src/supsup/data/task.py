@@ -6,20 +6,26 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
 from supsup.data.inputs import Inputs, channels_last
-from supsup.data.labels import Label, Names, check_names
 from supsup.runtime.devices import on_device, resolve
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, given, text, whole
+from supsup.runtime.validation import check_fields, given, listed, quoted, text, whole
 
 Device = str | torch.device
 GREY, BLACK = -1, -2  # entries of a pixel map for output pixels outside the image
+Label = str | int | bool | tuple[Any, ...]  # tuples hold labels
+Names = tuple[Label, ...]
+_LONGEST = 1000  # characters of a name
+_DEEPEST = 4  # nested tuples
+_LARGEST = 1 << 62  # number
+LABEL_KINDS = "text, whole numbers, True and False, or tuples of them"
 _IMAGE_TYPES = (torch.uint8, torch.float32, torch.int64)
 
 
@@ -51,37 +57,24 @@ class Part:
     pixels: Tensor | None = None
     augmentation: Augmentation | None = None
     rotated_classes: int = 0
+    _on_device: ClassVar[tuple[str, ...]] = ("images", "labels", "gain", "offset", "rows", "pixels")
 
     def __post_init__(self) -> None:
-        self._check_types()
-        kept = len(self.images) if self.rows is None else len(self.rows)
-        if len(self.labels) != kept:
-            raise SupSupError(f"{len(self.labels)} labels for {kept} images; give one label for each image kept")
-        count = pixels_per_channel(self.shape)
-        if self.pixels is not None and len(self.pixels) != count:
-            raise SupSupError(f"the pixel map has {len(self.pixels)} entries; give one for each of the {count} pixels")
-        if self.augmentation is not None and len(self.shape) != 3:
-            raise SupSupError(f"images of shape {self.shape} cannot be cropped; give [n, channels, height, width]")
-
-    def _check_types(self) -> None:
-        """Types and shapes of tensors; pixel values are checked when they are learned."""
-        given(self.images, Tensor, "Part.images")
-        given(self.labels, Tensor, "Part.labels")
-        if self.images.dtype not in _IMAGE_TYPES or self.images.ndim < 2:
+        """Types, shapes and indices; pixel values are checked when they are learned."""
+        if given(self.images, Tensor, "Part.images").dtype not in _IMAGE_TYPES or self.images.ndim < 2:
             raise SupSupError(
                 f"images of a part must be uint8, float32 or int64, [n, features] or [n, channels, height, width]; "
                 f"got {self.images.dtype} {list(self.images.shape)}"
             )
-        for name in ("labels", "rows", "pixels"):
-            tensor = getattr(self, name)
-            if tensor is None and name != "labels":
-                continue
-            if given(tensor, Tensor, f"Part.{name}").dtype != torch.int64 or tensor.ndim != 1:
-                raise SupSupError(
-                    f"{name} of a part must be int64, one dimension; got {tensor.dtype} {list(tensor.shape)}"
-                )
-        self._check_range("rows", 0, len(self.images))
-        self._check_range("pixels", BLACK, pixels_per_channel(self.shape))
+        count = pixels_per_channel(self.shape)
+        self._check_indices("labels")
+        self._check_indices("rows", 0, len(self.images))
+        self._check_indices("pixels", BLACK, count)
+        kept = len(self.images) if self.rows is None else len(self.rows)
+        if len(self.labels) != kept:
+            raise SupSupError(f"{len(self.labels)} labels for {kept} images; give one label for each image kept")
+        if self.pixels is not None and len(self.pixels) != count:
+            raise SupSupError(f"the pixel map has {len(self.pixels)} entries; give one for each of the {count} pixels")
         for name in ("gain", "offset"):
             tensor = given(getattr(self, name), Tensor, f"Part.{name}")
             if tensor.dtype != torch.float32 or tensor.numel() not in (1, self.shape[0]):
@@ -96,15 +89,23 @@ class Part:
                 )
         if self.augmentation is not None:
             given(self.augmentation, Augmentation, "Part.augmentation")
+            if len(self.shape) != 3:
+                raise SupSupError(f"images of shape {self.shape} cannot be cropped; give [n, channels, height, width]")
 
-    def _check_range(self, name: str, least: int, below: int) -> None:
-        """Kernels read memory at these indices. Only CPU tensors are checked: parts on a GPU are copies of those."""
+    def _check_indices(self, name: str, least: int | None = None, below: int = 0) -> None:
+        """Kernels read memory at `rows` and `pixels`. Ranges are checked on the CPU: parts on a GPU are copies."""
         indices: Tensor | None = getattr(self, name)
-        if indices is None or not indices.numel() or indices.device.type != "cpu":
+        if indices is None and name != "labels":
             return
-        low, high = indices.aminmax()
-        if int(low) < least or int(high) >= below:
-            raise SupSupError(f"{name} of a part must be from {least} to {below - 1}; got {int(low)} to {int(high)}")
+        if given(indices, Tensor, f"Part.{name}").dtype != torch.int64 or indices.ndim != 1:
+            raise SupSupError(
+                f"{name} of a part must be int64, one dimension; got {indices.dtype} {list(indices.shape)}"
+            )
+        if least is None or not indices.numel() or indices.device.type != "cpu":
+            return
+        low, high = map(int, indices.aminmax())
+        if low < least or high >= below:
+            raise SupSupError(f"{name} of a part must be from {least} to {below - 1}; got {low} to {high}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -127,26 +128,18 @@ class Part:
         """Whether the images are whole numbers for an embedding."""
         return self.images.dtype == torch.int64
 
-    def on(self, device: Device) -> Part:
+    def on(self, device: Device) -> Self:
         """The same part with its tensors on the device; parts that share images share the copy."""
         target = torch.empty(0, device=resolve(device)).device  # "cuda" as tensors report it: "cuda:0"
-        if self.images.device == target:
+        if self.labels.device == target:
             return self
-        return replace(
-            self,
-            images=on_device(self.images, target),
-            labels=on_device(self.labels, target),
-            gain=on_device(self.gain, target),
-            offset=on_device(self.offset, target),
-            rows=None if self.rows is None else on_device(self.rows, target),
-            pixels=None if self.pixels is None else on_device(self.pixels, target),
-        )
+        tensors = {name: getattr(self, name) for name in self._on_device}
+        return replace(self, **{name: on_device(each, target) for name, each in tensors.items() if each is not None})
 
     def raw(self, positions: Tensor) -> Tensor:
         """Images at these positions before normalisation, on the part's device."""
         _check_positions(positions)
-        positions = positions.to(self.images.device)
-        return self.images.index_select(0, positions if self.rows is None else self.rows.index_select(0, positions))
+        return self.images.index_select(0, self._rows_at(positions.to(self.images.device)))
 
     def batch(self, positions: Tensor, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """float32 images and int64 labels at these positions (0 … len − 1), by default on the part's device.
@@ -157,27 +150,9 @@ class Part:
             return self.on(device).batch(positions)
         _check_positions(positions)
         try:
-            return self._compute(positions.to(self.images.device))
+            return self._compute(positions)
         except IndexError as error:
             raise SupSupError(f"there is no image at one of these positions of {self}: {error}") from error
-
-    def training_batches(self, positions: Iterable[Tensor], seed: int, task: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches at these positions, step by step, with the augmentation drawn for each; see `batch`."""
-        device = self.images.device
-        for step, chosen in enumerate(positions):
-            draws = None
-            if self.augmentation is not None:
-                draws = self.augmentation.draws(seed, task, step, len(chosen), device)
-            images, labels = self._compute(chosen.to(device), draws)
-            yield images, labels if draws is None else self.labels_mirrored(labels, draws[:, 2])
-
-    def labels_mirrored(self, labels: Tensor, mirrored: Tensor) -> Tensor:
-        """Labels of mirrored (1) or unchanged (0) images: a mirror turns a left quarter turn into a right one."""
-        if not self.rotated_classes:
-            return labels
-        quarter = labels // self.rotated_classes
-        odd = (quarter % 2 == 1) & (mirrored == 1)
-        return torch.where(odd, labels + (4 - 2 * quarter) * self.rotated_classes, labels)
 
     def tensors(self, device: Device | None = None) -> tuple[Tensor, Tensor]:
         """All images and labels, in order."""
@@ -188,25 +163,51 @@ class Part:
         size = whole(1)(size, "size")
         part = self if device is None else self.on(device)
         starts = range(0, len(self), size)
-        return (part.batch(torch.arange(start, min(start + size, len(self)))) for start in starts)
+        return part._compute_all((torch.arange(start, min(start + size, len(self))), None) for start in starts)
+
+    def training_batches(self, positions: Iterable[Tensor], seed: int, task: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches at these positions, step by step, with the augmentation drawn for each; see `batch`."""
+        steps = enumerate(positions)
+        return self._compute_all((chosen, self._draws(chosen, seed, task, step)) for step, chosen in steps)
+
+    def labels_mirrored(self, labels: Tensor, mirrored: Tensor) -> Tensor:
+        """Labels of mirrored (1) or unchanged (0) images: a mirror turns a left quarter turn into a right one."""
+        if not self.rotated_classes:
+            return labels
+        quarter = labels // self.rotated_classes
+        odd = (quarter % 2 == 1) & (mirrored == 1)
+        return torch.where(odd, labels + (4 - 2 * quarter) * self.rotated_classes, labels)
+
+    def _rows_at(self, positions: Tensor) -> Tensor:
+        return positions if self.rows is None else self.rows.index_select(0, positions)
+
+    def _draws(self, positions: Tensor, seed: int, task: str, step: int) -> Tensor | None:
+        """How the images of one batch are varied."""
+        if self.augmentation is None:
+            return None
+        return self.augmentation.draws(seed, task, step, len(positions), self.images.device)
+
+    def _compute_all(self, wanted: Iterable[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches at these positions, augmented as drawn."""
+        return (self._compute(positions, draws) for positions, draws in wanted)
 
     def _compute(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Images and labels at positions on the part's device, augmented as drawn."""
-        rows = positions if self.rows is None else self.rows.index_select(0, positions)
-        images = self.images.index_select(0, rows)
+        positions = positions.to(self.images.device)
+        images = self.images.index_select(0, self._rows_at(positions))
         labels = self.labels.index_select(0, positions)
         if self.tokens:
             return images, labels
         images = images.float()
         if self.augmentation is not None and draws is not None:
             images = self.augmentation.apply(images, draws)
+            labels = self.labels_mirrored(labels, draws[:, 2])
         pixels = images.view(-1, pixels_per_channel(self.shape))
         source, not_black, not_grey = self._pixel_map
         if source is not None:
             pixels = pixels.index_select(1, source)
         if not_black is not None:
             pixels.mul_(not_black)
-        shaped = pixels.view(rows.shape[0], *self.shape)
+        shaped = pixels.view(images.shape)
         gain, offset = self._scale
         shaped.mul_(gain).add_(offset)
         if not_grey is not None:
@@ -215,9 +216,9 @@ class Part:
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
-        """Gain and offset along the first dimension of an image, on the device of the images."""
+        """Gain and offset along the first dimension of an image, on the part's device."""
         ones = [1] * (len(self.shape) - 1)
-        gain, offset = (on_device(number, self.images.device).view(-1, *ones) for number in (self.gain, self.offset))
+        gain, offset = (on_device(number, self.labels.device).view(-1, *ones) for number in (self.gain, self.offset))
         return gain, offset
 
     @cached_property
@@ -324,3 +325,35 @@ def _check_positions(positions: Tensor) -> None:
     """An error unless these can be positions of images in a part."""
     if given(positions, Tensor, "positions").dtype not in (torch.int64, torch.int32) or positions.ndim != 1:
         raise SupSupError(f"positions must be whole numbers [n]; got {positions.dtype} {list(positions.shape)}")
+
+
+def check_names(names: Any, what: str = "names") -> Names:
+    """Class names in plain types, or an error unless they differ and a file can hold them."""
+    plain = tuple(plain_label(name, what) for name in listed(names, what, "names of classes"))
+    if len({label_key(name) for name in plain}) < len(plain):
+        raise SupSupError(f"two of the {what} are the same; give each class a name of its own")
+    return plain
+
+
+def plain_label(value: Any, what: str, depth: int = 0) -> Label:
+    """One label in a plain type of Python, or an error that says what a label can be."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < _LARGEST:
+        return int(value)
+    if isinstance(value, str) and len(value) <= _LONGEST and value == value.encode(errors="replace").decode():
+        return str.__str__(value)
+    if isinstance(value, tuple) and depth < _DEEPEST and len(value) <= _LONGEST:
+        return tuple(plain_label(each, what, depth + 1) for each in value)
+    if value is None or (isinstance(value, float) and value != value):
+        raise SupSupError(f"some {what} are missing ({quoted(value)}); remove those inputs or fill them in")
+    if isinstance(value, float):
+        raise SupSupError(f"{what} hold the real number {quoted(value)}; give classes: whole numbers or names")
+    raise SupSupError(f"{what} hold {quoted(value)} ({type(value).__name__}); give {LABEL_KINDS}, such as str(label)")
+
+
+def label_key(label: Label) -> Any:
+    """Distinguishes labels that Python takes for equal, such as True and 1."""
+    return tuple(map(label_key, label)) if isinstance(label, tuple) else (type(label), label)

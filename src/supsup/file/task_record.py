@@ -35,8 +35,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from supsup.data.inputs import Inputs
-from supsup.data.labels import Label, Names, check_names
-from supsup.data.task import NO_INFO, TaskInfo
+from supsup.data.task import NO_INFO, Label, Names, TaskInfo, check_names
 from supsup.file import codec, limits
 from supsup.file.codec import Bytes, Reference, decode_mask
 from supsup.file.header import Header

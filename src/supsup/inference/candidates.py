@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from supsup.data.rotations import ROTATIONS, task_outputs
+from supsup.data.rotations import ROTATIONS, mean_over_rotations
 from supsup.data.task import NO_INFO, TaskInfo
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.profiles.profile import ProfileIndex, TaskProfile
@@ -63,8 +63,9 @@ class TaskNetworks:
     def outputs(self, index: int, x: Tensor) -> Tensor:
         """Outputs [n, s] of one task's network, averaged over rotations if the task was learned in all of them."""
         run, task = partial(self._switched.run, self.bank, index), self.tasks.at(index)
-        rotated_classes = task.classes if task.info.rotated else 0
-        found = [task_outputs(run, piece, rotated_classes) for piece in self.net.pieces(x)]
+        if task.info.rotated:
+            run = partial(mean_over_rotations, run, task.classes)
+        found = [run(piece) for piece in self.net.pieces(x)]
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def profile_index(self, features: int) -> ProfileIndex:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from supsup.data.labels import Label
-from supsup.data.task import TaskInfo
+from supsup.data.task import Label, TaskInfo
 from supsup.inference.candidates import Margin, NoMargin
 from supsup.runtime.validation import choice
 
@@ -64,11 +63,11 @@ class Prediction:
     @cached_property
     def names(self) -> list[Label]:
         """What the user calls the class of each image; None where it is of no known task."""
-        none = TaskInfo()
-        called: list[Any] = [
-            None if task is None else self.info.get(task, none).class_name(label)
-            for task, label in zip(self.tasks, self.labels.tolist())
-        ]
+        called: list[Any] = []
+        for task, label in zip(self.tasks, self.labels.tolist()):
+            names = self.info[task].names if task in self.info else None
+            number = None if task is None else label
+            called.append(number if names is None or label >= len(names) else names[label])
         return called
 
     @cached_property

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import Part, Task
-from supsup.data.rotations import ROTATIONS, task_outputs
+from supsup.data.rotations import ROTATIONS, mean_over_rotations
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
@@ -235,11 +235,11 @@ class _Fit:
         """How many images of `judging` the last round's mask answers correctly."""
         assert self.scores is not None
         mask = {name: hard_mask(self.scores[name], self.recipe.kept(shape)) for name, shape in net.shapes.items()}
-        weights, right = net.masked(mask | statistics), 0
+        run, classes, right = partial(net.run_many, weights=net.masked(mask | statistics)), self.task.classes, 0
+        if self.recipe.self_labels is not None:
+            run = partial(mean_over_rotations, run, classes)
         for x, y in self.images.judging.batches(_MOST_HELD, net.device):
-            run, classes = partial(net.run_many, weights=weights), self.task.classes
-            outputs = task_outputs(run, x, 0 if self.recipe.self_labels is None else classes)
-            right += int((outputs[:, :classes].argmax(1) == y).sum())
+            right += int((run(x)[:, :classes].argmax(1) == y).sum())
         return right
 
 

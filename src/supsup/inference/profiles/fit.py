@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import Part
-from supsup.data.rotations import task_outputs
+from supsup.data.rotations import mean_over_rotations
 from supsup.inference.profiles.profile import (
     CALIBRATED,
     FEATURE_LIMITS,
@@ -159,8 +159,9 @@ class ProfileFitter:
             judge, judged = task.judge.on(self.net.device), self._evenly(task.judge, _JUDGED)
             judged_features, _ = self._run(judge, judged, extract)
         run = partial(self._switched.run, self._bank, index)
-        rotated_classes = task.classes if task.rotated else 0
-        outputs, _ = self._run(judge, judged, lambda x: task_outputs(run, x, rotated_classes))
+        if task.rotated:
+            run = partial(mean_over_rotations, run, task.classes)
+        outputs, _ = self._run(judge, judged, run)
         return _Measured(index, task, features, labels, judged_features, outputs)
 
     def _fit_together(self, waiting: Sequence[_Measured], rivals: Rivals, found: list[TaskProfile | None]) -> None:

@@ -47,7 +47,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
-MOST_POSITION, MOST_CLASSES = 1 << 62, 1 << 31
+MOST_CLASSES = 1 << 31
 STATISTICS = "statistics/"  # prefix of the normalisation statistics
 PROFILE = "supsup/trace/"  # prefix of the tensors of the task's profile
 EXAMPLES = "examples"  # one of the user's tensors by convention: a few small images of the task, uint8, to look at
@@ -115,7 +115,7 @@ class TaskRecord(NamedTuple):
         if tuple(map(type, values)) != (int, str, str, int, int, str, bytes, bytes, bytes):
             raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type)")
         record = cls(*values)
-        if not 0 <= record.position < MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
+        if not 0 <= record.position < limits.MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
             raise Damaged(f"task {printable(repr(record.name))} is damaged (a number is out of range)")
         return record
 

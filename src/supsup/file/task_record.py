@@ -204,7 +204,7 @@ def check_extras(tensors: object) -> None:
 # Reading: a record or a packed task → its parts.
 
 
-def unpack_task(task: PackedTask, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
+def unpack_task(task: TaskRecord | PackedTask, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
     """The learned task on the network's device, and its statistics by name."""
     tensors = {name: value.to(net.device) for name, value in tensors_of(task).items()}
     statistics = _statistics(net, task.name, tensors)
@@ -246,7 +246,7 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
     return stored
 
 
-def _profile(task: PackedTask, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
+def _profile(task: TaskRecord | PackedTask, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
     stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
     if not stored:
         return None

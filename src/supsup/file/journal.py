@@ -14,14 +14,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from supsup.file.paths import beside
 from supsup.runtime.errors import SupSupError
 
 PAGE = 1024  # bytes; a mask fills its last page by half on average, so small pages waste little
 MAGIC = bytes.fromhex("d9d505f920a163d7")  # before every header, and after the name of a super-journal
-_HEADER = struct.Struct(">IIIII")  # records, nonce, pages of the file before, bytes of a sector and of a page
+_HEADER = struct.Struct(">8sIIIII")  # magic, records, nonce, pages of the file before, bytes of a sector and a page
 _RECORD = 4 + PAGE + 4  # page number, content, checksum
 _AS_MANY_AS_FIT = 0xFFFFFFFF
 _CHUNK = 1 << 20
@@ -47,23 +47,27 @@ class HeldFile:
             _users[self._key] = _users.get(self._key, 0) + 1
             _descriptors.setdefault(self._key, []).append(self.descriptor)
 
-    @property
-    def size(self) -> int:
-        """The current size in bytes."""
-        return os.fstat(self.descriptor).st_size
+    def read(self, count: int) -> bytes:
+        """The first bytes of the file."""
+        return os.pread(self.descriptor, count, 0)
 
-    def read(self, count: int, start: int = 0) -> bytes:
-        """Up to `count` bytes from a position on; fewer at the end of the file."""
-        return os.pread(self.descriptor, count, start)
+    def copy_to(self, out: BinaryIO) -> None:
+        """Copy all bytes; holes in a sparse file cost nothing."""
+        position = self._next_data(0)
+        while chunk := os.pread(self.descriptor, _CHUNK, position):
+            out.seek(position)
+            out.write(chunk)
+            position = self._next_data(position + len(chunk))
+        out.truncate(os.fstat(self.descriptor).st_size)
 
-    def next_data(self, start: int) -> int:
-        """The first position from `start` on that is not in a hole of a sparse file, else the end of the file."""
+    def _next_data(self, start: int) -> int:
+        """The first position from `start` on that is not in a hole, else the end of the file."""
         if not hasattr(os, "SEEK_DATA"):
             return start
         try:
             return os.lseek(self.descriptor, start, os.SEEK_DATA)
         except OSError:
-            return max(start, self.size)
+            return max(start, os.fstat(self.descriptor).st_size)
 
     def close(self) -> None:
         """Release the file; the last user closes the descriptors."""
@@ -98,23 +102,11 @@ def check_beside(path: Path) -> None:
             raise ForeignJournal(f"{journal.name} beside it is not an ordinary file; move it away")
 
 
-def is_pending(path: Path) -> bool:
-    """Whether a journal beside a file waits to be played back."""
-    return _first_byte(path) not in (None, b"", b"\0")
-
-
-def is_unused(path: Path) -> bool:
-    """Whether the journal beside a file has nothing to play back."""
-    return _first_byte(path) in (b"", b"\0")  # just begun, or done: SQLite then overwrites its header
-
-
-def _first_byte(path: Path) -> bytes | None:
-    """Of the journal; empty if it has none, None if there is no journal."""
-    try:
-        with _opened(path_of(path)) as journal:
-            return journal.read(1)
-    except FileNotFoundError:
-        return None
+def is_pending(path: Path) -> bool | None:
+    """Whether the journal beside a file waits to be played back; None if there is no journal."""
+    with suppress(FileNotFoundError), _opened(path_of(path)) as journal:
+        return journal.read(1) not in (b"", b"\0")  # just begun, or done: SQLite then overwrites its header
+    return None
 
 
 def copy_rolled_back(file: HeldFile, path: Path, copy: Path) -> None:
@@ -123,16 +115,10 @@ def copy_rolled_back(file: HeldFile, path: Path, copy: Path) -> None:
     FileNotFoundError if a writer has rolled the file back by now.
     """
     with _opened(path_of(path)) as journal, copy.open("x+b") as out:
-        _copy(file, out)
+        file.copy_to(out)
         if not os.path.samestat(os.fstat(journal.fileno()), path_of(path).lstat()):
             raise FileNotFoundError(journal.name)  # a newer journal: the file was changed meanwhile
         _play_back(journal, out)
-
-
-def copy_without_journal(file: HeldFile, copy: Path) -> None:
-    """Copy the bytes of a file and ignore its journal."""
-    with copy.open("xb") as out:
-        _copy(file, out)
 
 
 def _play_back(journal: BinaryIO, out: BinaryIO) -> None:
@@ -140,8 +126,16 @@ def _play_back(journal: BinaryIO, out: BinaryIO) -> None:
     journal.seek(max(0, size - len(MAGIC)))
     if journal.read() == MAGIC:
         raise _foreign("it names another file")
-    pages, restored = _pages_before(journal), set()
-    for number, content in _records(journal, size, pages):
+    first = _header_at(journal, 0)
+    if first is None:
+        raise _foreign("it is not a journal")
+    _, _, _, pages, sector, page = first
+    if page != PAGE or not 32 <= sector <= 1 << 16 or sector & (sector - 1):
+        raise _foreign(f"it is of a file with pages of {page} bytes in sectors of {sector}")
+    if pages < 1:
+        raise _foreign("it would leave nothing of the file")
+    restored: set[int] = set()
+    for number, content in _records(journal, size, pages, sector):
         if number in restored:
             raise _foreign(f"it holds page {number} twice")
         restored.add(number)
@@ -155,30 +149,20 @@ def _play_back(journal: BinaryIO, out: BinaryIO) -> None:
         raise _foreign("the file had another size than it says")
 
 
-def _pages_before(journal: BinaryIO) -> int:
-    """How many pages the file had before the commit, by the first header."""
-    journal.seek(0)
-    header = journal.read(len(MAGIC) + _HEADER.size)
-    if len(header) < len(MAGIC) + _HEADER.size or not header.startswith(MAGIC):
-        raise _foreign("it is not a journal")
-    _, _, pages, sector, page = _HEADER.unpack(header[len(MAGIC) :])
-    if page != PAGE or not 32 <= sector <= 1 << 16 or sector & (sector - 1):
-        raise _foreign(f"it is of a file with pages of {page} bytes in sectors of {sector}")
-    if pages < 1:
-        raise _foreign("it would leave nothing of the file")
-    return int(pages)
+def _header_at(journal: BinaryIO, start: int) -> tuple[Any, ...] | None:
+    journal.seek(start)
+    content = journal.read(_HEADER.size)
+    return _HEADER.unpack(content) if len(content) == _HEADER.size and content.startswith(MAGIC) else None
 
 
-def _records(journal: BinaryIO, size: int, pages: int) -> Iterator[tuple[int, bytes]]:
-    """(number, content) of every page that was saved before the file was changed: headers, each with its records."""
-    start, sector = 0, 0
-    while start + len(MAGIC) + _HEADER.size <= size:
-        journal.seek(start)
-        header = journal.read(len(MAGIC) + _HEADER.size)
-        if not header.startswith(MAGIC):
-            break  # records that were being written; the pages in the file were not changed yet
-        count, nonce, before, first_sector, _ = _HEADER.unpack(header[len(MAGIC) :])
-        sector = sector or first_sector
+def _records(journal: BinaryIO, size: int, pages: int, sector: int) -> Iterator[tuple[int, bytes]]:
+    """(number, content) of every page that was saved before the file was changed: headers, each with its records.
+
+    After the last header come records that were being written; their pages in the file were not changed yet.
+    """
+    start = 0
+    while header := _header_at(journal, start):
+        _, count, nonce, before, _, _ = header
         if before != pages:
             raise _foreign("its headers contradict each other")
         journal.seek(start + sector)
@@ -199,16 +183,6 @@ def _records(journal: BinaryIO, size: int, pages: int) -> Iterator[tuple[int, by
 
 def _checksum(content: bytes, nonce: int) -> int:
     return (nonce + sum(content[position] for position in range(PAGE - 200, 0, -200))) & 0xFFFFFFFF
-
-
-def _copy(file: HeldFile, out: BinaryIO) -> None:
-    """Copy all bytes; holes in a sparse file cost nothing."""
-    position = file.next_data(0)
-    while chunk := file.read(_CHUNK, position):
-        out.seek(position)
-        out.write(chunk)
-        position = file.next_data(position + len(chunk))
-    out.truncate(file.size)
 
 
 def _opened(journal: Path) -> BinaryIO:

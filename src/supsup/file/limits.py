@@ -16,6 +16,7 @@ from supsup.runtime.errors import Damaged, SupSupError, printable
 VARIABLE = "SUPSUP_MAX_BYTES"
 MOST_BYTES = 2 << 30  # of memory that one file may need beyond what its size explains
 MOST_TENSORS = 10_000  # masked tensors of a network
+MOST_POSITION = 1 << 62  # of a task
 LONGEST_HEADER = 16 << 20  # characters
 LONGEST_INFO = 4 << 20  # characters of one task's metadata
 DEEPEST = 50  # nesting of lists and mappings
@@ -126,24 +127,16 @@ def check_details(details: Mapping[str, Any], outputs: int) -> None:
 
 def check_architecture(architecture: Mapping[str, Any] | None) -> None:
     """An error unless this names a builder and its arguments."""
-    if architecture is not None and (
-        architecture.keys() != {"name", "arguments"}
-        or not isinstance(architecture["name"], str)
-        or not isinstance(architecture["arguments"], dict)
-    ):
+    wanted = {"name": str, "arguments": dict}
+    if architecture is not None and {key: type(value) for key, value in architecture.items()} != wanted:
         raise Damaged("the architecture is not a name with arguments")
 
 
-def check_depth(value: Any) -> None:
+def check_depth(value: Any, level: int = 0) -> None:
     """An error if lists and mappings are nested too deeply."""
-    level, depth = [value], 0
-    while level:
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-        depth += 1
-        if depth > DEEPEST + 1:
-            raise Damaged(f"lists and mappings are nested more than {DEEPEST} deep")
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if inside and level == DEEPEST:
+        raise Damaged(f"lists and mappings are nested more than {DEEPEST} deep")
+    for each in inside:
+        if isinstance(each, dict | list):
+            check_depth(each, level + 1)

@@ -20,7 +20,7 @@ from supsup.file.header import Header
 from supsup.file.journal import PAGE, HeldFile
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import WriterLock, connect, explain_errors, is_unfinished, transaction
-from supsup.file.task_record import COLUMNS, MOST_POSITION, PackedTask, TaskRecord
+from supsup.file.task_record import COLUMNS, PackedTask, TaskRecord
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 _Model = TypeVar("_Model")
@@ -40,15 +40,12 @@ class ModelFile:
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
         self.path = paths.existing_file(paths.writable_path(path) if write else path)
         self._lock = WriterLock(self.path) if write else None
+        self._opened: _Opened | None = None
         self._index = None
         try:
             with explain_errors(self.path):
                 self._opened = _Opened(self.path, write=write)
-        except BaseException:
-            self._unlock()
-            raise
-        self._connection = self._opened.connection
-        try:
+            self._connection = self._opened.connection
             self._known_index()
             with explain_errors(self.path):
                 self._version = self._data_version()
@@ -64,8 +61,11 @@ class ModelFile:
 
     def close(self) -> None:
         """Close the file; every commit is in it already. In a forked child the parent's stays open and locked."""
-        self._opened.close()
-        self._unlock()
+        if self._opened is not None:
+            self._opened.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def is_at(self, path: AnyPath) -> bool:
         """Whether this is the file at a path."""
@@ -101,9 +101,11 @@ class ModelFile:
 
         With `first` > 0 that is not checked: the caller has read `records(masks=False)`.
         """
-        return map(self.decoded, self.records() if not first else self.records_between(self._position(first)))
+        positions = [position for position, _ in self._known_index().values()][first:]
+        rows = self.records_between(positions[0] if positions else limits.MOST_POSITION) if first else self.records()
+        return map(self.decoded, rows)
 
-    def records_between(self, first: int, last: int = MOST_POSITION) -> Iterator[TaskRecord]:
+    def records_between(self, first: int, last: int = limits.MOST_POSITION) -> Iterator[TaskRecord]:
         """The rows at some positions, in order."""
         with self._reading():
             rows = f"SELECT {COLUMNS} FROM tasks WHERE position BETWEEN ? AND ? ORDER BY position"
@@ -113,11 +115,6 @@ class ModelFile:
         """The task of a row of this file, checked."""
         with explain_errors(self.path):
             return record.decoded(self.header, self.reference)
-
-    def _position(self, index: int) -> int:
-        """The position of the task with an index; one after the last if there is none."""
-        positions = [position for position, _ in self._known_index().values()]
-        return positions[index] if index < len(positions) else positions[-1] + 1
 
     def state(self) -> bytes:
         """The tensors of a HopSupSup model as safetensors bytes, checked."""
@@ -269,11 +266,6 @@ class ModelFile:
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
 
 class _Opened:
     """A connection to a model file, and what must live as long as the connection.
@@ -293,9 +285,7 @@ class _Opened:
             journal.check_beside(path)
             if write and journal.is_pending(path):
                 self._connect_to_copy(path)
-                with transaction(self.connection):
-                    tables.check_format(self.connection)
-                    tables.read_index(self.connection, *tables.read_header(self.connection))
+                tables.check_whole(self.connection)
                 self._disconnect()
             if write:
                 self.connection = connect(path, "rw")
@@ -323,9 +313,9 @@ class _Opened:
 
     def _remove_unused_journal(self, path: Path) -> None:
         """Remove a journal that a writer had just created when it died; SQLite leaves it until the next commit."""
-        if journal.is_unused(path):
+        if journal.is_pending(path) is False:
             with transaction(self.connection, "IMMEDIATE"):  # until it ends nobody creates another
-                if journal.is_unused(path):
+                if journal.is_pending(path) is False:
                     journal.path_of(path).unlink()
 
     def _connect_to_read(self, path: Path) -> None:
@@ -404,9 +394,8 @@ def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes
             tables.write_header(connection, header, checksums)
     finally:
         connection.close()
-    with closing(connect(path, "ro")) as connection, transaction(connection):  # what was written can be read back
-        tables.check_format(connection)
-        tables.read_index(connection, *tables.read_header(connection))
+    with closing(connect(path, "ro")) as connection:  # what was written can be read back
+        tables.check_whole(connection)
 
 
 def _check_replaceable(target: Path) -> None:
@@ -417,9 +406,8 @@ def _check_replaceable(target: Path) -> None:
         return
     paths.existing_file(target)
     try:
-        with explain_errors(target), closing(_Opened(target, write=True)) as file, transaction(file.connection):
-            tables.check_format(file.connection)
-            tables.read_index(file.connection, *tables.read_header(file.connection))
+        with explain_errors(target), closing(_Opened(target, write=True)) as file:
+            tables.check_whole(file.connection)
     except SupSupError as error:
         raise SupSupError(
             f"{target} exists and is not a model file that can be read, so it is not overwritten; "

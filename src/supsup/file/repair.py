@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from supsup.file import journal, limits
+from supsup.file import journal, limits, tables
 from supsup.file.codec import Reference
 from supsup.file.header import Header, build_architecture, build_header, explain_unknown_settings
 from supsup.file.journal import PAGE, HeldFile
@@ -23,7 +23,6 @@ from supsup.file.limits import MaskBytes, TooLarge
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath, existing_file, full_path
 from supsup.file.sqlite import connect
-from supsup.file.tables import NewerFormat, create_tables, has_our_tables, read_header, read_reference
 from supsup.file.task_record import (
     COLUMNS,
     STATISTICS,
@@ -103,7 +102,7 @@ def repair(path: AnyPath, out: AnyPath, net: nn.Module | None = None) -> Finding
         raise SupSupError(f"{target} exists; give the name of a new file for the rescued tasks")
     try:
         findings = verify(source)
-    except NewerFormat:
+    except tables.NewerFormat:
         raise
     except SupSupError as error:
         findings = Findings(structure=[str(error)])
@@ -151,7 +150,8 @@ def _copy(file: HeldFile, source: Path, copy: Path) -> None:
             return
     except (FileNotFoundError, journal.ForeignJournal):
         copy.unlink(missing_ok=True)
-    journal.copy_without_journal(file, copy)
+    with copy.open("xb") as out:
+        file.copy_to(out)
 
 
 def _read_copy(path: Path, net: nn.Module | None) -> Findings:
@@ -159,7 +159,7 @@ def _read_copy(path: Path, net: nn.Module | None) -> Findings:
     try:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA writable_schema=ON")  # lets SQLite open a file that was cut off
-            if has_our_tables(connection):
+            if tables.has_our_tables(connection):
                 _read_tables(connection, path.stat().st_size // PAGE, net, findings)
     except TooLarge:
         raise
@@ -172,33 +172,42 @@ def _read_tables(connection: sqlite3.Connection, pages: int, net: nn.Module | No
     """Read as much of the header and the tasks as possible."""
     for table in ("model", "spare"):
         with suppress(*_UNREADABLE):
-            findings.header = findings.header or read_header(connection, table)[0]
+            findings.header = findings.header or tables.read_header(connection, table)[0]
     positions = list(_positions(connection, min(_MOST_TRIED, pages * _RECORDS_PER_PAGE)))
     if findings.header is None:
         findings.header = _header_from_a_task(connection, positions, net, findings.structure)
     if findings.header is not None:
         with suppress(*_UNREADABLE):
-            findings.reference, _ = read_reference(connection, findings.header)
+            findings.reference, _ = tables.read_reference(connection, findings.header)
         memory = MaskBytes(sum(findings.header.sizes))
         for position in positions:
-            _read_task(connection, position, findings.header, memory, findings)
+            try:
+                record = _record_at(connection, position)
+                if record is not None:
+                    memory.add(len(record.mask))
+                    findings.add(record, findings.header)
+            except TooLarge:
+                raise
+            except _UNREADABLE as error:
+                with suppress(*_UNREADABLE, TypeError):
+                    (name,) = connection.execute("SELECT name FROM tasks WHERE position = ?", (position,)).fetchone()
+                    findings.damaged[printable(name)] = printable(error)
 
 
 def _header_from_a_task(
     connection: sqlite3.Connection, positions: Iterable[int], net: nn.Module | None, problems: list[str]
 ) -> Header | None:
     """A header to replace the lost one, from the first task that describes its network and is intact with it."""
-    tried: set[int] = set()
+    tried = 0
     for position in positions:
         try:
-            values = _values(connection, position)
-            record = TaskRecord.of(values) if values is not None else None
-            about = network_description(record.extras) if record is not None else None
-            if record is None or about is None or len(tried) == _MOST_NETWORKS:
+            record = _record_at(connection, position)
+            about = None if record is None else network_description(record.extras)
+            if record is None or about is None or tried == _MOST_NETWORKS:
                 continue
-            tried.add(position)
+            tried += 1
             header = _rebuild_header(about, net, record)
-            reference, _ = read_reference(connection, header)
+            reference, _ = tables.read_reference(connection, header)
             record.decoded(header, reference)
             return header
         except _UNREADABLE as error:
@@ -245,35 +254,16 @@ def _positions(connection: sqlite3.Connection, most: int) -> Iterable[int]:
     return [*forward, *range(start, min(stop, start + most)), *(p for p in reversed(backward) if p >= start)]
 
 
-def _read_task(
-    connection: sqlite3.Connection, position: int, header: Header, memory: MaskBytes, findings: Findings
-) -> None:
-    try:
-        values = _values(connection, position)
-        if values is not None:
-            record = TaskRecord.of(values)
-            memory.add(len(record.mask))
-            findings.add(record, header)
-    except TooLarge:
-        raise
-    except _UNREADABLE as error:
-        with suppress(*_UNREADABLE, TypeError):
-            (name,) = connection.execute("SELECT name FROM tasks WHERE position = ?", (position,)).fetchone()
-            findings.damaged[printable(name)] = printable(error)
-
-
-def _values(connection: sqlite3.Connection, position: int) -> tuple[Any, ...] | None:
-    found: tuple[Any, ...] | None = connection.execute(
-        f"SELECT {COLUMNS} FROM tasks WHERE position = ?", (position,)
-    ).fetchone()
-    return found
+def _record_at(connection: sqlite3.Connection, position: int) -> TaskRecord | None:
+    values = connection.execute(f"SELECT {COLUMNS} FROM tasks WHERE position = ?", (position,)).fetchone()
+    return None if values is None else TaskRecord.of(values)
 
 
 def _replace_first_page(path: Path) -> None:
     """Put the first page of a new model file there: tables begin on the same pages in every file."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"PRAGMA page_size={PAGE}")
-        create_tables(connection)
+        tables.create_tables(connection)
         page = bytearray(connection.serialize()[:PAGE])
     page[28:32] = (path.stat().st_size // PAGE).to_bytes(4, "big")
     with path.open("r+b") as file:

@@ -23,7 +23,7 @@ from supsup.file import limits
 from supsup.file.codec import Reference
 from supsup.file.header import Header
 from supsup.file.journal import PAGE
-from supsup.file.task_record import MOST_POSITION
+from supsup.file.sqlite import transaction
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 APPLICATION_ID = 0x53555053  # "SUPS"
@@ -61,26 +61,32 @@ def check_first_page(content: bytes) -> None:
     """
     if not content.startswith(b"SQLite format 3\0") or len(content) < 100:
         raise Damaged("not a supsup model file, or damaged at its beginning")
-    if int.from_bytes(content[68:72], "big") != APPLICATION_ID:
-        raise SupSupError("not a supsup model file but an SQLite file of another program")
-    _check_version(int.from_bytes(content[60:64], "big", signed=True))
+    _check_identity(int.from_bytes(content[68:72], "big"), int.from_bytes(content[60:64], "big", signed=True))
     if int.from_bytes(content[16:18], "big") != PAGE or content[18:21] != b"\1\1\0":
         raise Damaged("the file is damaged (its pages are not those of a model file)")
 
 
 def check_format(connection: sqlite3.Connection) -> None:
     """An error unless this is a model file of a known format, with our tables and nothing else."""
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise SupSupError("not a supsup model file but an SQLite file of another program")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    _check_version(version)
+    application, version = (
+        connection.execute(f"PRAGMA {number}").fetchone()[0] for number in ("application_id", "user_version")
+    )
+    _check_identity(application, version)
     if not has_our_tables(connection, version):
         raise Damaged("the file is damaged (its tables are not those of a model file)")
 
 
-def _check_version(version: int) -> None:
+def check_whole(connection: sqlite3.Connection) -> None:
+    """An error unless this is a model file that misses no task; no mask is read."""
+    with transaction(connection):
+        check_format(connection)
+        read_index(connection, *read_header(connection))
+
+
+def _check_identity(application: int, version: int) -> None:
     newest = max(SCHEMAS)
+    if application != APPLICATION_ID:
+        raise SupSupError("not a supsup model file but an SQLite file of another program")
     if version > newest:
         raise NewerFormat(f"format {version} is newer than {newest}, the newest known here: pip install -U supsup")
     if version not in SCHEMAS:
@@ -95,16 +101,13 @@ def has_our_tables(connection: sqlite3.Connection, version: int = 1) -> bool:
 def write_header(connection: sqlite3.Connection, header: Header, checksums: Iterable[bytes]) -> None:
     """Replace the header and the digest of the tasks' checksums (in order)."""
     try:
-        text, digest = header.to_json(), _digest(checksums)
-        reread = Header.from_json(text)
+        text, digest = header.to_json(), _digest(*checksums)
+        if Header.from_json(text) != header:
+            raise TypeError("mappings with text as keys, lists, numbers")
     except (TypeError, ValueError, RecursionError) as error:
         raise SupSupError(
             f"the model's notes and settings must be JSON values that can be read back ({error})"
         ) from error
-    if reread != header:
-        raise SupSupError(
-            "the model's notes and settings must be JSON values: mappings with text as keys, lists, numbers"
-        )
     for table in ("model", "spare"):
         connection.execute(f"REPLACE INTO {table} VALUES (1, ?, ?, ?)", (text, digest, _header_sum(text, digest)))
         if _header_row(connection, table) != (text, digest):
@@ -137,7 +140,7 @@ def read_index(connection: sqlite3.Connection, header: Header, digest: bytes) ->
             raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type or occurs twice)")
         position, name, checksum, stored = values
         memory.add(stored)
-        if not last < position < MOST_POSITION:
+        if not last < position < limits.MOST_POSITION:
             raise Damaged(f"task {printable(repr(name))} is damaged (its position is out of order)")
         last = position
         index[name] = (position, checksum)
@@ -168,7 +171,7 @@ def read_reference(connection: sqlite3.Connection, header: Header) -> tuple[Refe
 
 def write_state(connection: sqlite3.Connection, tensors: bytes) -> bytes:
     """Replace the state (safetensors bytes); returns its checksum."""
-    checksum = hashlib.blake2b(tensors, digest_size=16).digest()
+    checksum = _digest(tensors)
     connection.execute("REPLACE INTO state VALUES (1, ?, ?)", (tensors, checksum))
     return checksum
 
@@ -178,9 +181,9 @@ def read_state(connection: sqlite3.Connection) -> bytes:
     row = connection.execute("SELECT tensors, checksum FROM state").fetchone()
     if row is None or [type(value) for value in row] != [bytes, bytes]:
         raise Damaged("the file is damaged (the model's state is missing)")
-    if hashlib.blake2b(row[0], digest_size=16).digest() != row[1]:
-        raise Damaged("the file is damaged (the checksum of the model's state differs)")
     tensors: bytes = row[0]
+    if _digest(tensors) != row[1]:
+        raise Damaged("the file is damaged (the checksum of the model's state differs)")
     return tensors
 
 
@@ -193,13 +196,13 @@ def state_checksums(connection: sqlite3.Connection, header: Header) -> list[byte
 
 def check_complete(checksums: Iterable[bytes], digest: bytes) -> None:
     """An error if a task was removed, added or moved since the header was written."""
-    if _digest(checksums) != digest:
+    if _digest(*checksums) != digest:
         raise Damaged("the file is damaged (tasks are missing or changed)")
 
 
 def _header_sum(text: str, digest: bytes) -> bytes:
-    return hashlib.blake2b(digest + text.encode(errors="surrogatepass"), digest_size=16).digest()
+    return _digest(digest, text.encode(errors="surrogatepass"))
 
 
-def _digest(checksums: Iterable[bytes]) -> bytes:
-    return hashlib.blake2b(b"".join(checksums), digest_size=16).digest()
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()

@@ -13,9 +13,9 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -49,30 +49,37 @@ class TaskBlock:
 
 def read_blocks(file: ModelFile, net: FrozenNet, first: int = 0) -> Iterator[TaskBlock]:
     """The tasks of a file from an index on, checked, on the network's device; trust none before the last has come."""
-    waiting: list[PackedTask] = []
-    for task in file.tasks(first):
-        waiting.append(task)
-        if len(waiting) == _TASKS:
-            yield _unpack(waiting, file, net)
-            waiting = []
-    if waiting:
-        yield _unpack(waiting, file, net)
+    tasks = file.tasks(first)
+    while some := list(islice(tasks, _TASKS)):
+        learned, statistics = _unpack(some, file, net)
+        columns = torch.from_numpy(np.stack([task.packed for task in some])).T.to(net.device)
+        yield TaskBlock(learned, columns, statistics)
 
 
-def map_blocks(file: ModelFile, net: FrozenNet, folder: MaskFolder) -> Iterator[tuple[TaskBlock, MappedBlock]]:
-    """The tasks whose masks stay on disk: as many as fill whole blocks."""
-    records, none = list(file.records(masks=False)), np.empty(0, np.uint8)
-    for number, mapped in enumerate(folder.blocks(file, records)):
-        some = records[number * folder.width : (number + 1) * folder.width]
-        yield _unpack([PackedTask(r.name, r.classes, none, r.created, r.extras) for r in some], file, net), mapped
+def map_blocks(file: ModelFile, net: FrozenNet) -> Iterator[tuple[TaskBlock, Tensor]]:
+    """The tasks whose masks stay on disk, as many as fill whole blocks, and how many masks of a block have each bit."""
+    length = sum(-(-size // 8) for size in file.header.sizes)  # bytes of a mask
+    width = max(_NARROWEST, min(_WIDEST, _BLOCK // length // _NARROWEST * _NARROWEST))
+    records = list(file.records(masks=False))
+    for number in range(len(records) // width):
+        some = records[number * width : (number + 1) * width]
+        path, about = beside(file.path, MASK_FOLDER) / f"{number:06}.block", _about(some, length)
+        found = _map(path, about) or _write(path, about, _masks(file, some))
+        if found is None:
+            raise SupSupError(f'{path}: what was written cannot be read back; load the model with masks="memory"')
+        learned, statistics = _unpack(some, file, net)
+        yield TaskBlock(learned, found[0], statistics), found[1]
 
 
-def _unpack(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> TaskBlock:
+def _unpack(
+    some: Sequence[TaskRecord | PackedTask], file: ModelFile, net: FrozenNet
+) -> tuple[list[LearnedTask], dict[str, Tensor]]:
+    """The tasks, and their statistics by name."""
     tasks: list[LearnedTask] = []
     statistics: list[dict[str, Tensor]] = []
     without_tensors: dict[tuple[bytes, int], TaskInfo] = {}  # of which many are the same
     with explain_errors(file.path):
-        for task in packed:
+        for task in some:
             key = task.extras, task.classes
             if key in without_tensors:
                 tasks.append(LearnedTask(task.name, task.classes, task.created, {}, without_tensors[key]))
@@ -88,85 +95,60 @@ def _unpack(packed: list[PackedTask], file: ModelFile, net: FrozenNet) -> TaskBl
             if bool(wrong.any()):
                 first = tasks[int(wrong.flatten(1).any(1).nonzero()[0])]
                 raise Damaged(f"task {first.name!r} has statistics that no training gives ({name})")
-    columns = torch.from_numpy(np.stack([task.packed for task in packed])).T.to(net.device)
-    return TaskBlock(tasks, columns, stacked)
+    return tasks, stacked
 
 
-class MappedBlock(NamedTuple):
-    """Masks as bytes [bytes, tasks], read from disk when needed, and how many of them have each bit."""
+def _masks(file: ModelFile, records: Sequence[TaskRecord]) -> Bytes:
+    """The masks [bytes, tasks] of records that were read without them."""
+    found = list(file.records_between(records[0].position, records[-1].position))
+    if [record.checksum for record in found] != [record.checksum for record in records]:
+        raise SupSupError(f"{file.path}: another process has changed it; load it again")
+    return np.stack([file.decoded(record).packed for record in found], 1)
 
-    packed: Tensor
-    kept: Tensor
+
+def _write(path: Path, about: dict[str, str | int], packed: Bytes) -> tuple[Tensor, Tensor] | None:
+    """Write a block of masks [bytes, tasks], complete or not at all, and map it."""
+    kept = torch.zeros(8 * len(packed), dtype=torch.int32)
+    tally(kept, torch.from_numpy(packed), sign=1)
+    sums = kept.numpy().astype("<u2").tobytes()
+    header = json.dumps(about | {"sums": hashlib.blake2b(sums, digest_size=16).hexdigest()}).encode()
+    try:
+        path.parent.mkdir(exist_ok=True)
+        part = new_part(path)
+        with part.open("xb") as out:
+            out.write(header.ljust(_PAGE))
+            out.write(np.ascontiguousarray(packed).data)
+            out.write(sums)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise SupSupError(
+            f"{path.parent}: masks cannot be written there ({error.strerror or error}); free some space, make it "
+            'writable, or load the model with masks="memory"'
+        ) from error
+    return _map(path, about)
 
 
-class MaskFolder:
-    """The folder of decoded masks beside a model file; only whole blocks, the remaining tasks are in the model file."""
+def _map(path: Path, about: dict[str, str | int]) -> tuple[Tensor, Tensor] | None:
+    """The masks of a block as bytes [bytes, tasks], read from disk when needed, and how many of them have each bit.
 
-    def __init__(self, path: Path, length: int) -> None:
-        self._folder = beside(path, MASK_FOLDER)
-        self._length = length  # bytes of a mask
-        wanted = _BLOCK // max(1, length) // _NARROWEST * _NARROWEST
-        self.width = max(_NARROWEST, min(_WIDEST, wanted))
-
-    def blocks(self, file: ModelFile, records: Sequence[TaskRecord]) -> Iterator[MappedBlock]:
-        """The blocks of a file with these tasks, in order; missing ones are written."""
-        for number in range(len(records) // self.width):
-            some = records[number * self.width : (number + 1) * self.width]
-            about = _about(some, self._length)
-            block = self._mapped(number, about)
-            if block is None:
-                found = list(file.records_between(some[0].position, some[-1].position))
-                if [record.checksum for record in found] != [record.checksum for record in some]:
-                    raise SupSupError(f"{file.path}: another process has changed it; load it again")
-                block = self._write(number, about, np.stack([file.decoded(record).packed for record in found], 1))
-            yield block
-
-    def _write(self, number: int, about: dict[str, str | int], packed: Bytes) -> MappedBlock:
-        """Write one block of masks [bytes, tasks], complete or not at all."""
-        path, columns = self._path(number), torch.from_numpy(packed)
-        kept = torch.zeros(8 * self._length, dtype=torch.int32)
-        tally(kept, columns, sign=1)
-        sums = kept.numpy().astype("<u2").tobytes()
-        header = json.dumps(about | {"sums": hashlib.blake2b(sums, digest_size=16).hexdigest()}).encode()
-        try:
-            self._folder.mkdir(exist_ok=True)
-            part = new_part(path)
-            with part.open("xb") as out:
-                out.write(header.ljust(_PAGE))
-                out.write(np.ascontiguousarray(packed).data)
-                out.write(sums)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(part, path)
-        except OSError as error:
-            raise SupSupError(
-                f"{self._folder}: masks cannot be written there ({error.strerror or error}); free some space, make it "
-                'writable, or load the model with masks="memory"'
-            ) from error
-        block = self._mapped(number, about)
-        if block is None:
-            raise SupSupError(f'{path}: what was written cannot be read back; load the model with masks="memory"')
-        return block
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:06}.block"
-
-    def _mapped(self, number: int, about: dict[str, str | int]) -> MappedBlock | None:
-        """A block of these tasks; None if there is none."""
-        path, bits = self._path(number), self._length * self.width
-        try:
-            content = np.memmap(path, np.uint8, "r")
-            header = json.loads(content[:_PAGE].tobytes())
-            sums = content[_PAGE + bits :].tobytes()
-            found = hashlib.blake2b(sums, digest_size=16).hexdigest()
-            if header != about | {"sums": found} or len(sums) != 16 * self._length:
-                return None
-        except (OSError, ValueError, TypeError, RecursionError):
+    None unless the block is there and holds these tasks.
+    """
+    length, width = int(about["bytes"]), int(about["tasks"])
+    try:
+        content = np.memmap(path, np.uint8, "r")
+        header = json.loads(content[:_PAGE].tobytes())
+        sums = content[_PAGE + length * width :].tobytes()
+        found = hashlib.blake2b(sums, digest_size=16).hexdigest()
+        if header != about | {"sums": found} or len(sums) != 16 * length:
             return None
-        packed: NDArray[np.uint8] = content[_PAGE : _PAGE + bits].reshape(self._length, self.width)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the tensor is read-only, and nobody writes to it
-            return MappedBlock(torch.from_numpy(packed), torch.from_numpy(np.frombuffer(sums, "<u2").astype(np.int32)))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    packed: NDArray[np.uint8] = content[_PAGE : _PAGE + length * width].reshape(length, width)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tensor is read-only, and nobody writes to it
+        return torch.from_numpy(packed), torch.from_numpy(np.frombuffer(sums, "<u2").astype(np.int32))
 
 
 def _about(records: Sequence[TaskRecord], length: int) -> dict[str, str | int]:

@@ -45,7 +45,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
-MOST_POSITION, MOST_CLASSES = 1 << 62, 1 << 31
+MOST_CLASSES = 1 << 31
 STATISTICS = "statistics/"  # prefix of the normalisation statistics
 PROFILE = "supsup/trace/"  # prefix of the tensors of the task's profile
 EXAMPLES = "examples"  # one of the user's tensors by convention: a few small images of the task, uint8, to look at
@@ -108,7 +108,7 @@ class TaskRecord(NamedTuple):
         if tuple(map(type, values)) != (int, str, str, int, int, str, bytes, bytes, bytes):
             raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type)")
         record = cls(*values)
-        if not 0 <= record.position < MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
+        if not 0 <= record.position < limits.MOST_POSITION or not 0 <= record.classes < MOST_CLASSES:
             raise Damaged(f"task {printable(repr(record.name))} is damaged (a number is out of range)")
         return record
 
@@ -197,7 +197,7 @@ def check_extras(tensors: object) -> None:
 # Reading: a record or a packed task → its parts.
 
 
-def unpack_task(task: PackedTask, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
+def unpack_task(task: TaskRecord | PackedTask, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
     """The learned task on the network's device, and its statistics by name."""
     tensors = {name: value.to(net.device) for name, value in tensors_of(task).items()}
     statistics = _statistics(net, task.name, tensors)
@@ -239,7 +239,7 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
     return stored
 
 
-def _profile(task: PackedTask, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
+def _profile(task: TaskRecord | PackedTask, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
     stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
     if not stored:
         return None

@@ -29,7 +29,7 @@ from supsup.file.header import (
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
-from supsup.file.task_blocks import MaskFolder, map_blocks, read_blocks
+from supsup.file.task_blocks import map_blocks, read_blocks
 from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras, pack_task, pack_tasks
 from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
@@ -178,12 +178,11 @@ class ModelState:
         """Map whole blocks of masks from disk; the rest is read into memory."""
         if self.net.device.type != "cpu":
             raise SupSupError('masks on disk are searched by the CPU: load(path, masks="disk", device="cpu")')
-        folder = MaskFolder(file.path, self.bank.length)
         tasks: list[LearnedTask] = []
-        for block, mapped in map_blocks(file, self.net, folder):
+        for block, kept in map_blocks(file, self.net):
             with explain_errors(file.path), explain_unknown_settings():
                 _check_recipes(block.tasks)
-            self.bank.map_block(mapped.packed, mapped.kept, block.statistics)
+            self.bank.map_block(block.packed, kept, block.statistics)
             tasks += block.tasks
         self.tasks.prepare_add(tasks, saved=True)()
 

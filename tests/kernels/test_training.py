@@ -35,8 +35,9 @@ def test_gather(dtype: torch.dtype, tasks: int, batch: int) -> None:
     labels, found_labels = (torch.full((tasks, batch), -1, dtype=torch.int32) for _ in range(2))
     operations.gather(feed, expected, labels)
     assert feed.maps is not None
-    shared = (feed.part.images.flatten(1), feed.gain, feed.offset)
-    triton_training.triton_gather(*shared, feed.maps, feed.rows, feed.labels, feed.step, found, found_labels)
+    images = feed.part.images.flatten(1)
+    shared = (images, feed.gain, feed.offset, feed.maps, feed.rows, feed.labels, feed.step)
+    triton_training.triton_gather(shared, found, found_labels)
     assert torch.allclose(found, expected)
     assert torch.equal(found_labels, labels)
 
@@ -107,7 +108,7 @@ def test_update(recipe: Recipe) -> None:
         operations.plain_update(expected, torch.bmm(delta.transpose(1, 2), inputs), recipe, 4, rates.at(3))
         with ThreadsOfOne(1) as thread:
             thread.submit(operations.update, by_numba, delta, inputs, recipe, step, rates).result()
-        triton_training.triton_update(*by_triton.tensors, delta, inputs, step, rates.on_device, recipe.rule)
+        triton_training.triton_update(by_triton.tensors, delta, inputs, step, rates.on_device, recipe.rule)
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):
             a, b = getattr(expected, name), getattr(found, name)

@@ -17,7 +17,7 @@ from supsup.kernels import available
 from supsup.masks.bank import Bank
 
 if available.NUMBA:
-    from supsup.kernels import numba_search, numba_short
+    from supsup.kernels import numba_search
 if available.TRITON:
     from supsup.kernels import triton_search
 
@@ -102,7 +102,7 @@ def flattened_by_numba(values: Tensor | Outer, bits: int) -> Tensor:
     if isinstance(values, Outer) and values.delta.shape[1] == 1:
         factors = (values.weight, values.delta[:, 0], values.inputs[:, 0])
         weight, delta, inputs = (each.contiguous().numpy() for each in factors)
-        return torch.from_numpy(numba_short.numba_outer(weight, delta, inputs, bits))
+        return torch.from_numpy(numba_search.numba_outer(weight, delta, inputs, bits))
     return flattened(values, bits)
 
 

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from supsup.data.task import BLACK, GREY
 from supsup.kernels import available
+from supsup.kernels.rule import ScoreState
 from supsup.training.batches import Feed
 from supsup.training.recipe import Recipe
 
 if available.NUMBA:
-    from supsup.kernels import numba_training
+    from supsup.kernels import numba_masks
 if available.TRITON:
     from supsup.kernels import triton_training
 
@@ -30,9 +31,8 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
     assert feed.maps is not None
     images = feed.part.images.flatten(1)
     if x.is_cuda and available.TRITON:
-        triton_training.triton_gather(
-            images, feed.gain, feed.offset, feed.maps, feed.rows, feed.labels, feed.step, x, y
-        )
+        shared = (images, feed.gain, feed.offset, feed.maps, feed.rows, feed.labels, feed.step)
+        triton_training.triton_gather(shared, x, y)
         return
     batch = x.shape[1]
     start = int(feed.step) * batch
@@ -109,7 +109,7 @@ class LayerState:
         return cls(weight, state(), state(precision), first, None if recipe.optimiser == "sgd" else state())
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    def tensors(self) -> ScoreState:
         """All of them, in order."""
         return self.weight, self.scores, self.masked, self.first, self.second
 
@@ -120,7 +120,7 @@ def update(layer: LayerState, delta: Tensor, inputs: Tensor, recipe: Recipe, ste
     `step` holds the number of steps done before this one.
     """
     if delta.is_cuda and available.TRITON:
-        triton_training.triton_update(*layer.tensors, delta, inputs, step, rates.on_device, recipe.rule)
+        triton_training.triton_update(layer.tensors, delta, inputs, step, rates.on_device, recipe.rule)
         return
     g = torch.bmm(delta.transpose(1, 2), inputs).float()
     step_scores(layer, g, recipe, int(step), rates)
@@ -130,7 +130,7 @@ def step_scores(layer: LayerState, g: Tensor, recipe: Recipe, done: int, rates: 
     """The same from the gradient of the masked weights [t, out, in], which may be overwritten; `done` steps before."""
     alone = torch.get_num_threads() == 1  # a compiled loop beside torch's threads is slower
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
-        numba_training.numba_update(*layer.tensors, g, done + 1, rates.at(done), recipe.rule)
+        numba_masks.numba_update(layer.tensors, g, done + 1, rates.at(done), recipe.rule)
     else:
         plain_update(layer, g, recipe, done + 1, rates.at(done))
 

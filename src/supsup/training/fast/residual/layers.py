@@ -10,7 +10,8 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from supsup.kernels import triton_convolution as k
+from supsup.kernels import triton_residual as k
+from supsup.kernels.triton_training import exact
 from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet, unmodified_blocks
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
@@ -236,7 +237,7 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
         size=layer.size,
         border=layer.border,
         adds=extra is not None,
-        precision=k.exact(slope),
+        precision=exact(slope),
         **tile,
     )
     return result
@@ -279,7 +280,7 @@ def _launch(
         adds=extra is not None,
         sums_up=partial is not None,
         even=rows % tile["block_rows"] == 0,
-        precision=k.exact(x),
+        precision=exact(x),
         **tile,
     )
 
@@ -313,7 +314,7 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         border=border_of(x, layer.height),
         slope_border=layer.border,
         even=rows % share == 0,
-        precision=k.exact(x),
+        precision=exact(x),
         **tile,
     )
 

@@ -8,8 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from supsup.kernels import triton_layers
-from supsup.kernels import triton_layers as k
+from supsup.kernels import triton_residual as k
 from supsup.training.fast.residual.layers import border_of
 
 _TILE = 4096  # values in one program
@@ -152,7 +151,7 @@ def pool(x: Tensor, out: Tensor, height: int, width: int) -> Pooled:
     out_height, out_width = -(-height // 2), -(-width // 2)
     chosen = torch.empty(tasks, batch, out_height, out_width, channels, dtype=torch.int8, device=x.device)
     rows = batch * out_height * out_width
-    triton_layers._pool[(triton.cdiv(rows, _POOLING["block_rows"]), tasks, triton.cdiv(channels, _POOLING["block"]))](
+    k._pool[(triton.cdiv(rows, _POOLING["block_rows"]), tasks, triton.cdiv(channels, _POOLING["block"]))](
         x,
         out,
         chosen,
@@ -173,9 +172,7 @@ def pool_back(pooled: Pooled, slope: Tensor, height: int, width: int) -> Tensor:
     tasks, batch, out_height, out_width, channels = slope.shape
     below = slope.new_empty(tasks, batch, height, width, channels)
     rows = batch * height * width
-    triton_layers._pool_back[
-        (triton.cdiv(rows, _POOLING["block_rows"]), tasks, triton.cdiv(channels, _POOLING["block"]))
-    ](
+    k._pool_back[(triton.cdiv(rows, _POOLING["block_rows"]), tasks, triton.cdiv(channels, _POOLING["block"]))](
         slope,
         pooled.chosen,
         below,

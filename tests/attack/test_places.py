@@ -21,10 +21,10 @@ from supsup import HopSupSup, Recipe, SupSup, UnitRecipe, nets
 SOURCE = Path(supsup.__file__).parent
 KERNEL = """
 import torch, supsup
-from supsup.kernels.numba_training import numba_update
+from supsup.kernels.numba_masks import numba_update
 from supsup.kernels.rule import Rule
 scores, masked, rule = torch.ones(1, 2, 2), torch.zeros(1, 2, 2), Rule("sgd", 0.0, 0.0, 0.9, 0.99, 1e-8)
-numba_update(torch.ones(2, 2), scores, masked, None, None, torch.ones(1, 2, 2), 1, 0.5, rule)
+numba_update((torch.ones(2, 2), scores, masked, None, None), torch.ones(1, 2, 2), 1, 0.5, rule)
 assert scores.tolist() == [[[0.5, 0.5], [0.5, 0.5]]] and masked.tolist() == [[[1.0, 1.0], [1.0, 1.0]]]
 print("right", supsup.__file__)
 """

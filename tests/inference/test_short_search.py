@@ -164,10 +164,10 @@ def test_candidates_are_the_best_of_the_best_of_groups(seed: int, k: int) -> Non
     if scores.isfinite().any():
         assert int(scores.argmax()) in candidates.tolist()
     if available.NUMBA:
-        from supsup.kernels import numba_short
+        from supsup.kernels import numba_search
 
         count = min(CANDIDATES, int(scores.isfinite().sum()))
-        assert numba_short.best(scores.numpy(), CANDIDATES).tolist() == scores.topk(count).indices.tolist()
+        assert numba_search.best(scores.numpy(), CANDIDATES).tolist() == scores.topk(count).indices.tolist()
 
 
 def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,43 +205,43 @@ def test_what_a_search_reads_is_counted_in_bytes() -> None:
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 300), st.integers(1, 60))
 def test_compiled_steps(seed: int, size: int, tasks: int, count: int) -> None:
     """Which bytes are taken; sums in whole numbers, up to the last column of the last row; sums of some columns."""
-    from supsup.kernels import numba_short
+    from supsup.kernels import numba_search
 
     chance = np.random.default_rng(seed)
     query = chance.standard_normal(8 * size).astype(np.float32) ** 3
     block = chance.integers(0, 256, (size, tasks + int(chance.integers(0, 3))), dtype=np.uint8)[:, :tasks]
     rows, sizes = query.reshape(-1, 8), np.abs(query.reshape(-1, 8)).sum(1)
-    ranks, energy = numba_short.ranked(query)
+    ranks, energy = numba_search.ranked(query)
     assert np.isclose(energy, np.square(query).sum(), rtol=1e-4)
-    chosen, later = (numba_short.take(ranks, 0, size, each) for each in (count, size))
+    chosen, later = (numba_search.take(ranks, 0, size, each) for each in (count, size))
     assert sorted([*chosen, *later]) == list(range(size)), "every byte once"
     assert len(chosen) == min(count, size)
     assert not len(later) or sizes[later].max() <= 1.07 * sizes[chosen].min()
-    assert not len(numba_short.take(ranks, 0, size, size)), "none is left"
-    values = numba_short.rounded(query, chosen)
+    assert not len(numba_search.take(ranks, 0, size, size)), "none is left"
+    values = numba_search.rounded(query, chosen)
     assert np.isclose(values.energy, np.square(rows[chosen]).sum(), rtol=1e-4)
-    assert np.isclose(values.unit, sizes[chosen].max() / numba_short._UNITS)
+    assert np.isclose(values.unit, sizes[chosen].max() / numba_search._UNITS)
     error = rows[chosen] - values.unit * values.whole
     assert np.abs(error).max() <= 0.51 * values.unit
     assert np.isclose(values.blurred, np.square(error).sum(), rtol=1e-2, atol=1e-6 * values.energy)
     bits = (block[chosen][:, None] >> np.arange(8)[:, None]) & 1
     assert (
-        numba_short.numba_scan(values.whole, chosen, block) == np.einsum("bi,bit->t", values.whole.astype(int), bits)
+        numba_search.numba_scan(values.whole, chosen, block) == np.einsum("bi,bit->t", values.whole.astype(int), bits)
     ).all()
     expected = np.einsum("bi,bit->t", rows[chosen], bits)
     columns = chance.integers(0, tasks, 5)
-    assert np.allclose(numba_short.numba_columns(query, chosen, block, columns), expected[columns], atol=1e-2)
+    assert np.allclose(numba_search.numba_columns(query, chosen, block, columns), expected[columns], atol=1e-2)
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
 def test_bytes_of_zeros_are_never_read() -> None:
     """Half of a ReLU layer's query is 0; reading it would take as long and tell nothing."""
-    from supsup.kernels import numba_short
+    from supsup.kernels import numba_search
 
     query = np.zeros(80, np.float32)
     query[[9, 20]] = 1, -2
-    ranks, _ = numba_short.ranked(query)
-    assert numba_short.take(ranks, 0, 10, 10).tolist() == [1, 2]
+    ranks, _ = numba_search.ranked(query)
+    assert numba_search.take(ranks, 0, 10, 10).tolist() == [1, 2]
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
@@ -256,22 +256,22 @@ def test_a_query_from_its_factors(images: int) -> None:
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
 def test_sums_in_whole_numbers_do_not_run_over() -> None:
     """A thousand bytes as large as can be, all bits set: more than sums of 16 bits hold."""
-    from supsup.kernels import numba_short
+    from supsup.kernels import numba_search
 
     query, block, chosen = np.ones(8000, np.float32), np.full((1000, 70), 255, np.uint8), np.arange(1000)
-    scores = numba_short.numba_scan(numba_short.rounded(query, chosen).whole, chosen, block)
-    assert scores.tolist() == [1000 * 8 * round(numba_short._UNITS / 8)] * 70
+    scores = numba_search.numba_scan(numba_search.rounded(query, chosen).whole, chosen, block)
+    assert scores.tolist() == [1000 * 8 * round(numba_search._UNITS / 8)] * 70
 
 
 @pytest.mark.skipif(not available.TRITON, reason="triton is not installed")
 @pytest.mark.parametrize(("size", "count"), [(50, 7), (300, 33), (16, 16)])
 def test_the_kernel_that_chooses_bytes(size: int, count: int) -> None:
     """The largest byte of each group, of all that leave the same remainder, after the bytes of another layer."""
-    from supsup.kernels import triton_short
+    from supsup.kernels import triton_search
 
     query = torch.randn(8 * (5 + size), generator=torch.Generator().manual_seed(size))
     sizes = query.view(-1, 8).abs().sum(1)[5:]
-    chosen = triton_short.choose(query, [(0, 5, 5), (5, 5 + size, count)])
+    chosen = triton_search.choose(query, [(0, 5, 5), (5, 5 + size, count)])
     assert chosen[:5].tolist() == list(range(5))
     expected = [max(range(group, size, count), key=lambda byte: float(sizes[byte])) + 5 for group in range(count)]
     assert chosen[5:].tolist() == expected
@@ -282,16 +282,16 @@ def test_the_kernel_that_chooses_bytes(size: int, count: int) -> None:
 def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a query counts for what it could still change; one that is read is not read again."""
     from supsup.inference.search import numba_nearest
-    from supsup.kernels import numba_short
+    from supsup.kernels import numba_search
 
     read: list[list[int]] = []
-    scan = numba_short.numba_scan
+    scan = numba_search.numba_scan
 
     def watched(values: object, chosen: np.ndarray, block: object) -> object:
         read.append(chosen.tolist())
         return scan(values, chosen, block)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(numba_short, "numba_scan", watched)
+    monkeypatch.setattr(numba_search, "numba_scan", watched)
     generator = torch.Generator().manual_seed(0)
     query = torch.cat([torch.ones(32), rest * torch.randn(480, generator=generator)])
     block = torch.randint(256, (64, 40), generator=generator, dtype=torch.uint8)
@@ -307,36 +307,36 @@ def test_as_much_is_read_as_leaves_no_doubt(rest: float, scans: int, monkeypatch
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
 @given(st.lists(st.sampled_from([-np.inf, *map(float, range(9))]), max_size=30), st.integers(1, 6))
 def test_the_best_are_in_order_and_nothing_is_written_beyond_them(scores: list[float], most: int) -> None:
-    from supsup.kernels import numba_short
+    from supsup.kernels import numba_search
 
     indices = np.full(most + 2, -7, np.int64)
     values = np.array(scores, np.float32)
-    count = numba_short._best(values, indices[1:-1])
+    count = numba_search._best(values, indices[1:-1])
     expected = sorted((score for score in scores if score > -np.inf), reverse=True)[:most]
     assert values[indices[1 : 1 + count]].tolist() == expected
     assert (indices[0], indices[-1]) == (-7, -7)
-    assert numba_short.best(values, most).tolist() == indices[1 : 1 + count].tolist()
+    assert numba_search.best(values, most).tolist() == indices[1 : 1 + count].tolist()
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
 def test_a_query_from_its_factors_ends_in_zeros() -> None:
-    from supsup.kernels import numba_short
+    from supsup.kernels import numba_search
 
     rows = np.full((2, 16), np.nan, np.float32)
     weight, delta, inputs = np.full((3, 4), 2, np.float32), np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
-    numba_short._outer(weight, delta, inputs, rows)
+    numba_search._outer(weight, delta, inputs, rows)
     assert rows.tolist() == [[2.0] * 12 + [0.0] * 4] * 2
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")
 @pytest.mark.parametrize("bounds", [[0, 300], [0, 100, 300], [0, 7, 64, 65, 300]])
 def test_every_thread_scans_its_share_of_the_tasks(bounds: list[int]) -> None:
-    from supsup.kernels import numba_short
+    from supsup.kernels import numba_search
 
     chance = np.random.default_rng(0)
     values = chance.integers(-15, 16, (5, 8)).astype(np.int8)
     block = chance.integers(0, 256, (9, 300), dtype=np.uint8)
     chosen, out = np.array([0, 3, 4, 7, 8]), np.full(300, np.nan, np.float32)
-    numba_short._scan(1)(values, chosen, numba_short._flat(block), block.strides[0], np.array(bounds), out)
+    numba_search._scan(1)(values, chosen, numba_search._flat(block), block.strides[0], np.array(bounds), out)
     bits = (block[chosen][:, None] >> np.arange(8)[:, None]) & 1
     assert (out == np.einsum("bi,bit->t", values.astype(int), bits)).all()

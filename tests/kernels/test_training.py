@@ -34,8 +34,8 @@ def test_gather(dtype: torch.dtype, tasks: int, batch: int) -> None:
     labels, found_labels = (torch.full((tasks, batch), -1, dtype=torch.int32) for _ in range(2))
     batched.gather(feed, expected, labels)
     assert feed.maps is not None
-    shared = (feed.part.images.flatten(1), *feed.by_feature)
-    triton_training.triton_gather(*shared, feed.maps, feed.rows, feed.labels, feed.step, found, found_labels)
+    shared = (feed.part.images.flatten(1), *feed.by_feature, feed.maps, feed.rows, feed.labels, feed.step)
+    triton_training.triton_gather(shared, found, found_labels)
     assert torch.allclose(found, expected)
     assert torch.equal(found_labels, labels)
 
@@ -107,7 +107,7 @@ def test_update(recipe: Recipe) -> None:
         batched.plain_update(expected, gradient.clone(), recipe, 4, recipe.rate(3, 8))
         with ThreadsOfOne(1) as thread:
             thread.submit(batched.step_scores, by_numba, gradient, recipe, 3, 8).result()
-        triton_training.triton_update(*by_triton, delta, inputs, step, rates, recipe.rule)
+        triton_training.triton_update(by_triton, delta, inputs, step, rates, recipe.rule)
     for name in ("scores", "masked", "first", "second"):
         for found in (by_triton, by_numba):
             a, b = getattr(expected, name), getattr(found, name)

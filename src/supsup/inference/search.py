@@ -20,10 +20,10 @@ from supsup.kernels import available
 from supsup.masks.bank import Bank, unpacked_pieces
 
 if available.NUMBA:
-    from supsup.kernels import numba_search, numba_short
-    from supsup.kernels.numba_short import Bytes, Floats, Indices, Ranks
+    from supsup.kernels import numba_search
+    from supsup.kernels.numba_search import Bytes, Floats, Indices, Ranks
 if available.TRITON:
-    from supsup.kernels import triton_search, triton_short
+    from supsup.kernels import triton_search
 
 FEW = 8  # queries for which reading the bits costs more than the arithmetic
 SOME = 16  # queries that tables are made for together
@@ -111,7 +111,7 @@ def flattened_by_numba(values: Tensor | Outer, bits: int) -> Tensor:
     if isinstance(values, Outer) and values.delta.shape[1] == 1:
         factors = (values.weight, values.delta[:, 0], values.inputs[:, 0])
         weight, delta, inputs = (each.contiguous().numpy() for each in factors)
-        return torch.from_numpy(numba_short.numba_outer(weight, delta, inputs, bits))
+        return torch.from_numpy(numba_search.numba_outer(weight, delta, inputs, bits))
     return flattened(values, bits)
 
 
@@ -344,9 +344,9 @@ def best_of_groups(scores: Tensor) -> Tensor:
 def triton_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor], alive: Tensor | None) -> Tensor:
     """Kernels that neither sort nor wait for the host; candidates are read in full."""
     tasks = sum(block.shape[1] for block in blocks)
-    scores = triton_short.triton_scan(query, triton_short.choose(query, wanted), blocks, tasks)
-    candidates = triton_short.triton_shortlist(scores, alive, candidate_group_size(tasks), _GPU_CANDIDATES)
-    return triton_short.best_of(query, candidates, blocks)
+    scores = triton_search.triton_scan(query, triton_search.choose(query, wanted), blocks, tasks)
+    candidates = triton_search.triton_shortlist(scores, alive, candidate_group_size(tasks), _GPU_CANDIDATES)
+    return triton_search.best_of(query, candidates, blocks)
 
 
 def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor], alive: Tensor | None) -> Tensor:
@@ -360,26 +360,26 @@ def numba_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor
     scores = np.zeros(sum(block.shape[1] for block in masks), np.float32)
     if alive is not None:
         scores[~alive.numpy()] = -np.inf
-    ranks, unread = numba_short.ranked(numbers)
+    ranks, unread = numba_search.ranked(numbers)
     near = np.empty(0, np.int64)
     for times in _SCANS:
         chosen = _largest(ranks, [(start, stop, times * count) for start, stop, count in wanted])
-        values = numba_short.rounded(numbers, chosen)
-        found = [numba_short.numba_scan(values.whole, chosen, block) for block in masks]
+        values = numba_search.rounded(numbers, chosen)
+        found = [numba_search.numba_scan(values.whole, chosen, block) for block in masks]
         scores += np.float32(values.unit) * np.concatenate(found)
         unread += values.blurred - values.energy
-        best = numba_short.best(scores, CANDIDATES)
+        best = numba_search.best(scores, CANDIDATES)
         near = best[scores[best] >= scores[best[0]] - _FAR_AHEAD * (0.5 * max(0.0, unread)) ** 0.5]
         if len(near) == 1:
             return torch.tensor(near[0])
-    ranks, _ = numba_short.ranked(numbers)
+    ranks, _ = numba_search.ranked(numbers)
     everything = _largest(ranks, [(start, stop, stop - start) for start, stop, _ in wanted])
     return torch.tensor(near[np.argmax(_candidate_products(numbers, everything, masks, near))])
 
 
 def _largest(ranks: Ranks, wanted: Sequence[Some]) -> Indices:
     """The largest bytes that have not been read, up to the wanted number of each layer."""
-    return np.concatenate([numba_short.take(ranks, *some) for some in wanted])
+    return np.concatenate([numba_search.take(ranks, *some) for some in wanted])
 
 
 def _candidate_products(query: Floats, chosen: Indices, masks: Sequence[Bytes], candidates: Indices) -> Floats:
@@ -388,7 +388,7 @@ def _candidate_products(query: Floats, chosen: Indices, masks: Sequence[Bytes], 
     for block in masks:
         here = (candidates >= first) & (candidates < first + block.shape[1])
         if here.any():
-            out[here] = numba_short.numba_columns(query, chosen, block, candidates[here] - first)
+            out[here] = numba_search.numba_columns(query, chosen, block, candidates[here] - first)
         first += block.shape[1]
     return out
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,26 +55,12 @@ def repeat_in_graph(step: Callable[[], object], times: int = 1, warm_up: int = 1
     return graph.replay
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A captured computation for one image: the image is copied into `given`, and the graph writes `result`."""
-
-    graph: torch.cuda.CUDAGraph
-    given: Tensor
-    result: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The result for this image."""
-        self.given.copy_(x)
-        self.graph.replay()
-        return self.result.clone()
-
-
 class Replays:
     """Captured computations by key. A graph reads the tensors it was captured with: `clear` when they change."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Hashable, Replay | None] = {}  # None: computed once, without a graph
+        # A graph, the image it reads and the result it writes; None: computed once, without a graph.
+        self._by_key: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor, Tensor] | None] = {}
         self._lock = new_lock()  # a graph has one buffer for its image and one for its result
 
     def __len__(self) -> int:
@@ -108,5 +93,8 @@ class Replays:
                 given = x.clone()
                 with CAPTURING, capture() as graph:
                     result = compute(given)
-                replay = self._by_key[key] = Replay(graph, given, result)
-            return replay(x)
+                replay = self._by_key[key] = graph, given, result
+            graph, given, result = replay
+            given.copy_(x)
+            graph.replay()
+            return result.clone()

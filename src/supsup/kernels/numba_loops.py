@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Callable
-from functools import update_wrapper
+from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import numba
@@ -22,40 +23,26 @@ def compiled(**options: Any) -> Callable[[Loop], Loop]:
     """
 
     def decorate(loop: Loop) -> Loop:
-        return update_wrapper(_Compiled(loop, options), loop)
+        uncached: Loop = numba.njit(**options)(loop)  # compiled when it is first called
+        cached: Loop | None = None
+        # Without a home folder numba would create a folder called ~ in the current directory.
+        if not os.path.expanduser("~").startswith("~") or "NUMBA_CACHE_DIR" in os.environ:
+            with suppress(RuntimeError, OSError):  # no folder for a cache can be written
+                cached = numba.njit(cache=True, **options)(loop)
+
+        @wraps(loop)
+        def run(*arguments: Any) -> Any:
+            nonlocal cached
+            if cached is not None:
+                try:
+                    return cached(*arguments)
+                except Exception:
+                    cached = None
+            return uncached(*arguments)
+
+        return run
 
     return decorate
-
-
-class _Compiled:
-    def __init__(self, loop: Loop, options: dict[str, Any]) -> None:
-        self._loop, self._options = loop, options
-        self._cached = _with_cache(loop, options)
-        self._run = self._cached or self._compile()
-
-    def __call__(self, *arguments: Any) -> Any:
-        try:
-            return self._run(*arguments)
-        except Exception:
-            if self._cached is None:
-                raise
-            self._cached, self._run = None, self._compile()
-            return self._run(*arguments)
-
-    def _compile(self) -> Loop:
-        made: Loop = numba.njit(**self._options)(self._loop)
-        return made
-
-
-def _with_cache(loop: Loop, options: dict[str, Any]) -> Loop | None:
-    """The loop with a cache, None if no folder for a cache can be written."""
-    if os.path.expanduser("~").startswith("~") and "NUMBA_CACHE_DIR" not in os.environ:
-        return None  # numba would create a folder called ~ in the current directory
-    try:
-        made: Loop = numba.njit(cache=True, **options)(loop)
-    except (RuntimeError, OSError):
-        return None
-    return made
 
 
 def thread_count() -> int:
@@ -85,10 +72,11 @@ def shared_out(**options: Any) -> Callable[[Loop], Callable[[int], Loop]]:
         together = compiled(parallel=True, **options)(loop)
         alone = compiled(nogil=True, **options)(_renamed(loop, f"{loop.__name__}_alone"))
 
+        @wraps(loop)
         def choose(threads: int) -> Loop:
             return alone if threads == 1 else together
 
-        return update_wrapper(choose, loop)
+        return choose
 
     return decorate
 

@@ -1,8 +1,13 @@
-"""The constants of an optimiser in the form that kernels take; they come from a `Recipe`."""
+"""What kernels of an optimiser take: its constants, which come from a `Recipe`, and the tensors of a layer."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from torch import Tensor
+
+# Frozen weights [out, in]; for t tasks scores and masked weights [t, out, in]; first and second moment where there are.
+ScoreState = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 class Rule(NamedTuple):

@@ -34,7 +34,7 @@ from supsup.training.executors import Feed, Job, Trained, alike, batch_positions
 from supsup.training.recipe import Recipe
 
 if available.NUMBA:
-    from supsup.kernels import numba_training
+    from supsup.kernels import numba_masks
 if available.TRITON:
     from supsup.kernels import triton_training
 
@@ -51,7 +51,8 @@ def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
     assert feed.maps is not None
     images = feed.part.images.flatten(1)
     if x.is_cuda and available.TRITON:
-        triton_training.triton_gather(images, *feed.by_feature, feed.maps, feed.rows, feed.labels, feed.step, x, y)
+        shared = (images, *feed.by_feature, feed.maps, feed.rows, feed.labels, feed.step)
+        triton_training.triton_gather(shared, x, y)
         return
     batch, (gain, offset) = x.shape[1], feed.by_feature
     start = int(feed.step) * batch
@@ -119,7 +120,7 @@ def step_scores(layer: LayerState, g: Tensor, recipe: Recipe, done: int, steps: 
     rate = recipe.rate(done, steps)
     alone = torch.get_num_threads() == 1  # a compiled loop beside torch's threads is slower
     if available.NUMBA and alone and layer.masked.dtype == torch.float32 and not g.is_cuda:
-        numba_training.numba_update(*layer, g, done + 1, rate, recipe.rule)
+        numba_masks.numba_update(layer, g, done + 1, rate, recipe.rule)
     else:
         plain_update(layer, g, recipe, done + 1, rate)
 
@@ -235,7 +236,7 @@ class BatchedTrainer:
         """A step on a layer's scores, from the gradient at its outputs [t, b, out] and its inputs [t, b, in]."""
         if delta.is_cuda and available.TRITON:
             rule = self.recipe.rule
-            triton_training.triton_update(*layer, delta, inputs, self.step_count, self._rates, rule)
+            triton_training.triton_update(layer, delta, inputs, self.step_count, self._rates, rule)
         else:
             g = torch.bmm(delta.transpose(1, 2), inputs).float()
             step_scores(layer, g, self.recipe, int(self.step_count), self.steps)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part
-from supsup.kernels import triton_selection as k
+from supsup.kernels import triton_training as k
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
@@ -188,7 +188,7 @@ class ResidualTrainer:
 
     def _update(self) -> None:
         tables = self.passes.tables
-        k._update[(len(tables.layer_of), self.tasks)](
+        k._update_flat[(len(tables.layer_of), self.tasks)](
             self.weight,
             self.scores,
             self.scores if self.first is None else self.first,

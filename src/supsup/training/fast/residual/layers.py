@@ -13,8 +13,8 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from supsup.kernels import triton_convolution as k
-from supsup.kernels import triton_layers
+from supsup.kernels import triton_residual as k
+from supsup.kernels.triton_training import exact
 from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet, unmodified_blocks
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
@@ -243,7 +243,7 @@ def convolve_back(layer: Layer, slope: Tensor, masked: Tensor, extra: Tensor | N
         size=layer.size,
         border=layer.border,
         adds=extra is not None,
-        precision=k.exact(slope),
+        precision=exact(slope),
         **tile,
     )
     return result
@@ -286,7 +286,7 @@ def _launch(
         adds=extra is not None,
         sums_up=partial is not None,
         even=rows % tile["block_rows"] == 0,
-        precision=k.exact(x),
+        precision=exact(x),
         **tile,
     )
 
@@ -320,7 +320,7 @@ def weight_gradient(layer: Layer, x: Tensor, slope: Tensor, gradients: Tensor) -
         border=border_of(x, layer.height),
         slope_border=layer.border,
         even=rows % share == 0,
-        precision=k.exact(x),
+        precision=exact(x),
         **tile,
     )
 
@@ -350,7 +350,7 @@ def moments(z: Tensor, sums: Tensor, running: RunningMoments) -> Normal:
     """Moments from the partial sums [t, parts, 2, channels] that a convolution made; the running ones follow them."""
     tasks, parts, _, channels = sums.shape
     normal = Normal(z, *(torch.empty(tasks, channels, device=z.device) for _ in range(2)))
-    triton_layers._moments[(tasks, triton.cdiv(channels, 8))](
+    k._moments[(tasks, triton.cdiv(channels, 8))](
         sums,
         *normal[1:],
         *running[:2],
@@ -371,7 +371,7 @@ def relu(normal: Normal, out: Tensor, shortcut: Tensor | Normal | None = None) -
     kind = 0 if shortcut is None else 2 if isinstance(shortcut, Normal) else 1
     other = shortcut if isinstance(shortcut, Normal) else normal
     tile = _tile(channels)
-    triton_layers._normalise[_grid(normal.rows, len(z), channels, tile)](
+    k._normalise[_grid(normal.rows, len(z), channels, tile)](
         *normal,
         shortcut if isinstance(shortcut, Tensor) else other.z,
         *other[1:],
@@ -396,7 +396,7 @@ def slope_sums(slope: Tensor, normal: Normal, gate: Tensor | None = None, shortc
     share = triton.cdiv(triton.cdiv(rows, parts), tile["block_rows"]) * tile["block_rows"]
     sums = torch.empty(len(slope), parts, 3, channels, device=slope.device)
     other = shortcut or normal
-    triton_layers._slope_sums[(parts, len(slope), triton.cdiv(channels, tile["block"]))](
+    k._slope_sums[(parts, len(slope), triton.cdiv(channels, tile["block"]))](
         slope,
         slope if gate is None else gate,
         *normal,
@@ -421,7 +421,7 @@ def normalise_backward(slope: Tensor, normal: Normal, sums: Tensor, out: Tensor,
     """
     channels = slope.shape[-1]
     tile = _tile(channels)
-    triton_layers._normalise_back[_grid(normal.rows, len(slope), channels, tile)](
+    k._normalise_back[_grid(normal.rows, len(slope), channels, tile)](
         slope,
         *normal,
         sums,
@@ -459,7 +459,7 @@ def pool(x: Tensor, out: Tensor, height: int, width: int) -> Pooled:
     out_height, out_width = -(-height // 2), -(-width // 2)
     chosen = torch.empty(tasks, batch, out_height, out_width, channels, dtype=torch.int8, device=x.device)
     rows = batch * out_height * out_width
-    triton_layers._pool[_grid(rows, tasks, channels, _POOLING)](
+    k._pool[_grid(rows, tasks, channels, _POOLING)](
         x,
         out,
         chosen,
@@ -477,7 +477,7 @@ def pool_back(pooled: Pooled, slope: Tensor, height: int, width: int) -> Tensor:
     tasks, batch, out_height, out_width, channels = slope.shape
     below = slope.new_empty(tasks, batch, height, width, channels)
     rows = batch * height * width
-    triton_layers._pool_back[_grid(rows, tasks, channels, _POOLING)](
+    k._pool_back[_grid(rows, tasks, channels, _POOLING)](
         slope,
         pooled.chosen,
         below,

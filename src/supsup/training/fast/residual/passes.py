@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from supsup.kernels import triton_layers
-from supsup.kernels.triton_convolution import _gather
+from supsup.kernels import triton_residual, triton_training
 from supsup.nets.resnet import ResNet
 from supsup.training.executors import Feed
 from supsup.training.fast.residual.layers import (
@@ -96,7 +95,7 @@ class Passes:
         height, width = feed.part.images.shape[2:]
         size = height * width * channels
         block = min(_PIXELS, triton.next_power_of_2(size))
-        _gather[(batch, tasks, triton.cdiv(size, block))](
+        triton_residual._gather[(batch, tasks, triton.cdiv(size, block))](
             feed.part.images,
             feed.rows,
             feed.labels,
@@ -252,7 +251,7 @@ class Packing:
         tables, out = self._passes.tables, self._passes.weights
         start, stride = self._span(self.shared(weights))
         values = torch.cat([each.reshape(-1) for each in weights])
-        triton_layers._pack[(len(tables.layer_of), len(out))](
+        triton_training._pack[(len(tables.layer_of), len(out))](
             values, out, self._place, tables.layer_of, start, stride, out.shape[1], block=BLOCK
         )
 
@@ -262,7 +261,7 @@ class Packing:
         tasks = len(gradients)
         start, stride = self._span((False,) * len(self._sizes))
         out = torch.empty(tasks * sum(self._sizes), device=self._device)
-        triton_layers._unpack[(len(tables.layer_of), tasks)](
+        triton_training._unpack[(len(tables.layer_of), tasks)](
             gradients,
             out,
             self._place,

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from supsup import SupSupError, load
-from supsup.cluster.ray import RayWorkers
+from supsup.cluster.workers import RayWorkers
 from supsup.file.modelfile import ModelFile
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'supsup[cluster]'")

@@ -12,7 +12,7 @@ from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
 from supsup.inference.gradient import Goal
 from supsup.inference.objectives import entropy
 from supsup.model.state import state_of
-from supsup.serve.scoring import scores
+from supsup.serve.service import scores
 
 EXHAUSTIVE = Inference("exhaustive")
 
@@ -55,9 +55,9 @@ def test_scores_are_of_the_mean_over_rotations(rotated: SupSup, images: Tensor, 
 def test_the_server_shows_the_mean_over_rotations(rotated: SupSup, images: Tensor, expected: Tensor) -> None:
     """Otherwise its plot has another peak than the task that answers."""
     shown = scores(rotated, images, rotated.tasks, EXHAUSTIVE)
-    assert [each.best[0][0] for each in shown] == rotated.predict(images, inference=EXHAUSTIVE).tasks
+    assert [each["best"][0][0] for each in shown] == rotated.predict(images, inference=EXHAUSTIVE).tasks
     deviations = (expected - expected.mean(1, keepdim=True)) / expected.std(1, correction=0, keepdim=True)
-    torch.testing.assert_close(torch.tensor([each.values for each in shown]), deviations, atol=2e-3, rtol=0)
+    torch.testing.assert_close(torch.tensor([each["values"] for each in shown]), deviations, atol=2e-3, rtol=0)
 
 
 def test_without_profiles_every_mask_is_tried_in_all_rotations(

@@ -7,9 +7,23 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from supsup.serve.batching import Batcher
-from supsup.serve.errors import RequestError
+
+
+class Images(int):
+    """A request of as many images."""
+
+    def __len__(self) -> int:
+        return self
+
+
+class Image(Images):
+    """A request of one image."""
+
+    def __len__(self) -> int:
+        return 1
 
 
 class Slow:
@@ -19,7 +33,7 @@ class Slow:
         self.batches: list[list[int]] = []
         self.go = threading.Event()
 
-    def answer(self, numbers: Sequence[int]) -> list[int | Exception]:
+    def answer(self, numbers: Sequence[Images]) -> list[int | Exception]:
         self.go.wait(10)
         self.batches.append(list(numbers))
         return [ValueError(f"{number} is odd") if number % 2 else 2 * number for number in numbers]
@@ -29,8 +43,8 @@ def test_what_arrives_while_a_batch_is_computed_is_the_next_batch() -> None:
     slow = Slow()
 
     async def work() -> list[object]:
-        batcher = Batcher(slow.answer, lambda number: 1, max_batch=8, max_queued=100)
-        asked = [asyncio.create_task(batcher.submit(number)) for number in range(21)]
+        batcher = Batcher(slow.answer, max_batch=8, max_queued=100)
+        asked = [asyncio.create_task(batcher.submit(Image(number))) for number in range(21)]
         await asyncio.sleep(0.05)
         slow.go.set()
         given = await asyncio.gather(*asked, return_exceptions=True)
@@ -50,8 +64,8 @@ def test_who_has_gone_keeps_nobody_from_an_answer() -> None:
     slow = Slow()
 
     async def work() -> int:
-        batcher = Batcher(slow.answer, lambda number: 1, max_batch=8, max_queued=100)
-        gone, stays = asyncio.create_task(batcher.submit(2)), asyncio.create_task(batcher.submit(4))
+        batcher = Batcher(slow.answer, max_batch=8, max_queued=100)
+        gone, stays = asyncio.create_task(batcher.submit(Image(2))), asyncio.create_task(batcher.submit(Image(4)))
         await asyncio.sleep(0.02)
         gone.cancel()
         slow.go.set()
@@ -64,18 +78,18 @@ def test_a_full_queue_turns_others_away() -> None:
     slow = Slow()
 
     async def work() -> None:
-        batcher = Batcher(slow.answer, lambda number: number, max_batch=4, max_queued=10)
-        first = asyncio.create_task(batcher.submit(20))  # larger than the queue, but there is none
+        batcher = Batcher(slow.answer, max_batch=4, max_queued=10)
+        first = asyncio.create_task(batcher.submit(Images(20)))  # larger than the queue, but there is none
         await asyncio.sleep(0.02)
-        second = asyncio.create_task(batcher.submit(8))
+        second = asyncio.create_task(batcher.submit(Images(8)))
         await asyncio.sleep(0.02)
-        with pytest.raises(RequestError, match="more than 10 images are queued") as refused:
-            await batcher.submit(4)
-        assert refused.value.status == 503
+        with pytest.raises(HTTPException, match="more than 10 images are queued") as refused:
+            await batcher.submit(Images(4))
+        assert refused.value.status_code == 503
         slow.go.set()
         assert await first == 40
         assert await second == 16
-        assert await batcher.submit(4) == 8
+        assert await batcher.submit(Images(4)) == 8
 
     asyncio.run(work())
 
@@ -83,16 +97,16 @@ def test_a_full_queue_turns_others_away() -> None:
 def test_an_error_of_the_whole_batch_reaches_everybody_and_the_next_batch_is_answered() -> None:
     failed: list[bool] = []
 
-    def answer(numbers: Sequence[int]) -> list[int | Exception]:
+    def answer(numbers: Sequence[Images]) -> list[int | Exception]:
         if not failed:
             failed.append(True)
             raise RuntimeError("no memory")
         return list(numbers)
 
     async def work() -> None:
-        batcher: Batcher[int, int] = Batcher(answer, lambda number: 1, max_batch=8, max_queued=100)
-        given = await asyncio.gather(batcher.submit(1), batcher.submit(2), return_exceptions=True)
+        batcher: Batcher[Images, int] = Batcher(answer, max_batch=8, max_queued=100)
+        given = await asyncio.gather(batcher.submit(Image(1)), batcher.submit(Image(2)), return_exceptions=True)
         assert [str(each) for each in given] == ["no memory", "no memory"]
-        assert await batcher.submit(3) == 3
+        assert await batcher.submit(Image(3)) == 3
 
     asyncio.run(work())

@@ -18,8 +18,7 @@ from supsup import Recipe, SupSup, data, nets
 from supsup.model.state import state_of
 from supsup.runtime.errors import SupSupError
 from supsup.serve.requests import PredictRequest
-from supsup.serve.scoring import scores
-from supsup.serve.service import ModelService
+from supsup.serve.service import ModelService, scores
 
 KINDS = [(None, None), ("shapes", None), ("negatives", None), (None, ("shapes",)), (None, ("negatives", "shapes"))]
 
@@ -80,10 +79,10 @@ def test_the_mask_that_answers_is_the_one_that_scores_highest(served: ModelServi
 def test_scores_of_thousands_are_gathered(learned: Any, images: Any) -> None:
     """A plot has room for some hundred; the best of its neighbours stands for them."""
     (found,) = scores(learned, images[:1], learned.tasks)
-    assert found.each == 1
-    assert len(found.values) == 4
-    assert found.best[0] == (learned.infer_task(images[:1])[0], max(found.values))
-    assert abs(sum(found.values)) < 0.01
+    assert found["each"] == 1
+    assert len(found["values"]) == 4
+    assert found["best"][0] == (learned.infer_task(images[:1])[0], max(found["values"]))
+    assert abs(sum(found["values"])) < 0.01
 
 
 def test_a_network_of_one_s_own_is_served(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from supsup.cluster.worker import GroupResult, SharedTasks, WorkerSetup, learn_group, tasks_per_group
-from supsup.cluster.workers import Workers, workers_of
+from supsup.cluster.workers import GivenExecutor, RayWorkers, workers_of
 from supsup.data import Task
 from supsup.model.learning import Learning
 from supsup.runtime import progress
@@ -37,7 +37,7 @@ def learn_on(
     model = learning.blueprint()
     workers = workers_of(cluster)
     try:
-        setup = WorkerSetup(uuid.uuid4().hex, model, getattr(workers, "device", model.device), precision)
+        setup = WorkerSetup(uuid.uuid4().hex, model, workers.device or model.device, precision)
         with progress.bar("learning", len(tasks), show=show_progress) as bar:
             _Driver(workers, learning, tasks, setup, bar).learn()
     finally:
@@ -55,7 +55,12 @@ class _Driver:
     """
 
     def __init__(
-        self, workers: Workers, learning: Learning, tasks: Sequence[Task], setup: WorkerSetup, bar: progress.ProgressBar
+        self,
+        workers: GivenExecutor | RayWorkers,
+        learning: Learning,
+        tasks: Sequence[Task],
+        setup: WorkerSetup,
+        bar: progress.ProgressBar,
     ) -> None:
         self._workers, self._learning, self._tasks, self._setup, self._bar = workers, learning, tasks, setup, bar
         self._shared = SharedTasks(tasks)

@@ -53,19 +53,23 @@ class TaskGroup:
     def tasks(self, shared: Mapping[str, Tensor]) -> list[Task]:
         """The tasks again; their test images, which training does not need, are the training images."""
         tensors = {**shared, **tensors_of(self.own)}
-        opened = []
-        for task in self.sent:
-            fields = {name: tensors[key] for name, key in task.tensors.items()}
-            part = Part(**fields, augmentation=task.augmentation)  # type: ignore[arg-type]
-            opened.append(Task(task.name, part, part, task.classes))
-        return opened
+        parts = [
+            Part(**{name: tensors[key] for name, key in task.tensors.items()}, augmentation=task.augmentation)  # type: ignore[arg-type]
+            for task in self.sent
+        ]
+        return [Task(task.name, part, part, task.classes) for task, part in zip(self.sent, parts)]
 
 
 class SharedTasks:
     """The tasks of a stream on their way to workers, and by name the tensors that more than one task trains on."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        _check_in_memory(tasks)
+        for task in tasks:
+            if not task.train.in_memory:
+                raise SupSupError(
+                    f"the images of task {task.name!r} are read from files, which workers may not have; "
+                    "give image_folder stream=False, or learn without a cluster"
+                )
         found = [tensor for task in tasks for tensor in _fields(task.train).values()]
         uses = Counter(map(id, found))
         common = {id(tensor): tensor for tensor in found if uses[id(tensor)] > 1}
@@ -79,8 +83,8 @@ class SharedTasks:
         for task in tasks:
             names = {}
             for name, tensor in _fields(task.train).items():
-                names[name] = self._names.get(id(tensor), f"own-{len(own)}")
-                if names[name].startswith("own"):
+                names[name] = self._names.get(id(tensor)) or f"own-{len(own)}"
+                if id(tensor) not in self._names:
                     own[names[name]] = _copied(tensor)
             sent.append(SentTask(task.name, task.classes, names, task.train.augmentation))
         return TaskGroup(sent, bytes_of(own))
@@ -93,15 +97,6 @@ def _fields(part: Part) -> dict[str, Tensor]:
 def _copied(tensor: Tensor) -> Tensor:
     """On the CPU and contiguous: a map of pixels is one row of many."""
     return tensor.cpu().clone().contiguous()
-
-
-def _check_in_memory(tasks: Sequence[Task]) -> None:
-    for task in tasks:
-        if not task.train.in_memory:
-            raise SupSupError(
-                f"the images of task {task.name!r} are read from files, which workers may not have; "
-                "give image_folder stream=False, or learn without a cluster"
-            )
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,17 @@ class Prediction:
             return torch.full_like(self.confidence, self.margin.value)
         return self.margin.confidence()
 
+    def describe(self) -> list[dict[str, Any]]:
+        """Each answer as plain values, for `supsup predict` and POST /predict."""
+        columns = {
+            "task": self.tasks,
+            "label": self.labels.tolist(),
+            "name": self.names,
+            "confidence": self.confidence.tolist(),
+            "task_confidence": self.task_confidence.tolist(),
+        }
+        return [dict(zip(columns, row)) for row in zip(*columns.values(), strict=True)]
+
 
 def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:
     """Task and label at once, where tasks have outputs of their own: [images, all classes], block after block.

@@ -1,33 +1,41 @@
-"""The HTTP routes: each reads a request, makes one call and returns JSON."""
+"""The HTTP application: routes that each read a request, make one call and return JSON; behind access control.
+
+A page on another site can make a visitor's browser send requests here. So a server that is reachable only from this
+machine checks the Host header, because a foreign name may be made to resolve to 127.0.0.1. And requests that change
+the model must come from our own page or from no page at all.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supsup import SupSupError, __version__
 from supsup.model.state import check_name
-from supsup.serve.auth import AccessControl
+from supsup.runtime.errors import printable
 from supsup.serve.batching import Batcher
-from supsup.serve.errors import RequestError, error_response
 from supsup.serve.jobs import JobQueue, ServerJob
-from supsup.serve.metrics import CONTENT_TYPE, Metrics
+from supsup.serve.metrics import Metrics
 from supsup.serve.requests import PredictRequest, read_learn_request, read_predict_request
 from supsup.serve.service import Json, ModelService
-from supsup.serve.settings import ServerSettings
+from supsup.serve.settings import LOOPBACK, ServerSettings
 
 
 class _TaskName(StringConvertor):
@@ -45,6 +53,23 @@ _PAGE = {
 _MAX_LISTED = 500  # tasks in one response
 _FORGET_WAIT = 2.0  # seconds that DELETE waits before it returns a job
 _GRACE = 20.0  # seconds for the running job when the server shuts down
+_DRAINED = 16 << 20  # bytes of a rejected body that are still read
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_ERROR_HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    413: {"Connection": "close"},  # the rest of the body is not read
+    429: {"Retry-After": "5"},
+    503: {"Retry-After": "1"},
+}
 
 
 class ModelServer:
@@ -52,12 +77,14 @@ class ModelServer:
 
     def __init__(self, service: ModelService, settings: ServerSettings) -> None:
         self.service, self.settings, self.metrics = service, settings, Metrics()
-        self.jobs = JobQueue(self.metrics, settings.limits.queued_jobs)
+        self.jobs = JobQueue(self.metrics.jobs, settings.limits.queued_jobs)
         self.batcher: Batcher[PredictRequest, Json] = Batcher(
-            self._predict_batch, len, max_batch=settings.max_batch, max_queued=settings.limits.queued_images
+            self._predict_batch, max_batch=settings.max_batch, max_queued=settings.limits.queued_images
         )
-        self.metrics.gauge("supsup_tasks", "Tasks that the model has learned.", lambda: len(service.model.tasks))
-        self.metrics.gauge("supsup_jobs_under_way", "Jobs queued or running.", lambda: len(self.jobs.active()))
+        tasks = Gauge("supsup_tasks", "Tasks that the model has learned.", registry=self.metrics.registry)
+        tasks.set_function(lambda: len(service.model.tasks))
+        active = Gauge("supsup_jobs_under_way", "Jobs queued or running.", registry=self.metrics.registry)
+        active.set_function(lambda: len(self.jobs.active()))
         self._page = {
             name: files("supsup.serve").joinpath("page", file).read_bytes() for name, (file, _) in _PAGE.items()
         }
@@ -78,12 +105,7 @@ class ModelServer:
         app = Starlette(
             routes=routes,
             middleware=[Middleware(AccessControl, settings=self.settings, metrics=self.metrics)],
-            exception_handlers={
-                RequestError: _rejected,
-                SupSupError: _bad_request,
-                HTTPException: _http_error,
-                Exception: _server_error,
-            },
+            exception_handlers=dict.fromkeys((HTTPException, SupSupError, Exception), _handle_error),
             lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False  # a task's name may end with a slash
@@ -125,10 +147,10 @@ class ModelServer:
     async def forget(self, request: Request) -> Response:
         """DELETE /tasks/NAME: forget a task at once, or as a job if another change is running."""
         name = self._existing(request)
-        job = self.jobs.add(ServerJob("forget", name, lambda progress: self.service.forget(name)))
+        job = self.jobs.add(ServerJob("forget", name, lambda progress: self.service.model.forget(name)))
         await asyncio.wait([asyncio.wrap_future(job.finished)], timeout=_FORGET_WAIT)
         if job.state == "failed":
-            raise RequestError(409, job.error or "the task could not be forgotten")
+            raise HTTPException(409, job.error or "the task could not be forgotten")
         return JSONResponse(job.info(), 200 if job.state == "done" else 202, {"Location": f"/jobs/{job.id}"})
 
     async def job(self, request: Request) -> Response:
@@ -148,52 +170,143 @@ class ModelServer:
 
     async def prometheus(self, request: Request) -> Response:
         """GET /metrics: counters for Prometheus."""
-        return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return Response(generate_latest(self.metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def page(self, name: str, request: Request) -> Response:
         """The web page and its two files."""
         return Response(self._page[name], media_type=_PAGE[name][1])
 
     def _predict_batch(self, requests: Sequence[PredictRequest]) -> list[Json | Exception]:
-        self.metrics.batch(sum(map(len, requests)))
+        self.metrics.batches.observe(sum(map(len, requests)))
         return self.service.predict(requests)
 
     def _existing(self, request: Request) -> str:
         name: str = request.path_params["name"]
         if name not in self.service.model:
-            raise RequestError(404, f"there is no task {name!r}")
+            raise HTTPException(404, f"there is no task {name!r}")
         return name
 
     def _check_new(self, name: str) -> None:
         check_name(name)
         if name in (".", ".."):
-            raise RequestError(400, f"browsers cannot request a task called {name!r}; choose another name")
+            raise HTTPException(400, f"browsers cannot request a task called {name!r}; choose another name")
         if name in self.service.model:
-            raise RequestError(409, f"a task {name!r} already exists; forget it first, or choose another name")
+            raise HTTPException(409, f"a task {name!r} already exists; forget it first, or choose another name")
         if any(job.kind == "learn" and job.task == name for job in self.jobs.active()):
-            raise RequestError(409, f"a task {name!r} is being learned; choose another name")
+            raise HTTPException(409, f"a task {name!r} is being learned; choose another name")
 
 
 def _query_integer(request: Request, name: str, default: int, most: int) -> int:
     text = request.query_params.get(name, str(default))
     if not text.isascii() or not text.isdigit() or not 0 <= int(text[:20]) <= most:
-        raise RequestError(400, f"{name} must be an integer from 0 to {most:,}")
+        raise HTTPException(400, f"{name} must be an integer from 0 to {most:,}")
     return int(text)
 
 
-async def _rejected(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return error_response(error.status, error.reason)
+class AccessControl:
+    """Middleware: rejects what is not allowed, adds security headers, and counts requests."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics, self._local = app, settings, metrics, settings.local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, status = time.perf_counter(), 500
+        headers = Headers(scope=scope)
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                response = MutableHeaders(scope=message)
+                for name, value in _SECURITY_HEADERS.items():
+                    response.setdefault(name, value)
+            await send(message)
+
+        try:
+            try:
+                self._check(scope["method"], scope["path"], headers)
+                limits = self._settings.limits
+                most = limits.learn_bytes if scope["path"].startswith("/tasks/") else limits.predict_bytes
+                limited = _limit_body(receive, headers, most)
+            except HTTPException as error:
+                if error.status_code == 413:
+                    await _drain(receive)
+                await _error_response(error)(scope, receive, send_with_headers)
+                return
+            await self._app(scope, limited, send_with_headers)
+        finally:
+            # the endpoint's name, never the path, which could be anything
+            route = str(getattr(scope.get("endpoint"), "__name__", "none"))
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
+
+    def _check(self, method: str, path: str, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if self._local and _host_name(host) not in LOOPBACK:
+            raise HTTPException(421, "this server is reachable only as localhost; use http://127.0.0.1 with its port")
+        if method in _SAFE_METHODS:
+            return
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+        if (origin is not None and origin.rpartition("://")[2] != host) or site not in ("same-origin", "none"):
+            raise HTTPException(403, "requests from pages of other sites are rejected")
+        if path == "/predict":
+            return
+        if self._settings.read_only:
+            raise HTTPException(403, "this server was started with --read-only; the model cannot be changed")
+        if self._settings.token is None:
+            return
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        matches = hmac.compare_digest(token.strip().encode(), self._settings.token.encode())
+        if kind.lower() != "bearer" or not matches:
+            raise HTTPException(401, "changing the model needs the server's token: Authorization: Bearer TOKEN")
 
 
-async def _bad_request(request: Request, error: Exception) -> Response:
-    return error_response(400, error)
+def _limit_body(receive: Receive, headers: Headers, most: int) -> Receive:
+    """`receive` that rejects a body of more than `most` bytes, before reading it if Content-Length says so."""
+    too_large = f"the request has more than {most:,} bytes; send fewer or smaller images"
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit() or int(length[:20]) > most:
+        raise HTTPException(413, too_large)
+    received = 0
+
+    async def limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > most:
+            raise HTTPException(413, too_large)
+        return message
+
+    return limited
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return error_response(error.status_code, error.detail)
+async def _drain(receive: Receive) -> None:
+    """Read some of a rejected body: a client that is cut off while sending may never see the response."""
+    received, more = 0, True
+    while more and received < _DRAINED:
+        message = await receive()
+        received += len(message.get("body", b""))
+        more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-async def _server_error(request: Request, error: Exception) -> Response:
-    return error_response(500, "internal server error; see the server's log")
+def _host_name(host: str) -> str:
+    """The name or address in a Host header, without the port."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower()
+
+
+async def _handle_error(request: Request, error: Exception) -> Response:
+    return _error_response(error)
+
+
+def _error_response(error: Exception) -> Response:
+    """JSON that says why a request was rejected."""
+    status, reason = 500, "internal server error; see the server's log"
+    if isinstance(error, HTTPException):
+        status, reason = error.status_code, error.detail
+    elif isinstance(error, SupSupError):
+        status, reason = 400, str(error)
+    return JSONResponse({"error": printable(reason, 2000)}, status, _ERROR_HEADERS.get(status))

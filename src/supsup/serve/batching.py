@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from supsup.serve.errors import RequestError
+from starlette.exceptions import HTTPException
 
 _SHARE, _LONGEST = 0.1, 0.02  # after a batch of several: wait this share of its time, at most so many seconds
-In = TypeVar("In")
+In = TypeVar("In", bound=Sized)
 Out = TypeVar("Out")
 
 
 class Batcher(Generic[In, Out]):
     """Runs a function on batches of requests, in its own thread. It belongs to one event loop.
 
-    answer      takes requests, returns a result or an exception for each
-    size        of a request, in images
+    answer      takes requests (their `len` is the number of images), returns a result or an exception for each
     max_batch   images in a batch; a larger request is a batch by itself
     max_queued  images in the queue; further requests get status 503
     """
 
     def __init__(
-        self,
-        answer: Callable[[Sequence[In]], Sequence[Out | Exception]],
-        size: Callable[[In], int],
-        *,
-        max_batch: int,
-        max_queued: int,
+        self, answer: Callable[[Sequence[In]], Sequence[Out | Exception]], *, max_batch: int, max_queued: int
     ) -> None:
-        self._answer, self._size, self._max_batch, self._max_queued = answer, size, max_batch, max_queued
+        self._answer, self._max_batch, self._max_queued = answer, max_batch, max_queued
         self._queue: deque[tuple[In, asyncio.Future[Out]]] = deque()
         self._queued = 0  # images
         self._running: asyncio.Task[None] | None = None
@@ -40,11 +34,11 @@ class Batcher(Generic[In, Out]):
 
     async def submit(self, request: In) -> Out:
         """The result for one request, computed together with others that wait."""
-        if self._queued + self._size(request) > self._max_queued and self._queue:
-            raise RequestError(503, f"more than {self._max_queued:,} images are queued; try again in a moment")
+        if self._queue and self._queued + len(request) > self._max_queued:
+            raise HTTPException(503, f"more than {self._max_queued:,} images are queued; try again in a moment")
         future: asyncio.Future[Out] = asyncio.get_running_loop().create_future()
         self._queue.append((request, future))
-        self._queued += self._size(request)
+        self._queued += len(request)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return await future
@@ -82,7 +76,7 @@ class Batcher(Generic[In, Out]):
         batch: list[tuple[In, asyncio.Future[Out]]] = []
         images = 0
         while self._queue:
-            size = self._size(self._queue[0][0])
+            size = len(self._queue[0][0])
             if batch and images + size > self._max_batch:
                 break
             batch.append(self._queue.popleft())

@@ -5,15 +5,15 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
+from prometheus_client import Counter
+from starlette.exceptions import HTTPException
+
 from supsup import SupSupError
-from supsup.serve.errors import RequestError
-from supsup.serve.metrics import Metrics
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 Progress = Callable[[float], None]
@@ -67,14 +67,16 @@ class ServerJob:
 
 
 class JobQueue:
-    """Jobs in order, and the thread that runs them."""
+    """Jobs in order, and the thread that runs them.
 
-    def __init__(self, metrics: Metrics, max_queued: int) -> None:
-        self._metrics, self._max_queued = metrics, max_queued
+    ended       counts finished jobs, by kind and state
+    max_queued  jobs that may wait
+    """
+
+    def __init__(self, ended: Counter, max_queued: int) -> None:
+        self._ended, self._max_queued = ended, max_queued
         self._changed = threading.Condition()
-        self._queue: deque[ServerJob] = deque()
         self._jobs: dict[str, ServerJob] = {}  # in order, with finished ones
-        self._current: ServerJob | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="supsup-jobs", daemon=True)
         self._thread.start()
@@ -83,11 +85,11 @@ class JobQueue:
         """Append a job to the queue."""
         with self._changed:
             if self._stopping:
-                raise RequestError(503, "the server is shutting down")
-            held = sum(each.bytes for each in self._queue)
-            if len(self._queue) >= self._max_queued or (held and held + job.bytes > _MAX_HELD):
-                raise RequestError(429, f"{len(self._queue)} jobs are already queued; try again later")
-            self._queue.append(job)
+                raise HTTPException(503, "the server is shutting down")
+            waiting = self._waiting()
+            held = sum(each.bytes for each in waiting)
+            if len(waiting) >= self._max_queued or (held and held + job.bytes > _MAX_HELD):
+                raise HTTPException(429, f"{len(waiting)} jobs are already queued; try again later")
             self._jobs[job.id] = job
             for old in [each.id for each in self._jobs.values() if each.finished.done()][:-_REMEMBERED]:
                 del self._jobs[old]
@@ -98,13 +100,13 @@ class JobQueue:
         """A job by its id."""
         with self._changed:
             if job not in self._jobs:
-                raise RequestError(404, "no such job; the server drops old jobs, and all of them when it restarts")
+                raise HTTPException(404, "no such job; the server drops old jobs, and all of them when it restarts")
             return self._jobs[job]
 
     def active(self) -> list[ServerJob]:
         """The jobs that are queued or running."""
         with self._changed:
-            return [*([self._current] if self._current else []), *self._queue]
+            return [job for job in self._jobs.values() if not job.finished.done()]
 
     def stop(self, grace: float) -> bool:
         """Accept nothing more, drop queued jobs and stop the running one if it reports progress.
@@ -113,26 +115,27 @@ class JobQueue:
         """
         with self._changed:
             self._stopping = True
-            waiting, self._queue = list(self._queue), deque()
             self._changed.notify()
-        for job in waiting:
-            self._finish(job, "stopped", "the server shut down before it started")
+            for job in self._waiting():
+                self._finish(job, "stopped", "the server shut down before it started")
         self._thread.join(grace)
         return not self._thread.is_alive()
+
+    def _waiting(self) -> list[ServerJob]:
+        return [job for job in self._jobs.values() if job.state == "waiting"]
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._queue and not self._stopping:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._stopping or self._waiting())
                 if self._stopping:
                     return
-                job = self._current = self._queue.popleft()
+                job = self._waiting()[0]
+                job.state, job._began = "running", time.monotonic()
             self._run_job(job)
 
     def _run_job(self, job: ServerJob) -> None:
         assert job.work is not None
-        job.state, job._began = "running", time.monotonic()
 
         def progress(fraction: float) -> None:
             job.progress = min(1.0, max(job.progress, fraction))
@@ -152,10 +155,8 @@ class JobQueue:
         else:
             job.progress = 1.0
             self._finish(job, "done", None)
-        with self._changed:
-            self._current = None
 
     def _finish(self, job: ServerJob, state: State, error: str | None) -> None:
         job._seconds, job.work, job.error, job.state = job.seconds, None, error, state
-        self._metrics.job(job.kind, state)
+        self._ended.labels(job.kind, state).inc()
         job.finished.set_result(None)

@@ -13,17 +13,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from supsup.data.decode import resize_and_crop, to_rgb
 from supsup.data.folder import IMAGE_SUFFIXES
-from supsup.serve.errors import RequestError
 from supsup.serve.settings import RequestLimits
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -68,8 +68,7 @@ class LearnRequest:
     labels: list[str] | list[int]
 
 
-@dataclass(frozen=True)
-class ImageFile:
+class ImageFile(NamedTuple):
     """The bytes of an image file, and its name for error messages."""
 
     content: bytes
@@ -79,28 +78,26 @@ class ImageFile:
 async def read_predict_request(request: Request, shape: Shape | None, limits: RequestLimits) -> PredictRequest:
     """Read a request to /predict; `shape` is that of the model's inputs, None before it has learned a task."""
     kind = _content_type(request)
-    options: dict[str, Any]
-    if kind == "multipart/form-data":
-        async with request.form(max_files=limits.predict_images, max_fields=_MAX_FIELDS) as form:
-            task, among = form.get("task"), form.getlist("among")
-            files = [ImageFile(await file.read(), file.filename or "the image") for file in _uploads(form)]
-            options = {"task": task or None, "among": among or None, "scores": form.get("scores")}
-    elif kind == "application/json":
+    if kind == "application/json":
         content = await _json(request)
-        options = {name: content.get(name) for name in ("task", "among", "scores")}
-        if "arrays" in content:
-            array = to_array(content["arrays"], shape)
-            _check_count(len(array), limits.predict_images)
-            return _predict_request(array, options)
-        files = _base64_images(content, limits.predict_images)
+        task, among, scores = (content.get(name) for name in ("task", "among", "scores"))
+        images = await _json_inputs(content, shape, limits.predict_images, limits.pixels)
+    elif kind == "multipart/form-data":
+        async with request.form(max_files=limits.predict_images, max_fields=_MAX_FIELDS) as form:
+            task, among, scores = form.get("task") or None, form.getlist("among") or None, form.get("scores")
+            files = [ImageFile(await file.read(), file.filename or "the image") for file in _uploads(form)]
+        images = await _decode(files, shape, limits.pixels)
     elif kind.startswith("image/") or kind == "application/octet-stream":
         query = request.query_params
-        options = {"task": query.get("task"), "among": query.getlist("among") or None, "scores": query.get("scores")}
-        files = [ImageFile(await request.body())]
+        task, among, scores = query.get("task"), query.getlist("among") or None, query.get("scores")
+        images = await _decode([ImageFile(await request.body())], shape, limits.pixels)
     else:
-        raise RequestError(415, _ACCEPTED)
-    _check_count(len(files), limits.predict_images)
-    return _predict_request(await _decode(files, shape, limits.pixels), options)
+        raise HTTPException(415, _ACCEPTED)
+    if task is not None and not isinstance(task, str):
+        raise HTTPException(400, "task must be the name of a task")
+    if among is not None and not (isinstance(among, list) and among and all(isinstance(name, str) for name in among)):
+        raise HTTPException(400, "among must be a non-empty list of task names")
+    return PredictRequest(images, task, None if among is None else tuple(among), scores in (True, "1", "true", "yes"))
 
 
 async def read_learn_request(request: Request, task: str, shape: Shape | None, limits: RequestLimits) -> LearnRequest:
@@ -109,11 +106,7 @@ async def read_learn_request(request: Request, task: str, shape: Shape | None, l
     if kind == "application/json":
         content = await _json(request)
         labels = _labels(content.get("labels"))
-        if "arrays" in content:
-            images = to_array(content["arrays"], shape)
-            _check_count(len(images), limits.learn_images)
-        else:
-            images = await _decode(_base64_images(content, limits.learn_images), shape, limits.pixels)
+        images = await _json_inputs(content, shape, limits.learn_images, limits.pixels)
     elif kind == "multipart/form-data":
         async with request.form(max_files=limits.learn_images, max_fields=16) as form:
             named = [(class_from_path(file.filename or ""), file) for file in _uploads(form)]
@@ -121,27 +114,27 @@ async def read_learn_request(request: Request, task: str, shape: Shape | None, l
             files = [ImageFile(await file.read(), file.filename or "") for name, file in named if name is not None]
             images = await _decode(files, shape, limits.pixels)
     else:
-        raise RequestError(
+        raise HTTPException(
             415, "send a multipart form with image files named CLASS/FILE, or JSON with images or arrays and labels"
         )
     if len(labels) != len(images):
-        raise RequestError(400, f"got {len(images)} images but {len(labels)} labels; send one label for each image")
+        raise HTTPException(400, f"got {len(images)} images but {len(labels)} labels; send one label for each image")
     if len(set(labels)) < 2:
-        raise RequestError(400, "a task needs images of at least two classes; put each class in its own folder")
+        raise HTTPException(400, "a task needs images of at least two classes; put each class in its own folder")
     return LearnRequest(task, images, labels)
 
 
 def decode_images(files: Sequence[ImageFile], shape: Shape | None, max_pixels: int) -> Array:
     """Decode image files to uint8 [n, *shape]; without a shape, all images must have the same size."""
     if not files:
-        raise RequestError(400, "the request contains no image")
+        raise HTTPException(400, "the request contains no image")
     if shape is not None and len(files) * math.prod(shape) > _MAX_DECODED:
-        raise RequestError(413, f"{len(files):,} images of shape {shape} are too many for one request")
+        raise HTTPException(413, f"{len(files):,} images of shape {shape} are too many for one request")
     decoded: list[Array] = []
     for file in files:
         decoded.append(_pixels(file, shape, max_pixels))
         if decoded[-1].shape != decoded[0].shape:
-            raise RequestError(
+            raise HTTPException(
                 400,
                 f"{file.name} is {_size_text(decoded[-1])}, but {files[0].name} is {_size_text(decoded[0])}; the "
                 "first task must have images of one size, all grey or all in colour",
@@ -154,23 +147,23 @@ def to_array(values: object, shape: Shape | None) -> Array:
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise RequestError(400, "arrays must be lists of numbers, all of one shape") from error
+        raise HTTPException(400, "arrays must be lists of numbers, all of one shape") from error
     if array.dtype.kind not in "iuf" or array.ndim < 2 or not array.size:
-        raise RequestError(400, "arrays must be a list of at least one input, each a list of numbers, all of one shape")
+        raise HTTPException(400, "arrays must be a non-empty list of inputs, each a list of numbers, all of one shape")
     if shape is not None and math.prod(array.shape[1:]) != math.prod(shape):
-        raise RequestError(400, f"arrays have inputs of shape {array.shape[1:]}, but the model expects {shape}")
+        raise HTTPException(400, f"arrays have inputs of shape {array.shape[1:]}, but the model expects {shape}")
     return array if shape is None else array.reshape(len(array), *shape)
 
 
 def image_from_base64(text: object, name: str) -> ImageFile:
     """Read an image file from base64 text or a data: URL."""
     if not isinstance(text, str):
-        raise RequestError(400, f"{name} must be an image file in base64")
+        raise HTTPException(400, f"{name} must be an image file in base64")
     encoded = text.partition(",")[2] if text.startswith("data:") else text
     try:
         return ImageFile(base64.b64decode(encoded, validate=True), name)
     except (binascii.Error, ValueError) as error:
-        raise RequestError(400, f"{name} is not valid base64 ({error})") from error
+        raise HTTPException(400, f"{name} is not valid base64 ({error})") from error
 
 
 def class_from_path(name: str) -> str | None:
@@ -179,7 +172,7 @@ def class_from_path(name: str) -> str | None:
     if not parts or parts[-1].startswith(".") or PurePosixPath(parts[-1]).suffix.lower() not in IMAGE_SUFFIXES:
         return None
     if len(parts) < 2 or ".." in parts:
-        raise RequestError(400, f"{name!r} has no class; name files CLASS/FILE, for example cat/1.png")
+        raise HTTPException(400, f"{name!r} has no class; name files CLASS/FILE, for example cat/1.png")
     return parts[-2]
 
 
@@ -188,19 +181,18 @@ async def _decode(files: Sequence[ImageFile], shape: Shape | None, max_pixels: i
     if sum(len(file.content) for file in files) <= _SMALL_FILES:
         try:
             return decode_images(files, shape, min(_SMALL_IMAGE, max_pixels))
-        except RequestError as error:
-            if error.status != 413:
+        except HTTPException as error:
+            if error.status_code != 413:
                 raise
     return await run_in_threadpool(decode_images, files, shape, max_pixels)
 
 
 def _pixels(file: ImageFile, shape: Shape | None, max_pixels: int) -> Array:
     channels, height, width = _layout(shape)
-    too_large = f"{file.name} has more than {max_pixels:,} pixels; send a smaller image"
     try:
         with Image.open(io.BytesIO(file.content), formats=FORMATS) as image:
             if math.prod(image.size) > max_pixels:
-                raise RequestError(413, too_large)
+                raise Image.DecompressionBombError
             grey = image.mode in _GREY if channels is None else channels == 1
             fitted = to_rgb(image)
         if height is not None and width is not None and fitted.size != (width, height):
@@ -210,11 +202,9 @@ def _pixels(file: ImageFile, shape: Shape | None, max_pixels: int) -> Array:
                 fitted = fitted.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(fitted.convert("L") if grey else fitted, np.uint8)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError) as error:
-        raise RequestError(413, too_large) from error
-    except RequestError:
-        raise
+        raise HTTPException(413, f"{file.name} has more than {max_pixels:,} pixels; send a smaller image") from error
     except Exception as error:  # Pillow raises almost any exception for a damaged file
-        raise RequestError(400, f"{file.name} cannot be read as an image; send {', '.join(FORMATS)}") from error
+        raise HTTPException(400, f"{file.name} cannot be read as an image; send {', '.join(FORMATS)}") from error
     pixels = pixels[None] if grey else pixels.transpose(2, 0, 1)
     return pixels.copy() if shape is None else pixels.reshape(shape).copy()
 
@@ -231,7 +221,7 @@ def _layout(shape: Shape | None) -> tuple[int | None, int | None, int | None]:
         side = math.isqrt(math.prod(shape) // channels)
         if len(shape) == 1 and side > 1 and channels * side * side == shape[0]:
             return channels, side, side
-    raise RequestError(400, f"this model takes inputs of shape {shape}, not images; send JSON with arrays")
+    raise HTTPException(400, f"this model takes inputs of shape {shape}, not images; send JSON with arrays")
 
 
 def _size_text(pixels: Array) -> str:
@@ -252,38 +242,34 @@ async def _json(request: Request) -> Mapping[str, Any]:
     try:
         content = json.loads(body) if len(body) < _LARGE_JSON else await run_in_threadpool(json.loads, body)
     except (ValueError, RecursionError) as error:
-        raise RequestError(400, "the body is not valid JSON") from error
+        raise HTTPException(400, "the body is not valid JSON") from error
     if not isinstance(content, dict):
-        raise RequestError(400, "the body must be a JSON object")
+        raise HTTPException(400, "the body must be a JSON object")
     return content
 
 
-def _base64_images(content: Mapping[str, Any], most: int) -> list[ImageFile]:
-    texts = content.get("images") if "image" not in content else [content["image"]]
+async def _json_inputs(content: Mapping[str, Any], shape: Shape | None, most: int, max_pixels: int) -> Array:
+    """The arrays or base64 images of a request."""
+    if "arrays" in content:
+        arrays = to_array(content["arrays"], shape)
+        _check_count(len(arrays), most)
+        return arrays
+    texts = [content["image"]] if "image" in content else content.get("images")
     if not isinstance(texts, list):
-        raise RequestError(400, _ACCEPTED)
+        raise HTTPException(400, _ACCEPTED)
     _check_count(len(texts), most)
-    return [image_from_base64(text, f"images[{number}]") for number, text in enumerate(texts)]
+    files = [image_from_base64(text, f"images[{number}]") for number, text in enumerate(texts)]
+    return await _decode(files, shape, max_pixels)
 
 
 def _check_count(count: int, most: int) -> None:
     if count > most:
-        raise RequestError(413, f"{count:,} images are too many; send at most {most:,} per request")
+        raise HTTPException(413, f"{count:,} images are too many; send at most {most:,} per request")
 
 
 def _labels(values: object) -> list[Any]:
     if not isinstance(values, list) or any(
         isinstance(each, bool) or not isinstance(each, str | int) for each in values
     ):
-        raise RequestError(400, "labels must be a list with a string or an integer for each image")
+        raise HTTPException(400, "labels must be a list with a string or an integer for each image")
     return values
-
-
-def _predict_request(images: Array, options: Mapping[str, Any]) -> PredictRequest:
-    task, among = options["task"], options["among"]
-    if task is not None and not isinstance(task, str):
-        raise RequestError(400, "task must be the name of a task")
-    if among is not None and not (isinstance(among, list) and among and all(isinstance(name, str) for name in among)):
-        raise RequestError(400, "among must be a non-empty list of task names")
-    scores = options["scores"] in (True, "1", "true", "yes")
-    return PredictRequest(images, task, None if among is None else tuple(among), scores)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from supsup import SupSup, SupSupError, data
+from supsup import Inference, SupSup, SupSupError, data
 from supsup.data import Inputs, Task
 from supsup.data.task import TaskInfo
 from supsup.file.modelfile import stored_bytes
@@ -21,9 +21,9 @@ from supsup.file.task_record import EXAMPLES
 from supsup.runtime.errors import printable
 from supsup.serve.examples import choose_examples, data_url
 from supsup.serve.requests import Array, LearnRequest, PredictRequest
-from supsup.serve.scoring import scores
 
 Json = dict[str, Any]
+_MOST_VALUES, _MOST_NAMED = 400, 5  # of the scores: values for a plot, and tasks by name
 
 
 class ModelService:
@@ -49,16 +49,12 @@ class ModelService:
         method: str | None = None,
     ) -> Self:
         """Load a model file, and change it in place unless `read_only`; `net` if the network is the user's."""
-        service = cls(SupSup.load(path, net, in_place=not read_only, masks=masks, device=device), path, method)
-        service._warm_up()
-        return service
-
-    def _warm_up(self) -> None:
-        """Predict once, so that the first request does not wait for kernels to load or compile."""
-        shape = self.model.image_shape
-        if shape is not None and self.model.tasks:
+        model = SupSup.load(path, net, in_place=not read_only, masks=masks, device=device)
+        service, shape = cls(model, path, method), model.image_shape
+        if shape is not None and model.tasks:  # the first request must not wait for kernels to load or compile
             for count in (1, 3):  # a single image and several take different paths
-                self.predict([PredictRequest(np.zeros((1, *shape), np.float32), scores=True)] * count)
+                service.predict([PredictRequest(np.zeros((1, *shape), np.float32), scores=True)] * count)
+        return service
 
     def info(self) -> Json:
         """The model as GET /health shows it."""
@@ -76,56 +72,37 @@ class ModelService:
         for number, request in enumerate(requests):
             kind = (request.task, request.among, request.images.dtype.kind, request.images.shape[1:])
             groups[kind].append(number)
-        results: list[Json | Exception] = [AssertionError("every request is answered")] * len(requests)
+        results: dict[int, Json | Exception] = {}
         with self.model.reading():
             for numbers in groups.values():
-                for number, result in zip(numbers, self._predict_group([requests[number] for number in numbers])):
-                    results[number] = result
-        return results
+                results.update(zip(numbers, self._predict_group([requests[number] for number in numbers])))
+        return [results[number] for number in range(len(requests))]
 
-    def _predict_group(self, requests: Sequence[PredictRequest]) -> list[Json | Exception]:
+    def _predict_group(self, requests: Sequence[PredictRequest]) -> Sequence[Json | Exception]:
         """Results for similar requests; if one of them fails, the others are still answered."""
         try:
-            return self._predict_together(requests)
+            return list(self._predict_together(requests))
         except SupSupError as error:
             if len(requests) == 1:
                 return [error]
             return [self._predict_group([request])[0] for request in requests]
 
-    def _predict_together(self, requests: Sequence[PredictRequest]) -> list[Json | Exception]:
+    def _predict_together(self, requests: Sequence[PredictRequest]) -> Iterator[Json]:
         first = requests[0]
         named = [first.task] if first.task is not None else first.among
         inputs = self._inputs(np.concatenate([request.images for request in requests]), named)
         prediction = self.model.predict(inputs, task=first.task, among=first.among, inference=self._inference)
         candidates = list(first.among) if first.among is not None else self.model.tasks
-        answers = [
-            {
-                "task": task,
-                "label": label,
-                "name": _json_label(name),
-                "confidence": _json_number(confidence),
-                "task_confidence": _json_number(task_confidence),
-            }
-            for task, label, name, confidence, task_confidence in zip(
-                prediction.tasks,
-                prediction.labels.tolist(),
-                prediction.names,
-                prediction.confidence.tolist(),
-                prediction.task_confidence.tolist(),
-                strict=True,
-            )
-        ]
-        results: list[Json | Exception] = []
+        answers = [_json_answer(answer) for answer in prediction.describe()]
         start = 0
         for request in requests:
             rows = slice(start, start + len(request))
             part = answers[rows]
             if request.scores and first.task is None:
-                scored = scores(self.model, inputs[rows], candidates, self._inference)
-                part = [answer | {"scores": asdict(each)} for answer, each in zip(part, scored, strict=True)]
-            results.append({"answers": part, "among": 1 if first.task is not None else len(candidates)})
+                found = scores(self.model, inputs[rows], candidates, self._inference)
+                part = [answer | {"scores": each} for answer, each in zip(part, found, strict=True)]
+            yield {"answers": part, "among": 1 if first.task is not None else len(candidates)}
             start += len(request)
-        return results
 
     def learn(self, request: LearnRequest, progress: Callable[[float], None]) -> None:
         """Learn a task and keep a few example images; both are saved. An exception from `progress` stops it."""
@@ -136,10 +113,6 @@ class ModelService:
             examples = choose_examples(request.images, request.labels)
             self.model.extras[request.task] = self.model.extras.get(request.task, {}) | {EXAMPLES: examples}
             self.model.save()
-
-    def forget(self, task: str) -> None:
-        """Delete a task from the model and its file."""
-        self.model.forget(task)
 
     def tasks(self, search: str, offset: int, limit: int) -> Json:
         """One page of the tasks whose names contain `search`, in the order in which they were learned."""
@@ -187,19 +160,38 @@ class ModelService:
 
     def _inputs(self, images: Array, candidates: Sequence[str] | None) -> Tensor:
         """Images (uint8) and arrays as `predict` takes them for these tasks; None: all."""
-        array = torch.from_numpy(images)
-        names = self.model.tasks if candidates is None else candidates
-        if candidates is not None or self._cached[0] is not self.model.version:
-            rule = _input_rule([(name, self.model.task_info(name)) for name in names])
-            if candidates is None:
-                self._cached = self.model.version, rule
-        else:
-            rule = self._cached[1]
+        array, rule = torch.from_numpy(images), self._input_rule(candidates)
         if images.dtype != np.uint8:
             return array if rule.raw else array.float()
         if rule.error is not None:
             raise SupSupError(rule.error)
         return array if rule.normalisation is None else rule.normalisation.preprocess(array)
+
+    def _input_rule(self, candidates: Sequence[str] | None) -> _InputRule:
+        if candidates is not None:
+            return _InputRule.of({name: self.model.task_info(name) for name in candidates})
+        if self._cached[0] is not self.model.version:
+            rule = _InputRule.of({name: self.model.task_info(name) for name in self.model.tasks})
+            self._cached = self.model.version, rule
+        return self._cached[1]
+
+
+def scores(model: SupSup, inputs: object, candidates: list[str], how: Inference | None = None) -> list[Json]:
+    """The scores of these tasks for each input [n, …], as standard deviations from their mean.
+
+    values  one per candidate; of many candidates, the largest of every `each` neighbours, so that they fit a plot
+    best    (task, score) of the highest, the highest first
+    """
+    found = []
+    for row in model.task_scores(inputs, among=candidates, inference=how).cpu().double():
+        spread = float(row.std(correction=0)) if len(row) > 1 else 0.0
+        standard = ((row - row.mean()) / spread if spread > 0 else torch.zeros_like(row)).nan_to_num()
+        each = -(-len(standard) // _MOST_VALUES)
+        values = [round(float(piece.max()), 3) for piece in standard.split(each)]
+        top = standard.topk(min(_MOST_NAMED, len(standard)))
+        best = [(candidates[index], round(value, 3)) for value, index in zip(*(part.tolist() for part in top))]
+        found.append({"values": values, "each": each, "best": best})
+    return found
 
 
 class _InputRule(NamedTuple):
@@ -214,23 +206,20 @@ class _InputRule(NamedTuple):
     normalisation: Inputs | None = None
     error: str | None = None
 
-
-def _input_rule(tasks: Sequence[tuple[str, TaskInfo]]) -> _InputRule:
-    raw = any(info.inputs is not None for _, info in tasks)
-    kinds: dict[object, tuple[str, Inputs | None]] = {}  # a task for each normalisation
-    for name, info in tasks:
-        scale = info.normalisation
-        if info.inputs is None and scale is None:
-            return _InputRule(raw, error=_unknown_normalisation(name))
-        kinds.setdefault(None if scale is None else scale.key, (name, scale))
-    if len(kinds) > 1:
-        (one, _), (other, _), *_ = kinds.values()
-        return _InputRule(
-            raw,
-            error=f"tasks {printable(repr(one))} and {printable(repr(other))} normalise images differently; "
-            "name the task, or send normalised arrays",
-        )
-    return _InputRule(raw, next((scale for _, scale in kinds.values()), None))
+    @classmethod
+    def of(cls, tasks: Mapping[str, TaskInfo]) -> Self:
+        raw = any(info.inputs is not None for info in tasks.values())
+        kinds: dict[object, tuple[str, Inputs | None]] = {}  # a task for each normalisation
+        for name, info in tasks.items():
+            scale = info.normalisation
+            if info.inputs is None and scale is None:
+                return cls(raw, error=_unknown_normalisation(name))
+            kinds.setdefault(None if scale is None else scale.key, (name, scale))
+        if len(kinds) > 1:
+            one, other = (printable(repr(name)) for name, _ in list(kinds.values())[:2])
+            different = f"tasks {one} and {other} normalise images differently"
+            return cls(raw, error=f"{different}; name the task, or send normalised arrays")
+        return cls(raw, next((scale for _, scale in kinds.values()), None))
 
 
 def _unknown_normalisation(task: str) -> str:
@@ -240,10 +229,13 @@ def _unknown_normalisation(task: str) -> str:
     )
 
 
+def _json_answer(answer: Json) -> Json:
+    """An answer with a class name and numbers that JSON can hold."""
+    numbers = {key: answer[key] for key in ("confidence", "task_confidence")}
+    rounded = {key: round(value, 6) if math.isfinite(value) else None for key, value in numbers.items()}
+    return answer | {"name": _json_label(answer["name"])} | rounded
+
+
 def _json_label(name: object) -> str | int | float:
     """A class name that JSON can hold."""
     return name if isinstance(name, str | int) or (isinstance(name, float) and math.isfinite(name)) else str(name)
-
-
-def _json_number(value: float) -> float | None:
-    return round(value, 6) if math.isfinite(value) else None

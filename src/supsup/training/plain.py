@@ -39,8 +39,10 @@ class TaskRandom:
 
     def run(self, step: Callable[[], None]) -> None:
         """One step, drawing on from the last one."""
-        with RANDOM_LOCK, seeded(self._seed, self._task, self._device):
-            if self._states is not None:
+        with RANDOM_LOCK, _restored(self._device):
+            if self._states is None:
+                _seed_generators(self._seed, self._task, self._device)
+            else:
                 torch.set_rng_state(self._states[0])
                 for state in self._states[1:]:
                     torch.cuda.set_rng_state(state, self._device)
@@ -51,14 +53,22 @@ class TaskRandom:
 @contextmanager
 def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
     """While it lasts, layers draw from a seed and a task's name; hold `RANDOM_LOCK` around it."""
-    start = int(philox.words(seed, [f"layers/{task}"], 1))
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else [], device_type="cuda"):
-        torch.default_generator.manual_seed(start)
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(start)
+    with _restored(device):
+        _seed_generators(seed, task, device)
         yield
+
+
+def _restored(device: torch.device) -> AbstractContextManager[None]:
+    """Restores the generators that layers on a device may draw from."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda")
+
+
+def _seed_generators(seed: int, task: str, device: torch.device) -> None:
+    start = int(philox.words(seed, [f"layers/{task}"], 1))
+    torch.default_generator.manual_seed(start)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(start)
 
 
 def generator_states(device: torch.device) -> list[Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -112,10 +112,9 @@ class CapturedTraining:
         self.steps = recipe.steps_for(len(part))
         self.precision = precision or (torch.bfloat16 if device.type == "cuda" else torch.float32)
         self.state: State = {name: _laid_out(value.clone()) for name, value in state.items()}
-        self._trained = trainable.trained_names(self.state)
-        self.scheduled = ScheduledOptimiser(
-            recipe, [self.state[name].requires_grad_() for name in self._trained], self.steps
-        )
+        self._kind = self._kind_of(state, recipe, part)
+        trained = [self.state[name].requires_grad_() for name in trainable.trained_names(self.state)]
+        self.scheduled = ScheduledOptimiser(recipe, trained, self.steps)
         self.feed: Feed | None = None
         self._given: Iterator[tuple[Tensor, Tensor]] = iter(())  # batches from the host, where there is no feed
         if can_feed(part):
@@ -128,16 +127,16 @@ class CapturedTraining:
 
     def fits(self, state: State, recipe: Recipe, part: Part) -> bool:
         """Whether a task with this state, recipe and images can be trained here."""
-        if (recipe, self.trainable.trained_names(state)) != (self.recipe, self._trained):
+        if self._kind_of(state, recipe, part) != self._kind:
             return False
-        shapes = {name: value.shape for name, value in state.items()}
-        if shapes != {name: value.shape for name, value in self.state.items()}:
-            return False
-        own, same = self.part, recipe.steps_for(len(part)) == self.steps and part.shape == self.part.shape
-        if self.feed is None or not can_feed(part):
-            return same and self.feed is None and not can_feed(part)
-        mapped = (part.pixels is None) == (own.pixels is None)
-        return same and mapped and part.on(own.images.device).images is own.images and _alike(part, own)
+        own = self.part
+        return self.feed is None or (part.on(own.images.device).images is own.images and _alike(part, own))
+
+    def _kind_of(self, state: State, recipe: Recipe, part: Part) -> tuple[object, ...]:
+        """What tasks that are trained here, one after the other, have in common."""
+        trained, shapes = self.trainable.trained_names(state), {name: value.shape for name, value in state.items()}
+        fed = (part.pixels is None,) if can_feed(part) else None
+        return recipe, trained, shapes, recipe.steps_for(len(part)), part.shape, fed
 
     @property
     def launches(self) -> int:
@@ -274,7 +273,27 @@ class Captured:
         taken = torch.cuda.memory_reserved(net.device) - before
         at_once, captured = 1 if draws else count_fitting(taken, free_memory(net.device), _STREAMS), [first]
         for start in range(0, len(jobs), at_once):
-            yield from _train_group(net, jobs[start : start + at_once], captured, precision, advance)
+            group, chosen = jobs[start : start + at_once], []
+            with _drawing(net, group[0]):  # what is captured is run once before
+                for i, job in enumerate(group):
+                    state, make = _first_state(net, job), partial(_capture_mask, net, job, precision)
+                    chosen.append(reuse_or_capture(captured, i, state, job.recipe, job.task.train, make))
+                    chosen[-1].start(state, job.task)
+            with _drawing(net, group[0]):
+                run_captured(chosen, advance)
+            ended = zip(group, chosen)
+            yield from (TrainableMask(net, job.recipe).result(job.task, each.ended()) for job, each in ended)
+            del ended
+
+
+@contextmanager
+def _drawing(net: FrozenNet, job: Job) -> Iterator[None]:
+    """While it lasts, layers draw the random numbers of a job; networks of known layers draw none."""
+    if net.is_known:
+        yield
+    else:
+        with RANDOM_LOCK, seeded(net.seed, job.task.name, net.device):
+            yield
 
 
 def can_capture(training: CapturedTraining) -> bool:
@@ -297,30 +316,6 @@ def reuse_or_capture(
     if index == len(captured) or not captured[index].fits(state, recipe, part):
         captured[index : index + 1] = [make()]
     return captured[index]
-
-
-def _train_group(
-    net: FrozenNet,
-    group: Sequence[Job],
-    captured: list[CapturedTraining],
-    precision: torch.dtype | None,
-    advance: Advance,
-) -> Generator[Trained, None, None]:
-    lock: AbstractContextManager[object] = nullcontext() if net.is_known else RANDOM_LOCK
-
-    def seeded_here() -> AbstractContextManager[None]:
-        return nullcontext() if net.is_known else seeded(net.seed, group[0].task.name, net.device)
-
-    chosen = []
-    with lock, seeded_here():  # what is captured is run once before
-        for i, job in enumerate(group):
-            state, make = _first_state(net, job), partial(_capture_mask, net, job, precision)
-            chosen.append(reuse_or_capture(captured, i, state, job.recipe, job.task.train, make))
-            chosen[-1].start(state, job.task)
-    with lock, seeded_here():
-        run_captured(chosen, advance)
-    for job, training in zip(group, chosen):
-        yield TrainableMask(net, job.recipe).result(job.task, training.ended())
 
 
 def _capture_mask(net: FrozenNet, job: Job, precision: torch.dtype | None) -> CapturedTraining:

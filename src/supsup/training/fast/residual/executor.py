@@ -54,8 +54,19 @@ class ResidualOnGPU:
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
         for group in grouped(jobs, alike, lambda job: self.tasks_at_once(net, job, precision)):
-            trainer = train_in_step(net, group, precision, advance)
-            tasks = [job.task for job in group]
+            recipe, steps, tasks = group[0].recipe, group[0].steps, [job.task for job in group]
+            channels, height, width = tasks[0].train.shape
+            kept = [[job.recipe.kept(shape) for shape in net.shapes.values()] for job in group]
+            trainer = ResidualTrainer(
+                net, (channels, height, width), kept, recipe, recipe.batch_size, steps, precision or torch.bfloat16
+            )
+            feed = Feed.of(net, group, mapped=False)  # the graph reads it, and does not keep it
+            step = repeat_in_graph(partial(trainer.step_from, feed))
+            first = [job.first_scores(net) for job in group]
+            trainer.start({name: torch.stack([scores[name] for scores in first]) for name in net.shapes})
+            for _, done in run_steps(step, steps):
+                advance(len(group) * done / steps)
+            del feed, step, first
             trained = Trained(tasks, pack_columns(trainer.masks()), trainer.statistics(), trainer.final_scores())
             del trainer
             yield trained
@@ -73,24 +84,6 @@ def knows(net: FrozenNet, jobs: Sequence[Job]) -> bool:
 def feeds(part: Part) -> bool:
     """Whether these images can be fed to the kernels."""
     return can_feed(part) and part.images.dtype == torch.uint8 and part.images.ndim == 4 and part.pixels is None
-
-
-def train_in_step(
-    net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None = None, advance: Advance = lambda _: None
-) -> ResidualTrainer:
-    """Train jobs that are `alike`; returns their trainer."""
-    recipe, steps = jobs[0].recipe, jobs[0].steps
-    channels, height, width = jobs[0].task.train.shape
-    kept = [[job.recipe.kept(shape) for shape in net.shapes.values()] for job in jobs]
-    trainer = ResidualTrainer(
-        net, (channels, height, width), kept, recipe, recipe.batch_size, steps, precision or torch.bfloat16
-    )
-    step = repeat_in_graph(partial(trainer.step_from, Feed.of(net, jobs, mapped=False)))
-    scores = [job.first_scores(net) for job in jobs]
-    trainer.start({name: torch.stack([own[name] for own in scores]) for name in net.shapes})
-    for _, done in run_steps(step, steps):
-        advance(len(jobs) * done / steps)
-    return trainer
 
 
 def addressable(module: nn.Module, part: Part, recipe: Recipe) -> bool:

@@ -130,23 +130,6 @@ class Tables(NamedTuple):
         return cls(*(torch.tensor(each, dtype=torch.int32, device=device) for each in values))
 
 
-class Buffers:
-    """Tensors with borders of zeros, made once each; kernels never write to a border."""
-
-    def __init__(self, tasks: int, batch: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._new = torch.empty(0, dtype=dtype, device=device)
-        self._leading = (tasks, batch)
-        self._buffers: dict[tuple[str, int, int, int, int], Tensor] = {}
-
-    def __call__(self, use: str, height: int, width: int, channels: int, border: int) -> Tensor:
-        """The buffer for one use, of images of this size without their border."""
-        key = (use, height, width, channels, border)
-        if key not in self._buffers:
-            size = (height + 2 * border, width + 2 * border)
-            self._buffers[key] = self._new.new_zeros(*self._leading, *size, channels)
-        return self._buffers[key]
-
-
 def border_of(x: Tensor, height: int) -> int:
     """The width of the border of images [t, b, …] whose height without it is `height`."""
     return (x.shape[2] - height) // 2

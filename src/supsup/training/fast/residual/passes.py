@@ -21,7 +21,6 @@ from supsup.nets.resnet import ResNet
 from supsup.training.executors import Feed
 from supsup.training.fast.residual.layers import (
     BLOCK,
-    Buffers,
     Normal,
     Normalised,
     Pooled,
@@ -71,7 +70,7 @@ class Passes:
         total = sum(layer.blocks for layer in self.layers) * BLOCK
         self.weights = torch.zeros(tasks, total, dtype=precision, device=device)
         self.gradients = torch.zeros(tasks, sum(layer.splits * layer.weights for layer in self.layers), device=device)
-        self._buffer = Buffers(tasks, batch_size, precision, device)
+        self._batch_size, self._buffers = batch_size, dict[tuple[str, int, int, int, int], Tensor]()
         self.x = self._buffer("images", height, width, pad_channels(channels), self._network.stem.layer.border)
         self.y = torch.zeros(tasks, batch_size, dtype=torch.int32, device=device)
         self._running: dict[str, RunningMoments] = {}
@@ -83,6 +82,14 @@ class Passes:
                 self._running[name] = RunningMoments(mean, variance, layer.eps, layer.momentum)
                 self.statistics[f"{name}.running_mean"] = mean[:, : layer.num_features]
                 self.statistics[f"{name}.running_var"] = variance[:, : layer.num_features]
+
+    def _buffer(self, use: str, height: int, width: int, channels: int, border: int) -> Tensor:
+        """A tensor for one use, with a border of zeros, made once; kernels never write to a border."""
+        key = (use, height, width, channels, border)
+        if key not in self._buffers:
+            size = (height + 2 * border, width + 2 * border)
+            self._buffers[key] = self.weights.new_zeros(len(self.weights), self._batch_size, *size, channels)
+        return self._buffers[key]
 
     @property
     def outputs(self) -> int:
@@ -227,12 +234,15 @@ class PassState(NamedTuple):
     outputs: Tensor
 
 
-class Packing:
-    """Between tensors [t, …] of each layer, or one […] that all tasks share, and the weights of some passes."""
+class ResidualFunction:
+    """Outputs for the batch in x of some passes; call backward before the next outputs are computed.
+
+    The weights are tensors by name: [t, …], or […] where all tasks share them. They are put in their place for the
+    passes, and gradients taken from there, in one launch each.
+    """
 
     def __init__(self, passes: Passes) -> None:
-        self._passes = passes
-        self._device = passes.weights.device
+        self.passes, self._device = passes, passes.weights.device
         places = []
         for layer in passes.layers:
             shape = layer.module.weight.shape
@@ -242,13 +252,19 @@ class Packing:
         self._sizes = [layer.module.weight.numel() for layer in passes.layers]
         self._spans: dict[tuple[bool, ...], tuple[Tensor, Tensor]] = {}  # made once: a capture copies nothing to a GPU
 
+    def __call__(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Outputs [t, b, s] in float32."""
+        by_layer = (weights[layer.name] for layer in self.passes.layers)
+        outputs: Tensor = _Outputs.apply(self, *by_layer)  # type: ignore[no-untyped-call]
+        return outputs
+
     def shared(self, weights: Sequence[Tensor]) -> tuple[bool, ...]:
         """Which of the layers' tensors all tasks share."""
-        return tuple(each.ndim == layer.module.weight.ndim for each, layer in zip(weights, self._passes.layers))
+        return tuple(each.ndim == layer.module.weight.ndim for each, layer in zip(weights, self.passes.layers))
 
     def pack(self, weights: Sequence[Tensor]) -> None:
         """Put each layer's tensor in its place for the passes."""
-        tables, out = self._passes.tables, self._passes.weights
+        tables, out = self.passes.tables, self.passes.weights
         start, stride = self._span(self.shared(weights))
         values = torch.cat([each.reshape(-1) for each in weights])
         triton_training._pack[(len(tables.layer_of), len(out))](
@@ -257,27 +273,20 @@ class Packing:
 
     def unpack(self) -> list[Tensor]:
         """The gradient [t, …] of each layer from the last backward pass."""
-        tables, gradients = self._passes.tables, self._passes.gradients
+        tables, gradients = self.passes.tables, self.passes.gradients
         tasks = len(gradients)
         start, stride = self._span((False,) * len(self._sizes))
         out = torch.empty(tasks * sum(self._sizes), device=self._device)
         triton_training._unpack[(len(tables.layer_of), tasks)](
-            gradients,
-            out,
-            self._place,
-            *tables,
-            start,
-            stride,
-            gradients.shape[1],
-            block=BLOCK,
+            gradients, out, self._place, *tables, start, stride, gradients.shape[1], block=BLOCK
         )
         parts = out.split([tasks * size for size in self._sizes])
-        return [part.view(tasks, *each.module.weight.shape) for part, each in zip(parts, self._passes.layers)]
+        return [part.view(tasks, *each.module.weight.shape) for part, each in zip(parts, self.passes.layers)]
 
     def _span(self, shared: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
         """Where each layer starts among tensors that lie one after the other, and how far apart its tasks are."""
         if shared not in self._spans:
-            starts, tasks = [0], len(self._passes.weights)
+            starts, tasks = [0], len(self.passes.weights)
             for size, once in zip(self._sizes, shared):
                 starts.append(starts[-1] + size * (1 if once else tasks))
             strides = [0 if once else size for size, once in zip(self._sizes, shared)]
@@ -288,40 +297,28 @@ class Packing:
         return self._spans[shared]
 
 
-class ResidualFunction:
-    """Outputs for the batch in x of some passes; call backward before the next outputs are computed."""
-
-    def __init__(self, passes: Passes) -> None:
-        self.passes, self.packing = passes, Packing(passes)
-
-    def __call__(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Outputs [t, b, s] in float32 from weights by name: [t, …], or […] where all tasks share them."""
-        by_layer = (weights[layer.name] for layer in self.passes.layers)
-        outputs: Tensor = _Outputs.apply(self, *by_layer)  # type: ignore[no-untyped-call]
-        return outputs
-
-
 class _Outputs(torch.autograd.Function):
     """The backward pass is short where only the classifier's weights need a gradient."""
 
     @staticmethod
     def forward(ctx: Any, function: ResidualFunction, *weights: Tensor) -> Tensor:
-        function.packing.pack(weights)
-        ctx.function, ctx.shared = function, function.packing.shared(weights)
+        function.pack(weights)
+        ctx.function, ctx.shared = function, function.shared(weights)
         ctx.trace = function.passes.forward()
         return ctx.trace.outputs[..., : function.passes.outputs].clone()  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        passes, packing = ctx.function.passes, ctx.function.packing
+        passes = ctx.function.passes
         needed = ctx.needs_input_grad[1:]
         trunk = any(needed[:-1])
         passes.backward(ctx.trace, pad(slope, (0, ctx.trace.outputs.shape[2] - slope.shape[2])), trunk)
-        last = passes.layers[-1]
-        gradients = [None] * len(passes.layers) if not trunk else packing.unpack()
-        if not trunk:
-            gradients[-1] = last.from_flat(passes.gradients[:, last.gradient_first :])
+        if trunk:
+            gradients = ctx.function.unpack()
+        else:
+            last = passes.layers[-1]
+            gradients = [*[None] * len(needed[:-1]), last.from_flat(passes.gradients[:, last.gradient_first :])]
         return None, *(
             None if not wanted or found is None else found.sum(0) if once else found
             for found, wanted, once in zip(gradients, needed, ctx.shared)

@@ -11,7 +11,6 @@ import io
 import math
 import os
 import re
-import struct
 import tarfile
 import zipfile
 import zlib
@@ -114,7 +113,6 @@ _MOSAIC = re.compile(r"(\d{3})-.+\.webp")
 _MOSAIC_ROWS, _MOSAIC_COLUMNS = 20, 30  # tiles; the last sixth are test images
 _DIGITS_PER_CLASS, _DIGITS_TRAINED = 500, 400  # of each class: all, and to train on
 _MNIST_CLASSES = 10
-_UNSIGNED_BYTES = 0x08  # the idx type
 
 Halves = dict[str, tuple[Tensor, Tensor]]  # images and labels of "train" and "test"
 
@@ -282,41 +280,14 @@ def _mnist_source(name: str, archive: Archive, data_dir: PathLike | None, mean: 
 
 
 def _mnist_half(archive: Archive, folder: Path, prefix: str, count: int) -> tuple[Tensor, Tensor]:
-    images = _read_idx(archive, find_file(folder, f"{prefix}-images-idx3-ubyte.gz"), (count, 28, 28))
-    path = find_file(folder, f"{prefix}-labels-idx1-ubyte.gz")
-    labels = _read_idx(archive, path, (count,))
-    if labels.max() >= _MNIST_CLASSES:
-        raise SupSupError(
-            f"{path} has labels up to {labels.max()}, but there are {_MNIST_CLASSES} classes; get it again"
-        )
-    return images[:, None], labels.long()
+    images = _read_idx(archive, folder, f"{prefix}-images-idx3-ubyte.gz", (count, 1, 28, 28))
+    return images, _read_idx(archive, folder, f"{prefix}-labels-idx1-ubyte.gz", (count,)).long()
 
 
-def _read_idx(archive: Archive, path: Path, shape: tuple[int, ...]) -> Tensor:
-    tensor = parse_idx(read_verified(archive, path), str(path))
-    if tensor.shape != shape:
-        raise SupSupError(f"{path} holds {list(tensor.shape)} values, not {list(shape)}; put the right file there")
-    return tensor
-
-
-def parse_idx(content: bytes, where: str) -> Tensor:
-    """The uint8 tensor of any number of dimensions in an idx file; `where` names the file in errors."""
-    if len(content) < 4 or content[:2] != b"\0\0" or content[3] == 0:
-        raise SupSupError(f"{where} is not an idx file (it starts with {content[:4].hex(' ')!r}); get it again")
-    kind, dimensions = content[2], content[3]
-    if kind != _UNSIGNED_BYTES:
-        raise SupSupError(f"{where} holds idx values of type 0x{kind:02x}; only unsigned bytes (0x08) are read")
-    start = 4 + 4 * dimensions
-    if len(content) < start:
-        raise SupSupError(f"{where} is cut short: {len(content)} bytes, its header alone has {start}; get it again")
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    expected = start + math.prod(shape)
-    if len(content) != expected:
-        fault = "is cut short" if len(content) < expected else "goes on after its end"
-        raise SupSupError(
-            f"{where} {fault}: {len(content)} bytes, its header {list(shape)} asks for {expected}; get it again"
-        )
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())
+def _read_idx(archive: Archive, folder: Path, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The bytes at the end of an idx file, after its header; the checksum has verified what the file holds."""
+    content = read_verified(archive, find_file(folder, name))
+    return torch.frombuffer(bytearray(content[-math.prod(shape) :]), dtype=torch.uint8).view(shape)
 
 
 def _digits_table() -> Tensor:

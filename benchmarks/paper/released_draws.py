@@ -128,8 +128,10 @@ def permutations(source: Source, tasks: int, seed: int) -> Stream:
 
     def make(index: int) -> Task:
         pixels = torch.from_numpy(np.random.RandomState(seed + index).permutation(math.prod(source.shape)))
-        train = source.train_part(source.train_labels, pixels=pixels)
-        return Task(f"permutation-{index}", train, source.test_part(source.test_labels, pixels=pixels), source.classes)
+        train = source.part("train", source.train_labels, pixels=pixels)
+        return Task(
+            f"permutation-{index}", train, source.part("test", source.test_labels, pixels=pixels), source.classes
+        )
 
     return Stream("released permutations", make, range(tasks))
 
@@ -137,7 +139,7 @@ def permutations(source: Source, tasks: int, seed: int) -> Stream:
 def learned(model: SupSup, stream: Stream, source: Source, draws: Draws) -> Iterator[Trained]:
     """Masks of all tasks: on a GPU all at once, on a CPU one after the other."""
     net, recipe = state_of(model).net, model.recipe.stepwise
-    images, labels = source.train_part(source.train_labels).tensors(net.device)
+    images, labels = source.part("train", source.train_labels).tensors(net.device)
     images = images.flatten(1)
     size = len(stream) if net.device.type == "cuda" else 1
     for start in range(0, len(stream), size):

@@ -98,14 +98,14 @@ def test_images_in_memory_are_normalised_and_augmented(tmp_path: Path) -> None:
     assert source.augmentation == Augmentation(padding=2, flip=True)
     assert image_folder(tmp_path, flip=False).augmentation == Augmentation(padding=2)
     assert image_folder(tmp_path, augment=False).augmentation is None
-    images, _ = source.train_part(source.train_labels).tensors()
+    images, _ = source.part("train", source.train_labels).tensors()
     assert images.mean((0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-5)
     assert images.std((0, 2, 3), correction=0).tolist() == pytest.approx([1, 1, 1], abs=1e-5)
     known = image_folder(tmp_path, normalisation="imagenet")
     expected = (source.train_images / 255 - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor(
         [0.229, 0.224, 0.225]
     )[:, None, None]
-    assert torch.allclose(known.train_part(known.train_labels).tensors()[0], expected, atol=1e-5)
+    assert torch.allclose(known.part("train", known.train_labels).tensors()[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -114,7 +114,7 @@ def test_size_brings_all_to_one(tmp_path: Path, stream: bool) -> None:
     fill(tmp_path, "b", 5, width=20, height=11)
     source = image_folder(tmp_path, size=12, stream=stream, augment=False, workers=1)
     assert source.shape == (3, 12, 12)
-    images, labels = source.test_part(source.test_labels).tensors()
+    images, labels = source.part("test", source.test_labels).tensors()
     assert labels.tolist() == [0, 1]
     raw = (images - source.offset[:, None, None]) / source.gain[:, None, None]
     paths = [tmp_path / "a" / f"{place:02}.png" for place in range(5)]

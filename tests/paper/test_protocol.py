@@ -359,7 +359,7 @@ def test_tasks_are_made_as_the_paper_makes_them(environment: Environment) -> Non
     """Permutations from the first task on; 36 rotations by 10° with black corners; digits by twos."""
     source = environment.source("mnist")
     permuted = environment.mnist_stream(MnistTraining("permuted", LENET, 100, 3), 0)
-    plain = source.test_part(source.test_labels).tensors()[0][:5].flatten(1)
+    plain = source.part("test", source.test_labels).tensors()[0][:5].flatten(1)
     shown = [task.test.tensors()[0][:5].flatten(1) for task in permuted]
     for one, other in zip([plain, *shown], [*shown, plain]):
         assert not torch.equal(one, other)

@@ -11,7 +11,6 @@ import io
 import math
 import os
 import re
-import struct
 import tarfile
 import zipfile
 import zlib
@@ -114,7 +113,6 @@ _MOSAIC = re.compile(r"(\d{3})-.+\.webp")
 _MOSAIC_ROWS, _MOSAIC_COLUMNS = 20, 30  # tiles; the last sixth are test images
 _DIGITS_PER_CLASS, _DIGITS_TRAINED = 500, 400  # of each class: all, and to train on
 _MNIST_CLASSES = 10
-_UNSIGNED_BYTES = 0x08  # the idx type
 
 Halves = dict[str, tuple[Tensor, Tensor]]  # images and labels of "train" and "test"
 
@@ -164,8 +162,7 @@ def cifar100(data_dir: PathLike | None = None) -> Source:
         raise SupSupError(f"the files of CIFAR-100 cannot be read: {error}") from error
     assert halves is not None
     (train_x, train_y), (test_x, test_y) = (_sort_by_class(*halves[half]) for half in ("train", "test"))
-    gain = torch.tensor([1 / (255 * std) for std in _CIFAR_STD])
-    offset = torch.tensor([-mean / std for mean, std in zip(_CIFAR_MEAN, _CIFAR_STD)])
+    gain, offset = _scale(_CIFAR_MEAN, _CIFAR_STD)
     augmentation = Augmentation(padding=4, flip=True)
     return Source("cifar100", train_x, train_y, test_x, test_y, gain, offset, _CIFAR_CLASSES, augmentation)
 
@@ -186,24 +183,33 @@ def named(name: str, data_dir: PathLike | None = None) -> Source:
 
 
 def locate_archive(archive: Archive, data_dir: Any = None, timeout: float = 30.0) -> Path:
-    """The folder that holds every file of the archive, gzipped or not.
-
-    Searches only `data_dir` if given; else $SUPSUP_DATA, then the cache, and downloads missing files to the cache.
-    """
+    """The folder that holds every file of the archive, gzipped or not; else they are downloaded to the cache."""
     try:
-        if data_dir is not None:
-            return _given_folder(archive, checked_path(data_dir, "data_dir"))
-        data = os.environ.get("SUPSUP_DATA")
-        cache = cache_folder(archive)
-        local = [checked_path(data, "SUPSUP_DATA") / folder for folder in archive.folders] if data else []
-        for folder in (*local, cache):
+        folders = _search_folders(archive, data_dir)
+        for folder in folders:
             if not _missing(archive, folder):
                 return folder
+        if data_dir is not None:
+            fewest = min((_missing(archive, folder) for folder in folders), key=len)
+            raise SupSupError(
+                f"{', '.join(fewest)} not found in {folders[-1]} (nor in its folder {archive.folders[0]}); "
+                f"put the files there, gzipped or not, or give no data_dir to have them downloaded"
+            )
+        cache = folders[-1]
         for name in _missing(archive, cache):
             _download(archive, name, cache, timeout)
     except OSError as error:
         raise SupSupError(f"cannot search for the files of {archive.folders[0]}: {error}") from error
     return cache
+
+
+def _search_folders(archive: Archive, data_dir: Any) -> list[Path]:
+    """Where the files may be: only in `data_dir` if given, else in $SUPSUP_DATA and, last, the cache."""
+    given = os.environ.get("SUPSUP_DATA") if data_dir is None else data_dir
+    name = "SUPSUP_DATA" if data_dir is None else "data_dir"
+    roots = [checked_path(given, name)] if given or data_dir is not None else []
+    folders = [root / folder for root in roots for folder in archive.folders]
+    return [*folders, *([cache_folder(archive)] if data_dir is None else roots)]
 
 
 def find_file(folder: Path, name: str) -> Path:
@@ -230,18 +236,6 @@ def read_verified(archive: Archive, path: Path) -> bytes:
 def cache_folder(archive: Archive) -> Path:
     """The folder for downloads of this archive."""
     return kept_in(archive.folders[0])
-
-
-def _given_folder(archive: Archive, data_dir: Path) -> Path:
-    candidates = [*(data_dir / folder for folder in archive.folders), data_dir]
-    missing = {folder: _missing(archive, folder) for folder in candidates}
-    nearest = min(candidates, key=lambda folder: len(missing[folder]))
-    if missing[nearest]:
-        raise SupSupError(
-            f"{', '.join(missing[nearest])} not found in {data_dir} (nor in its folder {archive.folders[0]}); "
-            f"put the files there, gzipped or not, or give no data_dir to have them downloaded"
-        )
-    return nearest
 
 
 def _missing(archive: Archive, folder: Path) -> list[str]:
@@ -271,9 +265,10 @@ def _md5(stored: bytes) -> str:
     return hashlib.md5(stored, usedforsecurity=False).hexdigest()
 
 
-def _scale(mean: float, std: float) -> tuple[Tensor, Tensor]:
-    """gain and offset for pixels 0 … 255, from the mean and standard deviation of pixel / 255."""
-    return torch.tensor(1 / (255 * std)), torch.tensor(-mean / std)
+def _scale(mean: Any, std: Any) -> tuple[Tensor, Tensor]:
+    """gain and offset for pixels 0 … 255, from mean and deviation of pixel / 255: one number each, or by channel."""
+    mean, std = np.asarray(mean), np.asarray(std)
+    return torch.tensor(1 / (255 * std), dtype=torch.float32), torch.tensor(-mean / std, dtype=torch.float32)
 
 
 def _mnist_source(name: str, archive: Archive, data_dir: PathLike | None, mean: float, std: float) -> Source:
@@ -285,41 +280,14 @@ def _mnist_source(name: str, archive: Archive, data_dir: PathLike | None, mean: 
 
 
 def _mnist_half(archive: Archive, folder: Path, prefix: str, count: int) -> tuple[Tensor, Tensor]:
-    images = _read_idx(archive, find_file(folder, f"{prefix}-images-idx3-ubyte.gz"), (count, 28, 28))
-    path = find_file(folder, f"{prefix}-labels-idx1-ubyte.gz")
-    labels = _read_idx(archive, path, (count,))
-    if labels.max() >= _MNIST_CLASSES:
-        raise SupSupError(
-            f"{path} has labels up to {labels.max()}, but there are {_MNIST_CLASSES} classes; get it again"
-        )
-    return images[:, None], labels.long()
+    images = _read_idx(archive, folder, f"{prefix}-images-idx3-ubyte.gz", (count, 1, 28, 28))
+    return images, _read_idx(archive, folder, f"{prefix}-labels-idx1-ubyte.gz", (count,)).long()
 
 
-def _read_idx(archive: Archive, path: Path, shape: tuple[int, ...]) -> Tensor:
-    tensor = parse_idx(read_verified(archive, path), str(path))
-    if tensor.shape != shape:
-        raise SupSupError(f"{path} holds {list(tensor.shape)} values, not {list(shape)}; put the right file there")
-    return tensor
-
-
-def parse_idx(content: bytes, where: str) -> Tensor:
-    """The uint8 tensor of any number of dimensions in an idx file; `where` names the file in errors."""
-    if len(content) < 4 or content[:2] != b"\0\0" or content[3] == 0:
-        raise SupSupError(f"{where} is not an idx file (it starts with {content[:4].hex(' ')!r}); get it again")
-    kind, dimensions = content[2], content[3]
-    if kind != _UNSIGNED_BYTES:
-        raise SupSupError(f"{where} holds idx values of type 0x{kind:02x}; only unsigned bytes (0x08) are read")
-    start = 4 + 4 * dimensions
-    if len(content) < start:
-        raise SupSupError(f"{where} is cut short: {len(content)} bytes, its header alone has {start}; get it again")
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    expected = start + math.prod(shape)
-    if len(content) != expected:
-        fault = "is cut short" if len(content) < expected else "goes on after its end"
-        raise SupSupError(
-            f"{where} {fault}: {len(content)} bytes, its header {list(shape)} asks for {expected}; get it again"
-        )
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())
+def _read_idx(archive: Archive, folder: Path, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The bytes at the end of an idx file, after its header; the checksum has verified what the file holds."""
+    content = read_verified(archive, find_file(folder, name))
+    return torch.frombuffer(bytearray(content[-math.prod(shape) :]), dtype=torch.uint8).view(shape)
 
 
 def _digits_table() -> Tensor:
@@ -342,11 +310,7 @@ def _digits_table() -> Tensor:
 
 
 def _local_cifar100(data_dir: PathLike | None) -> Halves | None:
-    data = os.environ.get("SUPSUP_DATA") if data_dir is None else checked_path(data_dir, "data_dir")
-    above = [checked_path(data, "SUPSUP_DATA")] if data else []
-    folders = [folder / CIFAR100.folders[0] for folder in above]
-    folders += above if data_dir is not None else [cache_folder(CIFAR100)]
-    for folder in folders:
+    for folder in _search_folders(CIFAR100, data_dir):
         for read in (_cifar100_bins, _cifar100_archive, _cifar100_npz, _cifar100_mosaics):
             halves = read(folder)
             if halves is not None:

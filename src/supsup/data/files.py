@@ -133,8 +133,8 @@ def _folder_task(folder: Path, name: str) -> TaskFile:
 
 def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
     listing = list_classes(folder, options.test_share, options.seed)
-    paths, count = [*listing.train, *listing.test], len(listing.train)
-    sizes, size = image_sizes(paths), options.size
+    paths, size = listing.paths, options.size
+    sizes = image_sizes(paths)
     if size is None and (int(sizes.max()) > _SMALL_SIDE or bool((sizes != sizes[0, 0]).any())):
         size = options.default_size
     height, width = (size, size) if size is not None else common_size(paths, sizes)
@@ -143,10 +143,10 @@ def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
             f"{len(paths):,} images of {width}×{height} take more than {MEMORY_LIMIT >> 30} GiB; give a smaller "
             "--size, or learn them from Python: data.image_folder(…, stream=True)"
         )
-    images = decode_files(paths, height, width, size)
+    train, test = listing.decode(height, width, size)
     names = np.array(listing.names)
-    train = RawData(images[:count], names[listing.train_labels.numpy()])
-    task = build_task(train, name, RawData(images[count:], names[listing.test_labels.numpy()]))
+    train_data = RawData(train, names[listing.train_labels.numpy()])
+    task = build_task(train_data, name, RawData(test, names[listing.test_labels.numpy()]))
     if not options.crop and not options.flip:
         return task
     padding = min(height, width) // 8 if options.crop else 0

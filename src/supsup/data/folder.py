@@ -30,7 +30,7 @@ from torch import Tensor
 
 from supsup.data.augmentation import Augmentation, ResizedCrop
 from supsup.data.inputs import measure_channels
-from supsup.data.streams import Source
+from supsup.data.streams import Half, Source
 from supsup.data.task import Part
 from supsup.masks import philox
 from supsup.runtime import progress
@@ -288,28 +288,30 @@ def _in_threads(work: Callable[[int], T], count: int, doing: str) -> list[T]:
     """work(i) for i below the count, in threads (Pillow releases Python's lock); one error for all unreadable files."""
     from supsup.data.decode import Unreadable
 
-    def attempt(index: int) -> T | Unreadable:
-        try:
-            return work(index)
-        except Unreadable as error:
-            return error
+    def attempt(indices: range) -> tuple[list[T], list[str]]:
+        done, bad = [], []
+        for index in indices:
+            try:
+                done.append(work(index))
+            except Unreadable as error:
+                bad.append(str(error))
+        return done, bad
 
-    def attempt_block(start: int) -> list[T | Unreadable]:
-        return [attempt(index) for index in range(start, min(start + _BLOCK, count))]
-
-    outcomes: list[T | Unreadable] = []
+    found: list[T] = []
+    unreadable: list[str] = []
     pool = ThreadPoolExecutor(available_cores())
     try:
         with progress.bar(doing, count, "images") as advance:
-            for block in pool.map(attempt_block, range(0, count, _BLOCK)):
-                outcomes += block
+            blocks = [range(count)[start : start + _BLOCK] for start in range(0, count, _BLOCK)]
+            for block, (done, bad) in zip(blocks, pool.map(attempt, blocks)):
+                found += done
+                unreadable += bad
                 advance(len(block))
     finally:
         pool.shutdown(cancel_futures=True)  # an interruption does not wait for the rest
-    bad = [str(outcome) for outcome in outcomes if isinstance(outcome, Unreadable)]
-    if bad:
-        raise unreadable_error(bad)
-    return [outcome for outcome in outcomes if not isinstance(outcome, Unreadable)]
+    if unreadable:
+        raise unreadable_error(unreadable)
+    return found
 
 
 def unreadable_error(bad: Sequence[str]) -> SupSupError:
@@ -392,22 +394,14 @@ class StreamedSource(Source):
     test_files: ImageFiles
     crop: ResizedCrop | None = None
 
-    def train_part(self, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> StreamedPart:
-        """The training half of a task."""
-        return self._part(self.train_files, labels, rows, pixels, self.crop)
-
-    def test_part(self, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> StreamedPart:
-        """The test half of a task."""
-        return self._part(self.test_files, labels, rows, pixels, None)
-
-    def _part(
-        self, files: ImageFiles, labels: Tensor, rows: Tensor | None, pixels: Tensor | None, crop: ResizedCrop | None
-    ) -> StreamedPart:
+    def part(self, half: Half, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
+        """One half of a task; its pixels cannot be rearranged."""
         if pixels is not None:
             raise SupSupError(
                 f"the images of {self.name} are read from their files while training and cannot be permuted or "
                 f"rotated; make tasks of their classes with data.split, or give image_folder stream=False"
             )
+        files, crop = (self.train_files, self.crop) if half == "train" else (self.test_files, None)
         return StreamedPart(files.images, labels, self.gain, self.offset, rows, files=files, crop=crop)
 
 

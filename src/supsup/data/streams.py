@@ -24,6 +24,7 @@ from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import check_fields, flag, given, real, text, whole
 
 Corners = Literal["black", "grey"]
+Half = Literal["train", "test"]
 _DIMENSIONS = (2, 3, 4)
 _LAYOUTS = "[n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]"
 _ORDERS_IN_A_CHUNK = 64
@@ -55,12 +56,11 @@ class Source:
         check_fields(self, name=text, classes=whole(1))
         if self.names is not None and len(check_names(self.names, "Source.names")) != self.classes:
             raise SupSupError(f"Source.names has {len(self.names)} names for {self.classes} classes; give one each")
-        for half in ("train", "test"):
+        for half in get_args(Half):
             images, labels = (given(getattr(self, f"{half}_{what}"), Tensor, what) for what in ("images", "labels"))
             if images.dtype == torch.int64:
                 raise SupSupError(f"images of source {self.name} must be uint8 or float32; tokens go into data.task")
-            part = self.train_part(labels) if half == "train" else self.test_part(labels)  # which checks them
-            if not len(part) or int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+            if not len(self.part(half, labels)) or int(labels.min()) < 0 or int(labels.max()) >= self.classes:
                 raise SupSupError(
                     f"the {half} half of source {self.name} has {len(images)} images, and labels that are not all "
                     f"from 0 to {self.classes - 1}; give at least one image and labels within the classes"
@@ -75,13 +75,11 @@ class Source:
         """The shape of one image."""
         return tuple(self.train_images.shape[1:])
 
-    def train_part(self, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
-        """The training half of a task: these rows of the images, with the task's own labels and pixel map."""
-        return Part(self.train_images, labels, self.gain, self.offset, rows, pixels, self.augmentation)
-
-    def test_part(self, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
-        """The test half of a task."""
-        return Part(self.test_images, labels, self.gain, self.offset, rows, pixels)
+    def part(self, half: Half, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
+        """One half of a task: these rows of the images, with the task's own labels and pixel map."""
+        train = half == "train"
+        images, augmentation = (self.train_images, self.augmentation) if train else (self.test_images, None)
+        return Part(images, labels, self.gain, self.offset, rows, pixels, augmentation)
 
 
 def arrays(
@@ -224,8 +222,8 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
     def make(index: int) -> Task:
         group = groups[index]
         name = "classes-" + "-".join(map(str, group.tolist()))
-        train = _of_classes(source.train_part, source.train_labels, group)
-        test = _of_classes(source.test_part, source.test_labels, group)
+        train = _of_classes(source, "train", source.train_labels, group)
+        test = _of_classes(source, "test", source.test_labels, group)
         names = None if source.names is None else tuple(source.names[number] for number in group.tolist())
         return Task(name, train, test, size, names)
 
@@ -233,15 +231,15 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
 
 
 def _remapped(source: Source, name: str, pixels: Tensor) -> Task:
-    train = source.train_part(source.train_labels, pixels=pixels)
-    test = source.test_part(source.test_labels, pixels=pixels)
+    train = source.part("train", source.train_labels, pixels=pixels)
+    test = source.part("test", source.test_labels, pixels=pixels)
     return Task(name, train, test, source.classes, source.names)
 
 
-def _of_classes(part: Callable[..., Part], labels: Tensor, group: Tensor) -> Part:
+def _of_classes(source: Source, half: Half, labels: Tensor, group: Tensor) -> Part:
     """The images whose label is in the sorted group, labelled by their index in it."""
     rows = torch.isin(labels, group).nonzero()[:, 0]
-    return part(torch.searchsorted(group, labels[rows]), rows)
+    return source.part(half, torch.searchsorted(group, labels[rows]), rows)
 
 
 def _first(tasks: int) -> range:

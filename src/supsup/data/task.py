@@ -94,10 +94,10 @@ class Part:
 
     def _check_indices(self, name: str, least: int | None = None, below: int = 0) -> None:
         """Kernels read memory at `rows` and `pixels`. Ranges are checked on the CPU: parts on a GPU are copies."""
-        indices: Tensor | None = getattr(self, name)
-        if indices is None and name != "labels":
+        if getattr(self, name) is None and name != "labels":
             return
-        if given(indices, Tensor, f"Part.{name}").dtype != torch.int64 or indices.ndim != 1:
+        indices = given(getattr(self, name), Tensor, f"Part.{name}")
+        if indices.dtype != torch.int64 or indices.ndim != 1:
             raise SupSupError(
                 f"{name} of a part must be int64, one dimension; got {indices.dtype} {list(indices.shape)}"
             )
@@ -134,7 +134,8 @@ class Part:
         if self.labels.device == target:
             return self
         tensors = {name: getattr(self, name) for name in self._on_device}
-        return replace(self, **{name: on_device(each, target) for name, each in tensors.items() if each is not None})
+        moved: dict[str, Any] = {name: on_device(each, target) for name, each in tensors.items() if each is not None}
+        return replace(self, **moved)
 
     def raw(self, positions: Tensor) -> Tensor:
         """Images at these positions before normalisation, on the part's device."""

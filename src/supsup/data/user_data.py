@@ -409,10 +409,8 @@ def _column(values: Any, what: str) -> np.ndarray[Any, Any]:
 
 def _label_array(values: Any, what: str) -> np.ndarray[Any, Any]:
     if isinstance(values, Tensor):
-        if values.is_meta or values.layout != torch.strided or values.is_quantized:
-            raise SupSupError(f"{what} must be a dense tensor with values")
-        values = values.detach().cpu()
-        if values.is_floating_point() or values.is_complex():
+        values = plain_tensor(values, what).cpu()
+        if values.is_floating_point():
             raise SupSupError(f"{what} are {values.dtype}; give classes: whole numbers or names")
         return np.asarray(values)
     if isinstance(values, np.ma.MaskedArray):

@@ -28,7 +28,7 @@ from supsup.data import Task
 from supsup.hopfield.learner import learn_in_parallel, recover_in_parallel
 from supsup.hopfield.memory import hebb, running_mean, storkey, to_bipolar
 from supsup.inference.objectives import entropy
-from supsup.nets.hop_mlp import many_outputs
+from supsup.nets.fully_connected import many_outputs
 from supsup.runtime.devices import resolve
 from supsup_paper.provenance import provenance
 

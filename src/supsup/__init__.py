@@ -14,7 +14,7 @@ if _typing.TYPE_CHECKING:
     from supsup.evaluation.scenarios import Scenario as Scenario
     from supsup.file.export import export as export
     from supsup.hopfield.learner import HopSupSup as HopSupSup
-    from supsup.hopfield.recovery import Recovery as Recovery
+    from supsup.hopfield.units import Recovery as Recovery
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
     from supsup.inference.methods import Inference as Inference
     from supsup.inference.new_task import NewTaskRule as NewTaskRule
@@ -37,7 +37,7 @@ _HOMES = {
     "evaluate": "evaluation.evaluator",
     "export": "file.export",
     "HopSupSup": "hopfield.learner",
-    "Recovery": "hopfield.recovery",
+    "Recovery": "hopfield.units",
     "UnitRecipe": "hopfield.units",
     "Inference": "inference.methods",
     "SupSup": "model.supsup",

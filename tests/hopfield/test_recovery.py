@@ -8,11 +8,11 @@ from torch import Tensor
 
 from supsup import HopSupSup, Recovery, SupSupError, nets
 from supsup.data import Task
-from supsup.hopfield import recovery
+from supsup.hopfield import units as recovery
 from supsup.hopfield.memory import energy, settle, to_bipolar, unstable
-from supsup.hopfield.recovery import Memory, mean_entropy, recombined, recover, start_strings
+from supsup.hopfield.units import Memory, mean_entropy, recombined, recover, start_strings
 from supsup.inference.objectives import entropy
-from supsup.nets.hop_mlp import many_outputs
+from supsup.nets.fully_connected import many_outputs
 
 Hop = tuple[HopSupSup, list[Task], list[list[Tensor]]]
 

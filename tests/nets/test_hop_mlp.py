@@ -5,7 +5,7 @@ import torch
 
 from supsup import SupSupError, nets
 from supsup.nets.architecture import architecture_of
-from supsup.nets.hop_mlp import many_outputs
+from supsup.nets.fully_connected import many_outputs
 
 
 def test_the_papers_network() -> None:

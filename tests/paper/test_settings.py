@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from supsup import nets
-from supsup.hopfield.recovery import Recovery
+from supsup.hopfield.units import Recovery
 from supsup.inference.new_task import NewTaskRule
 from supsup.masks.frozen import FrozenNet
 from supsup.training import Recipe

@@ -26,7 +26,7 @@ from supsup.file import codec
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
 from supsup.file.task_record import EXAMPLES, PROFILE, info_of, tensors_of
-from supsup.hopfield.file import KIND, read_hop_contents
+from supsup.hopfield.learner import KIND, read_hop_contents
 from supsup.inference.methods import METHODS
 
 File = Annotated[Path, Argument(help="The model file.")]

@@ -16,7 +16,7 @@ from supsup import SupSupError
 from supsup.cli.console import LONG_LINE, Yes, confirm, escape_for_terminal, interruptible, say
 from supsup.cli.inspect import File, Json, to_json
 from supsup.file.modelfile import ModelFile
-from supsup.hopfield.file import KIND
+from supsup.hopfield.learner import KIND
 
 
 def verify_command(file: File, json: Json = False) -> None:

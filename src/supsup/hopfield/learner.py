@@ -2,15 +2,16 @@
 
 A mask selects hidden units. Once learned it is stored in Ψ and μ and discarded; from images of the task it is recovered
 from the two. Many models with different seeds can do the same work at once: `learn_in_parallel`, `recover_in_parallel`.
+In a model file the header lists the tasks, and the state is Ψ and μ of every layer.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -18,15 +19,26 @@ from torch import Tensor, nn
 
 from supsup.data import Task
 from supsup.data.task import NO_INFO, TaskInfo
-from supsup.file.header import check_network, check_notes, explain_unknown_settings, network_from_header
-from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes
+from supsup.file.header import (
+    build_header,
+    check_network,
+    check_notes,
+    explain_unknown_settings,
+    image_shape_of,
+    network_from_header,
+)
+from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
-from supsup.file.task_record import LearnedTask, tensors_from_bytes
-from supsup.hopfield.file import HopContents, fill_memory, read_hop_contents, write_hop_file
+from supsup.file.task_record import (
+    LearnedTask,
+    info_from_text,
+    info_to_text,
+    tensors_from_bytes,
+    tensors_to_bytes,
+)
 from supsup.hopfield.memory import overfull, rule_named, running_mean
-from supsup.hopfield.recovery import Memory, Recovered, Recovery, recover
-from supsup.hopfield.units import UnitRecipe, train_units
+from supsup.hopfield.units import Memory, Recovered, Recovery, UnitRecipe, recover, train_units
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
@@ -34,12 +46,14 @@ from supsup.model.prediction import Prediction, answer_among
 from supsup.model.predictor import images_for
 from supsup.model.state import TaskTable
 from supsup.nets.architecture import architecture_of
-from supsup.nets.hop_mlp import HopMLP, many_outputs
+from supsup.nets.fully_connected import HopMLP, many_outputs
 from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
-from supsup.runtime.errors import SupSupError
+from supsup.runtime.errors import Damaged, SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.validation import flag, given, listed, plain_tensor, text, whole
+
+KIND = "HopSupSup"
 
 
 class MemoryFull(UserWarning):
@@ -208,10 +222,18 @@ class HopSupSup:
 
     def save(self, path: AnyPath) -> None:
         """Write the model to a file, complete or not at all; an older model file is replaced."""
-        settings = (self.rule, self.recipe, self.recovery)
         with self._lock.reading():
-            contents = HopContents(*settings, self._tasks, self.image_shape, self.notes, self.created)
-            write_hop_file(path, self.net, contents, self._memory)
+            memory = {f"{name}.{i}": layer for name, layers in self._memory.items() for i, layer in enumerate(layers)}
+            if not all(bool(tensor.isfinite().all()) for tensor in memory.values()):
+                raise SupSupError(
+                    "the memory holds numbers that are not finite, so something went wrong before; load it again"
+                )
+            tasks = [[task.name, task.classes, task.learned_at] for task in self._tasks]
+            details = {"rule": self.rule, "recovery": asdict(self.recovery), "tasks": tasks}
+            info = {each.name: line for each in self._tasks if (line := info_to_text(each.info, each.classes))}
+            details |= {"facts": info} if info else {}  # the key of earlier versions
+            about = (asdict(self.recipe), self.image_shape, self.notes, self.created)
+            write_new(path, build_header(self.net, *about, kind=KIND, details=details), state=tensors_to_bytes(memory))
 
     @classmethod
     def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
@@ -223,7 +245,7 @@ class HopSupSup:
                 model = cls(module, seed, rule=there.rule, recipe=there.recipe, recovery=there.recovery, device=device)
             check_network(model.net, file.header)
             stored = tensors_from_bytes(file.state(), "the model's state")
-        fill_memory(model._memory, stored, path)
+        _fill_memory(model._memory, stored, path)
         model._tasks, model.image_shape = there.tasks, there.image_shape
         model.notes, model.created = there.notes, there.created
         return model
@@ -359,6 +381,59 @@ def outputs_in_parallel(models: Sequence[HopSupSup], x: Tensor, units: Sequence[
     weights, masks = _weights(models), [mask[:, None].float() for mask in units]
     pieces = x.flatten(1).tensor_split(-(-len(x) // models[0].recovery.batch_size))
     return torch.cat([many_outputs(weights, piece[None, None], masks)[:, 0] for piece in pieces], dim=1)
+
+
+@dataclass(frozen=True)
+class HopContents:
+    """A model in a file, without its network and its memory."""
+
+    rule: str
+    recipe: UnitRecipe
+    recovery: Recovery
+    tasks: TaskTable
+    image_shape: tuple[int, ...] | None
+    notes: dict[str, Any]
+    created: str
+
+
+def read_hop_contents(file: ModelFile) -> HopContents:
+    """All but the memory of the model in a file; an error if the file holds another kind of model."""
+    header = file.header
+    if header.kind != KIND:
+        raise SupSupError("holds a SupSup model, not a HopSupSup one: open it with supsup.load(path)")
+    widths = [shape[0] for shape in header.shapes.values()][:-1]
+    if 4 * sum(width * width + width for width in widths) > file.state_size():  # before memory is allocated
+        raise Damaged(f"the memory of a network of widths {widths} is not in the file")
+    with explain_unknown_settings():
+        texts = header.details.get("facts", {})
+        return HopContents(
+            rule=str(header.details["rule"]),
+            recipe=UnitRecipe(**header.recipe),
+            recovery=Recovery(**header.details["recovery"]),
+            tasks=TaskTable(
+                LearnedTask(name, count, when, info=info_from_text(texts.get(name), count, header.image_shape))
+                for name, count, when in header.details["tasks"]
+            ),
+            image_shape=image_shape_of(header),
+            notes=dict(header.notes),
+            created=header.created,
+        )
+
+
+def _fill_memory(memory: Mapping[str, Sequence[Tensor]], stored: Mapping[str, Tensor], path: AnyPath) -> None:
+    """Copy the tensors of a file into a memory; an error names one that does not fit."""
+    for name, layers in memory.items():
+        for layer, tensor in enumerate(layers):
+            there, wrong = stored.get(f"{name}.{layer}"), ""
+            if there is None:
+                wrong = "is missing"
+            elif (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
+                wrong = f"is {there.dtype} {list(there.shape)}, not {tensor.dtype} {list(tensor.shape)}"
+            elif not bool(there.isfinite().all()):
+                wrong = "holds numbers that are not finite"
+            if there is None or wrong:
+                raise Damaged(f"{path}: {name} of hidden layer {layer} {wrong}; restore the file from a backup")
+            tensor.copy_(there)
 
 
 def _from_bytes(kind: type[HopSupSup], content: bytes, net: nn.Module | None, device: str) -> HopSupSup:

@@ -1,7 +1,6 @@
 """Networks as plain modules, without masks or tasks: the paper's, a small one and pretrained ones."""
 
-from supsup.nets.fully_connected import FullyConnected, fc_1024, lenet_300_100
-from supsup.nets.hop_mlp import HopMLP, hop_mlp
+from supsup.nets.fully_connected import FullyConnected, HopMLP, fc_1024, hop_mlp, lenet_300_100
 from supsup.nets.imagenet import ImageNetwork, efficientnet_lite0, mobilenet_v2, resnet50
 from supsup.nets.resnet import ResNet, gem_resnet18, small_resnet
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from supsup.nets.architecture import has_plain_forward
-from supsup.nets.fully_connected import FullyConnected
-from supsup.nets.hop_mlp import HopMLP
+from supsup.nets.fully_connected import FullyConnected, HopMLP
 from supsup.nets.imagenet import ImageNetwork, InvertedResidual, TensorFlowPadding
 from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet
 from supsup.runtime.locks import new_lock

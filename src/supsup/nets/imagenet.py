@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.nn.functional import interpolate, pad
 
 from supsup.nets.architecture import architecture, check_size, check_weights
 from supsup.nets.published import PublishedWeights, load_published
-from supsup.nets.resnet import Bottleneck, ResNet
+from supsup.nets.resnet import Bottleneck, ResNet, residual_stages
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag, optional, whole
 
@@ -168,23 +169,20 @@ def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = Non
 
     pretrained  the usual one, with published weights; images are resized to size × size (224 by default)
     """
+    stages = (3, 4, 6, 3), (64, 128, 256, 512)  # blocks and widths
     if not flag(pretrained, "pretrained"):
         if size is not None:
             raise SupSupError("size goes with pretrained=True: without it images are taken as they are")
-        return ResNet(outputs, (3, 4, 6, 3), (64, 128, 256, 512), bottleneck=True, large_images=True)
+        return ResNet(outputs, *stages, bottleneck=True, large_images=True)
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
         nn.BatchNorm2d(64),
         nn.ReLU(),
         nn.MaxPool2d(3, stride=2, padding=1),
     ]
-    before = 64
-    for number, (blocks, width) in enumerate(zip((3, 4, 6, 3), (64, 128, 256, 512))):
-        for place in range(blocks):
-            layers.append(Bottleneck(before, width, 2 if number and not place else 1, affine=True))
-            before = width * Bottleneck.expansion
+    layers += chain.from_iterable(residual_stages(Bottleneck, 64, *stages, affine=True))
     side = optional(_side)(size, "size") or _SIZE
-    return _with_weights(nn.Sequential(*layers), before, outputs, side, _RESNET50)
+    return _with_weights(nn.Sequential(*layers), 512 * Bottleneck.expansion, outputs, side, _RESNET50)
 
 
 def _mobile(stages: Sequence[tuple[int, int, int, int, int]], *, same: bool = False, eps: float = 1e-5) -> nn.Module:

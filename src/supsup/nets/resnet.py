@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
@@ -72,6 +72,18 @@ def _shortcut(inputs: int, outputs: int, stride: int, affine: bool = False) -> n
     return nn.Sequential(_convolution(inputs, outputs, 1, stride), _normalisation(outputs, affine))
 
 
+def residual_stages(
+    kind: type[BasicBlock | Bottleneck], before: int, blocks: Sequence[int], widths: Sequence[int], **options: bool
+) -> Iterator[list[nn.Module]]:
+    """The blocks of each stage, after `before` channels; every stage but the first halves height and width."""
+    for number, (count, width) in enumerate(zip(blocks, widths)):
+        stage: list[nn.Module] = []
+        for place in range(count):
+            stage.append(kind(before, width, 2 if number and not place else 1, **options))
+            before = width * kind.expansion
+        yield stage
+
+
 @architecture
 class ResNet(nn.Module):
     """Stages of residual blocks; every stage but the first halves height and width.
@@ -104,15 +116,8 @@ class ResNet(nn.Module):
         self.large_images = large_images
         self.conv = _convolution(channels, stem, 7, 2) if large_images else _convolution(channels, stem, 3)
         self.norm = _normalisation(stem)
-        stages, before = [], stem
-        for number, (count, width) in enumerate(zip(blocks, widths)):
-            stage: list[nn.Module] = []
-            for place in range(count):
-                stage.append(kind(before, width, 2 if number and not place else 1))
-                before = width * kind.expansion
-            stages.append(nn.Sequential(*stage))
-        self.stages = nn.Sequential(*stages)
-        self.classifier = nn.Linear(before, outputs, bias=False)
+        self.stages = nn.Sequential(*(nn.Sequential(*stage) for stage in residual_stages(kind, stem, blocks, widths)))
+        self.classifier = nn.Linear(widths[-1] * kind.expansion, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.conv(x)).relu()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from supsup.hopfield.recovery import Recovery
-from supsup.hopfield.units import UnitRecipe
+from supsup.hopfield.units import Recovery, UnitRecipe
 from supsup.inference.auto import AutoWeights
 from supsup.inference.new_task import NewTaskRule
 from supsup.inference.profiles.profile import FEATURE_LIMITS

@@ -28,8 +28,7 @@ from supsup.evaluation.evaluator import Evaluation, evaluate, learn_and_evaluate
 from supsup.evaluation.grading import GradingProtocol
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
-from supsup.hopfield.file import KIND
-from supsup.hopfield.learner import HopSupSup
+from supsup.hopfield.learner import KIND, HopSupSup
 from supsup.hopfield.units import UnitRecipe
 from supsup.inference.methods import METHODS, Inference
 from supsup.model.state import state_of

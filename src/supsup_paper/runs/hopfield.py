@@ -16,8 +16,7 @@ from torch import Tensor
 from supsup import data, nets
 from supsup.data import Task
 from supsup.hopfield.learner import HopSupSup, learn_in_parallel, outputs_in_parallel, recover_in_parallel
-from supsup.hopfield.recovery import Recovery
-from supsup.hopfield.units import UnitRecipe
+from supsup.hopfield.units import Recovery, UnitRecipe
 from supsup.runtime import progress
 from supsup_paper.catalogue.experiments import HopfieldExperiment
 from supsup_paper.records import PlannedRow, RowResult

@@ -149,7 +149,7 @@ class ModelFile:
                 f"{self.path}: no task {printable(repr(name))}; `supsup tasks {self.path.name}` lists what there is"
             )
         position, _ = index.pop(name)
-        independent = [] if self.reference is None or name not in self._members else self._coded_alone()
+        independent = [] if self.reference is None or name not in self._members else self._coded_alone(self.records())
         paths.remove_mask_folder(self.path)
         with self._writing(header or self.header, index):
             self._connection.execute("DELETE FROM tasks WHERE position = ?", (position,))
@@ -183,18 +183,18 @@ class ModelFile:
                 same = False
         return problems if same else [*problems, "the spare copy of the header is damaged"]
 
-    def _coded_alone(self) -> list[TaskRecord]:
-        """All rows, with masks coded independently of the mean."""
-        tasks = ((record.position, record.decoded(self.header, self.reference)) for record in self.records())
-        return [TaskRecord.encoded(self.header, position, task) for position, task in tasks]
+    def _coded_alone(self, records: Iterable[TaskRecord]) -> list[TaskRecord]:
+        """Rows of this file, with masks coded independently of the mean."""
+        masks = ((record, record.decoded(self.header, self.reference).packed) for record in records)
+        coded = ((record, codec.encode(packed, self.header.sizes)) for record, packed in masks)
+        return [record._replace(codec=name, mask=blob) for record, (name, blob) in coded]
 
     def _code_against_mean(self) -> None:
         """Forgetting stays exact: `remove` drops the mean if it was taken over the removed task."""
         limits.check_reference(sum(self.header.sizes))
-        alone = self._coded_alone()
-        sizes = self.header.sizes
+        alone = self._coded_alone(self.records())
         masks = [record.decoded(self.header, None).packed for record in alone]
-        reference = Reference.of(masks, sizes)
+        reference = Reference.of(masks, self.header.sizes)
         coded = [reference.encode(packed) for packed in masks]
         better = [
             record._replace(codec=name, mask=blob) if len(blob) < len(record.mask) else record
@@ -210,8 +210,7 @@ class ModelFile:
     def _code_plain_ones(self) -> None:
         """Code masks that a machine without the entropy coder stored as plain bits."""
         plain = [record for record in self.records() if record.codec == codec.PLAIN]
-        coded = [TaskRecord.encoded(self.header, each.position, each.decoded(self.header, None)) for each in plain]
-        smaller = [new for new, old in zip(coded, plain) if len(new.mask) < len(old.mask)]
+        smaller = [new for new, old in zip(self._coded_alone(plain), plain) if len(new.mask) < len(old.mask)]
         if smaller:
             with self._writing(self.header, self._known_index()):
                 self._put_masks(smaller)

@@ -14,7 +14,8 @@ Files of earlier versions may lack any part. Nothing read here is trusted: check
 ranges are checked.
 
 A task has three forms: `LearnedTask` in memory, `PackedTask` with the mask as the bank packs it, `TaskRecord` as a row.
-To keep one more field for every task: add it to `TaskInfo` and `TaskInfo.of` (`data/task.py`), and to `_FIELDS` below.
+To keep one more field for every task: add it to `TaskInfo` and `TaskInfo.of` (`data/task.py`), to `info_to_text` and to
+`info_from_text` below.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
@@ -336,7 +337,15 @@ def network_description(extras: bytes) -> dict[str, Any] | None:
 
 def info_to_text(info: TaskInfo, classes: int) -> str:
     """The metadata of a task as text; empty if there is none."""
-    written = {key: write(getattr(info, name), classes) for name, (key, write, _) in _FIELDS.items()}
+    inputs, normalisation = info.inputs, info.normalisation
+    flags = {} if inputs is None else {"channels_last": inputs.channels_last, "tokens": inputs.tokens}
+    written = {
+        "names": info.names if info.names is not None and len(info.names) == classes else None,
+        "inputs": None if inputs is None else _scale_to_text(inputs) | flags,
+        "recipe": None if info.recipe is None else dict(info.recipe),
+        "self_labels": "rotations" if info.rotated else None,
+        "normalisation": None if normalisation is None else [*_scale_to_text(normalisation).values()],
+    }
     values = {key: value for key, value in written.items() if value is not None}
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False) if values else ""
     if len(text) > limits.LONGEST_INFO:
@@ -353,47 +362,20 @@ def info_from_text(text: str | None, classes: int, image_shape: list[int] | None
     try:
         values = _mapping(json.loads(text))
         limits.check_depth(values)
-        found = {name: (values.get(key), read) for name, (key, _, read) in _FIELDS.items()}
-        return TaskInfo(**{name: read(v, classes, image_shape) for name, (v, read) in found.items() if v is not None})
+        return TaskInfo(
+            names=_read_names(values.get("names"), classes),
+            inputs=_read_inputs(values.get("inputs"), image_shape),
+            recipe=_read_recipe(values.get("recipe")),
+            rotated=_read_rotated(values.get("self_labels"), image_shape),
+            normalisation=_read_normalisation(values.get("normalisation"), image_shape),
+        )
     except (TypeError, ValueError, KeyError, RecursionError, OverflowError) as error:
         raise Damaged(f"its metadata cannot be read ({error})") from error
 
 
-def _write_inputs(inputs: Inputs | None, _: int) -> dict[str, Any] | None:
-    if inputs is None:
+def _read_names(values: Any, classes: int) -> Names | None:
+    if values is None:
         return None
-    numbers = {"gain": _numbers_to_text(inputs.gain), "offset": _numbers_to_text(inputs.offset)}
-    return numbers | {"channels_last": inputs.channels_last, "tokens": inputs.tokens}
-
-
-def _read_inputs(value: Any, _: int, image_shape: list[int] | None) -> Inputs:
-    values = _mapping(value)
-    gain, offset = _read_scale(values["gain"], values["offset"], image_shape)
-    return Inputs(gain, offset, values["channels_last"], values["tokens"])
-
-
-def _write_normalisation(inputs: Inputs | None, _: int) -> list[Any] | None:
-    return None if inputs is None else [_numbers_to_text(inputs.gain), _numbers_to_text(inputs.offset)]
-
-
-def _read_normalisation(values: Any, _: int, image_shape: list[int] | None) -> Inputs:
-    if not isinstance(values, list) or len(values) != 2:
-        raise TypeError("its normalisation is not a pair")
-    return Inputs(*_read_scale(values[0], values[1], image_shape))
-
-
-def _read_scale(gain: Any, offset: Any, image_shape: list[int] | None) -> tuple[Tensor, Tensor]:
-    numbers = _numbers_from_text(gain), _numbers_from_text(offset)
-    if numbers[0].ndim and (not image_shape or numbers[0].numel() != image_shape[0]):
-        raise ValueError("its normalisation is not for images of this shape")
-    return numbers
-
-
-def _write_names(names: Names | None, classes: int) -> Names | None:
-    return names if names is not None and len(names) == classes else None
-
-
-def _read_names(values: Any, classes: int, _: list[int] | None) -> Names:
     if not isinstance(values, list) or len(values) != classes:
         raise ValueError(f"no names for {classes:,} classes")
     return check_names([_label(value) for value in values], "names")
@@ -404,16 +386,34 @@ def _label(value: Any) -> Label:
     return tuple(map(_label, value)) if isinstance(value, list) else value
 
 
-def _read_recipe(value: Any, _: int, __: list[int] | None) -> dict[str, Any]:
+def _read_inputs(value: Any, image_shape: list[int] | None) -> Inputs | None:
+    if value is None:
+        return None
+    values = _mapping(value)
+    scale = _read_scale(values["gain"], values["offset"], image_shape)
+    return Inputs(*scale, values["channels_last"], values["tokens"])
+
+
+def _read_normalisation(values: Any, image_shape: list[int] | None) -> Inputs | None:
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 2:
+        raise TypeError("its normalisation is not a pair")
+    return Inputs(*_read_scale(values[0], values[1], image_shape))
+
+
+def _read_recipe(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
     limits.check_settings(_mapping(value), "recipe")
     return _mapping(value)
 
 
-def _read_rotated(value: Any, _: int, image_shape: list[int] | None) -> bool:
+def _read_rotated(value: Any, image_shape: list[int] | None) -> bool:
     square = image_shape is not None and len(image_shape) >= 2 and image_shape[-1] == image_shape[-2]
-    if value != "rotations" or not square:
+    if value is not None and (value != "rotations" or not square):
         raise ValueError("its self-labels are not for images of this shape")
-    return True
+    return value is not None
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -422,10 +422,18 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def _numbers_to_text(numbers: Tensor) -> str | list[str]:
+def _scale_to_text(inputs: Inputs) -> dict[str, Any]:
     """float32 in base64; in a list if there is one number per channel."""
-    text = base64.b64encode(numbers.cpu().numpy().astype("<f4").tobytes()).decode()
-    return [text] if numbers.ndim else text
+    numbers = {"gain": inputs.gain, "offset": inputs.offset}
+    texts = {name: base64.b64encode(value.cpu().numpy().astype("<f4").tobytes()) for name, value in numbers.items()}
+    return {name: [text.decode()] if numbers[name].ndim else text.decode() for name, text in texts.items()}
+
+
+def _read_scale(gain: Any, offset: Any, image_shape: list[int] | None) -> tuple[Tensor, Tensor]:
+    numbers = _numbers_from_text(gain), _numbers_from_text(offset)
+    if numbers[0].ndim and (not image_shape or numbers[0].numel() != image_shape[0]):
+        raise ValueError("its normalisation is not for images of this shape")
+    return numbers
 
 
 def _numbers_from_text(value: Any) -> Tensor:
@@ -437,25 +445,3 @@ def _numbers_from_text(value: Any) -> Tensor:
     if not several and len(array) != 1:
         raise ValueError("its normalisation is not one number")
     return torch.from_numpy(array if several else array.reshape(()).copy())
-
-
-class _Field(NamedTuple):
-    """A field of `TaskInfo` in JSON.
-
-    key    in the JSON object
-    write  (value, classes) → JSON value; None leaves the key out
-    read   (JSON value, classes, image shape) → value; any TypeError, ValueError or KeyError means damage
-    """
-
-    key: str
-    write: Callable[[Any, int], Any]
-    read: Callable[[Any, int, list[int] | None], Any]
-
-
-_FIELDS = {  # in the order in which they are written
-    "names": _Field("names", _write_names, _read_names),
-    "inputs": _Field("inputs", _write_inputs, _read_inputs),
-    "recipe": _Field("recipe", lambda recipe, _: None if recipe is None else dict(recipe), _read_recipe),
-    "rotated": _Field("self_labels", lambda rotated, _: "rotations" if rotated else None, _read_rotated),
-    "normalisation": _Field("normalisation", _write_normalisation, _read_normalisation),
-}

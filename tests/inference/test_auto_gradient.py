@@ -137,7 +137,7 @@ def test_without_superfluous_outputs_entropy_is_asked_and_filters_are_not(monkey
 
 def test_a_task_forgotten_was_never_learned_for_the_gradient_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "_FEW_TASKS", 2)
-    monkeypatch.setattr(auto, "_GRADIENT", auto.GradientWeights(doubt=torch.inf))
+    monkeypatch.setattr(auto, "_CLOSE", torch.inf)
     tasks = permutations()[:10]
     x = torch.cat([task.test.tensors()[0][:6] for task in tasks])
     forgot, never = learned(tasks), learned([*tasks[:2], *tasks[3:]])

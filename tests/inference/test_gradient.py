@@ -1,5 +1,6 @@
 """Every way to a query against autograd row by row, and which of them a network is given."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,25 +11,23 @@ from torch import Tensor, nn
 from supsup import nets
 from supsup.inference.gradient import (
     _VECTORISED,
+    ONE_IMAGE_KERNELS,
     QUERY_EXECUTORS,
     Goal,
     any_query,
     can_be_captured,
     fully_connected_query,
+    kernel_query,
     linear_query,
     query,
-    query_by_numba,
-    query_by_triton,
     vectorised_query,
 )
 from supsup.inference.search import dense
-from supsup.kernels import available
 from supsup.masks.frozen import FrozenNet
 from supsup.nets import FullyConnected
 from supsup.runtime.errors import SupSupError
 
 H = Goal("H", 0)
-KERNELS = [("triton", query_by_triton), ("numba", query_by_numba)]  # for one image, and what they need
 
 
 def means(net: FrozenNet) -> dict[str, Tensor]:
@@ -308,10 +307,10 @@ def test_which_way_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
     biased = FullyConnected((6, 7, 5))
     _bias(biased)
     assert first_way(FullyConnected((6, 7, 5)), x) == fully_connected_query
-    monkeypatch.setattr(available, "NUMBA", True)
-    assert first_way(FullyConnected((6, 7, 5)), x[:1]) == query_by_numba
+    monkeypatch.setitem(ONE_IMAGE_KERNELS, "cpu", lambda *_: pytest.fail("nothing is run here"))
+    assert first_way(FullyConnected((6, 7, 5)), x[:1]) == kernel_query
     assert first_way(FullyConnected((6, 7, 5)), x[:1].expand(1, 2, 1, 4, 4)) == fully_connected_query
-    monkeypatch.setattr(available, "NUMBA", False)
+    monkeypatch.delitem(ONE_IMAGE_KERNELS, "cpu")
     assert first_way(FullyConnected((6, 7, 5)), x[:1]) == fully_connected_query
     assert first_way(biased, x) == first_way(linear, x) == linear_query
     assert first_way(convolutional(), x) == vectorised_query
@@ -333,29 +332,36 @@ def test_what_can_be_captured_in_a_graph() -> None:
         assert not can_be_captured(FrozenNet(module, 0, torch.device("cpu"))), module
 
 
+@pytest.fixture(params=["triton", "numba"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of each library, on a CPU."""
+    pytest.importorskip(request.param)
+    found = importlib.import_module(f"supsup.kernels.{request.param}_search")
+    monkeypatch.setitem(ONE_IMAGE_KERNELS, "cpu", getattr(found, f"{request.param}_lone_query"))
+
+
 @pytest.mark.parametrize("goal", [Goal("H", 3), Goal("G", 3)], ids=lambda goal: goal.objective)
 @pytest.mark.parametrize("first", [0, 1, 2])
-@pytest.mark.parametrize(("library", "way"), KERNELS)
-def test_kernels_for_one_image_against_autograd(library: str, way: Any, goal: Goal, first: int) -> None:
+@pytest.mark.usefixtures("kernels")
+def test_kernels_for_one_image_against_autograd(goal: Goal, first: int) -> None:
     """Sizes that fill no tile, over all layers and over the later ones alone."""
-    pytest.importorskip(library)
     torch.manual_seed(first)
     net = FrozenNet(FullyConnected((300, 21, 130, 7)), 0, torch.device("cpu"))
     x, superposed, layers = torch.randn(1, 1, 300), means(net), list(net.weights)[first:]
-    fast, plain = way(net, x, superposed, goal, layers), any_query(net, x, superposed, goal, layers)
+    fast, plain = (f(net, x, superposed, goal, layers) for f in (kernel_query, any_query))
     assert fast is not None
+    assert plain is not None
     assert list(fast) == layers
     for name in layers:
         scale = float(dense(plain[name]).abs().max())
         assert torch.allclose(dense(fast[name]), dense(plain[name]), atol=1e-4 * scale)
 
 
-@pytest.mark.parametrize(("library", "way"), KERNELS)
-def test_what_kernels_for_one_image_do_not_know(library: str, way: Any) -> None:
+@pytest.mark.usefixtures("kernels")
+def test_what_kernels_for_one_image_do_not_know() -> None:
     """M goes another way, and G says what it needs before anything is launched."""
-    pytest.importorskip(library)
     net = FrozenNet(FullyConnected((4, 3)), 0, torch.device("cpu"))
     x, superposed = torch.randn(1, 1, 4), means(net)
-    assert way(net, x, superposed, Goal("M", 2), list(net.weights)) is None
+    assert kernel_query(net, x, superposed, Goal("M", 2), list(net.weights)) is None
     with pytest.raises(SupSupError, match="superfluous"):
-        way(net, x, superposed, Goal("G", 3), list(net.weights))
+        kernel_query(net, x, superposed, Goal("G", 3), list(net.weights))

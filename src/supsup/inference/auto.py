@@ -21,6 +21,8 @@ from supsup.runtime.errors import SupSupError
 
 _ENOUGH_IMAGES, _ENOUGH_FOUND = 50, 0.6  # held-back images needed for a warning; share of them found that needs none
 _FEW_TASKS = 32  # up to here every mask can be tried; among more, a gradient helps
+_CLOSE = 2.0  # a gradient is computed where the best two scores are closer than this
+_OUTSTANDING = 2.0  # weight of a standard deviation beyond the largest of as many random numbers
 
 
 def decide_features(candidates: Candidates) -> Decision:
@@ -108,19 +110,7 @@ class AutoWeights:
         return float(self.features / found.profile_index.features**0.5)
 
 
-@dataclass(frozen=True)
-class GradientWeights:
-    """When one gradient helps to decide among many tasks, and how much.
-
-    doubt   it is computed where the best two are closer than this
-    weight  of a standard deviation beyond what the largest of as many random numbers has
-    """
-
-    doubt: float = 2.0
-    weight: float = 2.0
-
-
-_WEIGHTS, _GRADIENT = AutoWeights(), GradientWeights()
+_WEIGHTS = AutoWeights()
 
 
 def decide_auto(candidates: Candidates) -> Decision:
@@ -160,14 +150,14 @@ def _best_masks(candidates: Candidates, found: FeatureScores) -> Decision:
     close = None
     if _has_gradient(candidates):
         first, second = scores.topk(2, 1).values.T
-        close = (first - second < _GRADIENT.doubt).nonzero().flatten()
+        close = (first - second < _CLOSE).nonzero().flatten()
     if close is None or not len(close):
         return candidates.highest(scores, "features and masks")
     outstanding = torch.zeros_like(levels)
     outstanding[close] = _outstanding(candidates, close)
     most = (outstanding > 0) & (outstanding == outstanding.amax(1, keepdim=True))
     _try_masks(candidates, found, most & ~tried, scores)
-    return candidates.highest(scores + _GRADIENT.weight * outstanding, "features, masks and a gradient")
+    return candidates.highest(scores + _OUTSTANDING * outstanding, "features, masks and a gradient")
 
 
 def _try_masks(candidates: Candidates, found: FeatureScores, tried: Tensor, scores: Tensor) -> None:

@@ -28,10 +28,15 @@ from supsup.nets.resnet import BasicBlock, Bottleneck
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 
+ONE_IMAGE_KERNELS: dict[str, Callable[..., tuple[list[Tensor], list[Tensor]]]] = {}  # by type of device
 if available.NUMBA:
-    from supsup.kernels import numba_search
+    from supsup.kernels.numba_search import numba_lone_query
+
+    ONE_IMAGE_KERNELS["cpu"] = numba_lone_query
 if available.TRITON:
-    from supsup.kernels import triton_search
+    from supsup.kernels.triton_search import triton_lone_query
+
+    ONE_IMAGE_KERNELS["cuda"] = triton_lone_query
 
 _IN_KERNELS = ("H", "G")  # objectives whose gradients the kernels compute
 _VECTORISED_IMAGES = 128  # images per chunk of `vectorised_query`
@@ -232,42 +237,24 @@ def fully_connected_query(
     return {name: out[name] for name in layers}
 
 
-def query_by_triton(
+def kernel_query(
     net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
 ) -> Query | None:
-    """One image on a GPU, by kernels; None for an objective that they do not know."""
-    return _by_kernels(triton_search.triton_lone_query, net, x, superposed, goal, layers)
-
-
-def query_by_numba(
-    net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]
-) -> Query | None:
-    """One image on a CPU, by compiled loops; None for an objective that they do not know."""
-    return _by_kernels(numba_search.numba_lone_query, net, x, superposed, goal, layers)
-
-
-def _by_kernels(
-    kernels: Callable[..., tuple[list[Tensor], list[Tensor]]],
-    net: FrozenNet,
-    x: Tensor,
-    superposed: Mapping[str, Tensor],
-    goal: Goal,
-    layers: Sequence[str],
-) -> Query | None:
+    """One image, by compiled kernels; None for an objective that they do not know."""
     if goal.objective not in _IN_KERNELS:
         return None
     names, weights = list(net.weights), list(net.weights.values())
     if goal.objective == "G":
         objectives.need_superfluous(len(weights[-1]), goal.classes)
     lowest = min(names.index(name) for name in layers)
-    means = [superposed[name] for name in names]
+    means, kernels = [superposed[name] for name in names], ONE_IMAGE_KERNELS[x.device.type]
     deltas, inputs = kernels(x.flatten(), weights, means, goal.objective, goal.classes, lowest)
     factors = dict(zip(names[lowest:], zip(weights[lowest:], deltas, inputs)))
     return {name: Outer(factors[name][0], *(each.view(1, 1, -1) for each in factors[name][1:])) for name in layers}
 
 
-def _is_one_image(net: FrozenNet, x: Tensor, device: str) -> bool:
-    return x.device.type == device and x.shape[:2] == (1, 1) and net.is_fully_connected
+def _has_kernels(net: FrozenNet, x: Tensor) -> bool:
+    return x.device.type in ONE_IMAGE_KERNELS and x.shape[:2] == (1, 1) and net.is_fully_connected
 
 
 def _layer(module: nn.Module, weight: str) -> nn.Module:
@@ -280,8 +267,7 @@ def _is_plain_product(layer: nn.Module) -> bool:
 
 
 QUERY_EXECUTORS: tuple[QueryExecutor, ...] = (
-    QueryExecutor(lambda net, x, layers: available.TRITON and _is_one_image(net, x, "cuda"), query_by_triton),
-    QueryExecutor(lambda net, x, layers: available.NUMBA and _is_one_image(net, x, "cpu"), query_by_numba),
+    QueryExecutor(lambda net, x, layers: _has_kernels(net, x), kernel_query),
     QueryExecutor(lambda net, x, layers: net.is_fully_connected, fully_connected_query),
     QueryExecutor(
         lambda net, x, layers: all(_is_plain_product(_layer(net.module, name)) for name in layers), linear_query

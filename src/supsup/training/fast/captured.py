@@ -281,9 +281,9 @@ class Captured:
                     chosen[-1].start(state, job.task)
             with _drawing(net, group[0]):
                 run_captured(chosen, advance)
-            ended = zip(group, chosen)
-            yield from (TrainableMask(net, job.recipe).result(job.task, each.ended()) for job, each in ended)
-            del ended
+            yield from (
+                TrainableMask(net, job.recipe).result(job.task, each.ended()) for job, each in zip(group, chosen)
+            )
 
 
 @contextmanager

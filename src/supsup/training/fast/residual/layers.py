@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from supsup.kernels import triton_residual as k
 from supsup.kernels.triton_training import exact
-from supsup.nets.resnet import BasicBlock, Bottleneck, ResNet, unmodified_blocks
+from supsup.nets.resnet import Bottleneck, ResNet, unmodified_blocks
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
 _PROGRAMS = 96  # for the weight gradient of one task, about
@@ -536,15 +536,11 @@ def layout_of(module: ResNet, height: int, width: int, batch: int) -> ResidualLa
     blocks = []
     for block in unmodified_blocks(module) or ():
         before, path = (height, width), []
-        for pair in _path(block):
+        third = [(block.conv3, block.norm3)] if isinstance(block, Bottleneck) else []
+        for pair in [(block.conv1, block.norm1), (block.conv2, block.norm2), *third]:
             path.append(normalised(*pair, height, width))
             height, width = path[-1].layer.out_height, path[-1].layer.out_width
         beside = block.shortcut
         shortcut = normalised(beside[0], beside[1], *before) if isinstance(beside, nn.Sequential) else None
         blocks.append(ResidualBlock(tuple(path), shortcut))
     return ResidualLayout(stem, module.large_images, tuple(blocks), place(module.classifier, 1, 1))
-
-
-def _path(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, nn.Module]]:
-    third = [(block.conv3, block.norm3)] if isinstance(block, Bottleneck) else []
-    return [(block.conv1, block.norm1), (block.conv2, block.norm2), *third]

@@ -118,32 +118,30 @@ def numba_lone_query(
     """For one image [in]: −∂Obj/∂output of each layer from `lowest` on, and the inputs of those layers."""
     layers = [(weight.contiguous().numpy(), mean.contiguous().numpy()) for weight, mean in zip(weights, means)]
     inputs = [x.contiguous().numpy()]
-    for number, (weight, mean) in enumerate(layers):
-        inputs.append(np.empty(len(weight), np.float32))
-        _forward(inputs[-2], weight, mean, number + 1 < len(layers), inputs[-1])
-    last = inputs.pop()
-    deltas = [np.empty_like(last)]
-    _gradient(last, classes, objective == "H", deltas[0])
+    for number, layer in enumerate(layers):
+        inputs.append(_forward(inputs[-1], *layer, number + 1 < len(layers)))
+    deltas = [_gradient(inputs.pop(), classes, objective == "H")]
     for number in reversed(range(lowest + 1, len(layers))):
-        deltas.insert(0, np.empty_like(inputs[number]))
-        _backward(deltas[1], *layers[number], inputs[number], deltas[0])
+        deltas.insert(0, _backward(deltas[0], *layers[number], inputs[number]))
     return [torch.from_numpy(delta) for delta in deltas], [torch.from_numpy(each) for each in inputs[lowest:]]
 
 
 @compiled(nogil=True, fastmath=ANY_ORDER)
-def _forward(x, weight, mean, relu, y):  # type: ignore[no-untyped-def]
+def _forward(x, weight, mean, relu):  # type: ignore[no-untyped-def]
     """y = (W ⊙ mean) x, negative numbers to 0 if `relu`."""
+    y = np.empty(len(weight), np.float32)
     for o in range(len(y)):
         total = np.float32(0)
         for i in range(len(x)):
             total += weight[o, i] * mean[o, i] * x[i]
         y[o] = np.float32(0) if relu and total < 0 else total
+    return y
 
 
 @compiled(nogil=True)
-def _gradient(outputs, classes, entropy, delta):  # type: ignore[no-untyped-def]
+def _gradient(outputs, classes, entropy):  # type: ignore[no-untyped-def]
     """Minus the derivative of H, or of G, by the outputs."""
-    largest, total, expected = outputs.max(), np.float32(0), np.float32(0)
+    largest, total, expected, delta = outputs.max(), np.float32(0), np.float32(0), np.empty_like(outputs)
     for i in range(len(outputs)):
         delta[i] = np.exp(outputs[i] - largest)
         total += delta[i]
@@ -156,12 +154,13 @@ def _gradient(outputs, classes, entropy, delta):  # type: ignore[no-untyped-def]
             delta[i] *= outputs[i] - largest - logarithm - expected
         else:
             delta[i] = np.float32(0) if i < classes else -delta[i]
+    return delta
 
 
 @compiled(nogil=True)
-def _backward(delta, weight, mean, hidden, out):  # type: ignore[no-untyped-def]
+def _backward(delta, weight, mean, hidden):  # type: ignore[no-untyped-def]
     """(W ⊙ mean)ᵀ delta, 0 where the hidden activation is 0."""
-    out[:] = 0
+    out = np.zeros_like(hidden)
     for o in range(len(delta)):
         if delta[o] != 0:
             for i in range(len(out)):
@@ -169,6 +168,7 @@ def _backward(delta, weight, mean, hidden, out):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         if not hidden[i] > 0:
             out[i] = 0
+    return out
 
 
 def numba_outer(weight: Floats, delta: Floats, inputs: Floats, bits: int) -> Floats:

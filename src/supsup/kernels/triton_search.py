@@ -44,17 +44,34 @@ def _add_masked(total, query, block, stride, b, valid, t, real):
 
 
 @triton.jit
-def _few(query, block, partial, size, tasks, stride, share, bytes_: tl.constexpr, block_tasks: tl.constexpr):
-    """The sum over one share of the bytes for some tasks and one query."""
+def _scan(
+    query,
+    chosen,
+    block,
+    partial,
+    count,
+    width,
+    tasks,
+    stride,
+    share,
+    some: tl.constexpr,
+    bytes_: tl.constexpr,
+    block_tasks: tl.constexpr,
+):
+    """The sum over one share of the bytes, all or `some`, for some tasks and one query; partial is [r, shares, width].
+
+    Several queries [r, 8 · count] are for all bytes only.
+    """
     t = tl.program_id(0) * block_tasks + tl.arange(0, block_tasks)
     split = tl.program_id(1)
     row = tl.program_id(2)
     total = tl.zeros((bytes_, block_tasks), dtype=tl.float32)
-    stop = min((split + 1) * share, size)
+    stop = min((split + 1) * share, count)
     for start in range(split * share, stop, bytes_):
-        b = start + tl.arange(0, bytes_)
-        total = _add_masked(total, query + row * size * 8, block, stride, b, b < stop, t, t < tasks)
-    tl.store(partial + (row * tl.num_programs(1) + split) * tasks + t, tl.sum(total, 0), mask=t < tasks)
+        j = start + tl.arange(0, bytes_)
+        b = tl.load(chosen + j, mask=j < stop, other=0) if some else j
+        total = _add_masked(total, query + row * count * 8, block, stride, b, j < stop, t, t < tasks)
+    tl.store(partial + (row * tl.num_programs(1) + split) * width + t, tl.sum(total, 0), mask=t < tasks)
 
 
 def add_inner_few(query: Tensor, block: Tensor, out: Tensor) -> None:
@@ -63,8 +80,8 @@ def add_inner_few(query: Tensor, block: Tensor, out: Tensor) -> None:
     share = _TILE["bytes_"] * max(4, triton.cdiv(size, _TILE["bytes_"] * _SPLITS))
     splits = triton.cdiv(size, share)
     partial = torch.empty(len(query), splits, tasks, device=query.device)
-    _few[(triton.cdiv(tasks, _TILE["block_tasks"]), splits, len(query))](
-        query.contiguous(), block, partial, size, tasks, block.stride(0), share, **_TILE
+    _scan[(triton.cdiv(tasks, _TILE["block_tasks"]), splits, len(query))](
+        query.contiguous(), block, block, partial, size, tasks, tasks, block.stride(0), share, some=False, **_TILE
     )
     out += partial.sum(1)
 
@@ -229,22 +246,6 @@ def _choose(query, chosen, start_byte, size, count, rounds, block_rounds: tl.con
 
 
 @triton.jit
-def _scan(
-    query, chosen, block, partial, count, width, tasks, stride, share, bytes_: tl.constexpr, block_tasks: tl.constexpr
-):
-    """The sum over one share of the chosen bytes for some tasks; partial is [shares, width]."""
-    t = tl.program_id(0) * block_tasks + tl.arange(0, block_tasks)
-    split = tl.program_id(1)
-    total = tl.zeros((bytes_, block_tasks), dtype=tl.float32)
-    stop = min((split + 1) * share, count)
-    for start in range(split * share, stop, bytes_):
-        j = start + tl.arange(0, bytes_)
-        b = tl.load(chosen + j, mask=j < stop, other=0)
-        total = _add_masked(total, query, block, stride, b, j < stop, t, t < tasks)
-    tl.store(partial + split * width + t, tl.sum(total, 0), mask=t < tasks)
-
-
-@triton.jit
 def _sum_shares(partial, width, column, inside, splits, block_splits: tl.constexpr, block: tl.constexpr):
     """The sums over all shares of some columns of partial [shares, width]."""
     total = tl.zeros((block,), dtype=tl.float32)
@@ -363,7 +364,7 @@ def triton_scan(query: Tensor, chosen: Tensor, blocks: Sequence[Tensor], tasks: 
     for block in blocks:
         width = block.shape[1]
         _scan[(triton.cdiv(width, _TILE["block_tasks"]), splits)](
-            query, chosen, block, partial[:, first:], count, tasks, width, block.stride(0), share, **_TILE
+            query, chosen, block, partial[:, first:], count, tasks, width, block.stride(0), share, some=True, **_TILE
         )
         first += width
     return partial

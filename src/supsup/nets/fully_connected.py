@@ -51,10 +51,7 @@ def fc_1024(outputs: int = 10, inputs: int = 784) -> FullyConnected:
 
 
 def unmodified_layers(module: nn.Module) -> list[nn.Linear] | None:
-    """The layers of a `FullyConnected` that computes what its class says and nothing else; None for any other module.
-
-    Code that computes without calling the module checks this first.
-    """
+    """The layers of a `FullyConnected` that computes what its class says; None for any other module."""
     if not isinstance(module, FullyConnected) or not matches_architecture(module):
         return None
     return [layer for layer in module.layers if isinstance(layer, nn.Linear)]

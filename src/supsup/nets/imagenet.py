@@ -17,6 +17,7 @@ from supsup.runtime.validation import flag, optional, whole
 
 _CLASSES = 1000  # of ImageNet
 _SIZE = 224  # of the images that the published weights were trained on
+_STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the stages of a mobile network
 _side = whole(32, 4096)
 
 Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour, for pixels from 0 to 1
@@ -135,30 +136,15 @@ def first_layer_inputs(module: nn.Module, image: Tensor) -> int:
 @architecture
 def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
     """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are resized to size × size."""
-    stages = (
-        (1, 16, 1, 1, 3),
-        (6, 24, 2, 2, 3),
-        (6, 32, 3, 2, 3),
-        (6, 64, 4, 2, 3),
-        (6, 96, 3, 1, 3),
-        (6, 160, 3, 2, 3),
-    )
-    features = _mobile((*stages, (6, 320, 1, 1, 3)))
+    features = _mobile((16, 24, 32, 64, 96, 160, 320), blocks=(1, 2, 3, 4, 3, 3, 1), kernels=(3, 3, 3, 3, 3, 3, 3))
     return _with_weights(features, 1280, outputs, size, MOBILENET_V2 if flag(pretrained, "pretrained") else None)
 
 
 @architecture
 def efficientnet_lite0(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
     """EfficientNet-Lite0: 4,652,008 parameters with 1,000 outputs. Images are resized to size × size."""
-    stages = (
-        (1, 16, 1, 1, 3),
-        (6, 24, 2, 2, 3),
-        (6, 40, 2, 2, 5),
-        (6, 80, 3, 2, 3),
-        (6, 112, 3, 1, 5),
-        (6, 192, 4, 2, 5),
-    )
-    features = _mobile((*stages, (6, 320, 1, 1, 3)), same=True, eps=1e-3)
+    channels, blocks, kernels = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1), (3, 3, 5, 3, 5, 5, 3)
+    features = _mobile(channels, blocks, kernels, same=True, eps=1e-3)
     chosen = _EFFICIENTNET_LITE0 if flag(pretrained, "pretrained") else None
     return _with_weights(features, 1280, outputs, size, chosen, _EVEN)
 
@@ -185,15 +171,17 @@ def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = Non
     return _with_weights(nn.Sequential(*layers), 512 * Bottleneck.expansion, outputs, side, _RESNET50)
 
 
-def _mobile(stages: Sequence[tuple[int, int, int, int, int]], *, same: bool = False, eps: float = 1e-5) -> nn.Module:
-    """Stages of (expansion, channels, blocks, stride, kernel) between a 3×3 stem and a 1×1 convolution to 1,280."""
+def _mobile(
+    channels: Sequence[int], blocks: Sequence[int], kernels: Sequence[int], *, same: bool = False, eps: float = 1e-5
+) -> nn.Module:
+    """Seven stages of blocks between a 3×3 stem and a 1×1 convolution to 1,280; only the first does not expand."""
     layers: list[nn.Module] = [*_normalised_convolution(3, 32, 3, 2, same=same, eps=eps), nn.ReLU6()]
     before = 32
-    for expansion, channels, blocks, stride, kernel in stages:
-        for place in range(blocks):
-            step = 1 if place else stride
-            layers.append(InvertedResidual(before, channels, step, expansion, kernel, same=same, eps=eps))
-            before = channels
+    for number, (width, count, kernel) in enumerate(zip(channels, blocks, kernels)):
+        for place in range(count):
+            stride, expansion = 1 if place else _STRIDES[number], 6 if number else 1
+            layers.append(InvertedResidual(before, width, stride, expansion, kernel, same=same, eps=eps))
+            before = width
     return nn.Sequential(*layers, *_normalised_convolution(before, 1280, 1, eps=eps), nn.ReLU6())
 
 

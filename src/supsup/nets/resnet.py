@@ -21,10 +21,6 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Co
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
 
 
-def _normalisation(channels: int, affine: bool = False) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, affine=affine)
-
-
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions beside a shortcut, which is a 1×1 convolution where the shape changes."""
 
@@ -32,8 +28,8 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = _convolution(inputs, width, 3, stride), _normalisation(width)
-        self.conv2, self.norm2 = _convolution(width, width, 3), _normalisation(width)
+        self.conv1, self.norm1 = _convolution(inputs, width, 3, stride), nn.BatchNorm2d(width, affine=False)
+        self.conv2, self.norm2 = _convolution(width, width, 3), nn.BatchNorm2d(width, affine=False)
         self.shortcut = _shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,9 +49,9 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int, affine: bool = False) -> None:
         super().__init__()
-        self.conv1, self.norm1 = _convolution(inputs, width, 1), _normalisation(width, affine)
-        self.conv2, self.norm2 = _convolution(width, width, 3, stride), _normalisation(width, affine)
-        self.conv3, self.norm3 = _convolution(width, 4 * width, 1), _normalisation(4 * width, affine)
+        self.conv1, self.norm1 = _convolution(inputs, width, 1), nn.BatchNorm2d(width, affine=affine)
+        self.conv2, self.norm2 = _convolution(width, width, 3, stride), nn.BatchNorm2d(width, affine=affine)
+        self.conv3, self.norm3 = _convolution(width, 4 * width, 1), nn.BatchNorm2d(4 * width, affine=affine)
         self.shortcut = _shortcut(inputs, 4 * width, stride, affine)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,7 +65,7 @@ class Bottleneck(nn.Module):
 def _shortcut(inputs: int, outputs: int, stride: int, affine: bool = False) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(_convolution(inputs, outputs, 1, stride), _normalisation(outputs, affine))
+    return nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs, affine=affine))
 
 
 def residual_stages(
@@ -115,7 +111,7 @@ class ResNet(nn.Module):
         stem = 64 if large_images else widths[0]
         self.large_images = large_images
         self.conv = _convolution(channels, stem, 7, 2) if large_images else _convolution(channels, stem, 3)
-        self.norm = _normalisation(stem)
+        self.norm = nn.BatchNorm2d(stem, affine=False)
         self.stages = nn.Sequential(*(nn.Sequential(*stage) for stage in residual_stages(kind, stem, blocks, widths)))
         self.classifier = nn.Linear(widths[-1] * kind.expansion, outputs, bias=False)
 
@@ -141,10 +137,7 @@ def small_resnet(outputs: int = 100, channels: int = 3) -> ResNet:
 
 
 def unmodified_blocks(module: nn.Module) -> list[BasicBlock | Bottleneck] | None:
-    """The blocks of a `ResNet` that computes what its class says; None for any other module.
-
-    Code that computes without calling the module checks this first.
-    """
+    """The blocks of a `ResNet` that computes what its class says; None for any other module."""
     if not isinstance(module, ResNet) or not matches_architecture(module):
         return None
     return [block for block in module.stages.modules() if isinstance(block, BasicBlock | Bottleneck)]

@@ -183,4 +183,3 @@ def test_settings_are_those_that_a_method_takes() -> None:
                 assert not flag, (name, settings)
             else:
                 assert flag, (name, settings)
-        assert Inference(name).needs_profiles == method.needs_profiles

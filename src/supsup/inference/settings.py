@@ -79,11 +79,6 @@ class Inference:
             settings["method"] = next(name for name, method in METHODS.items() if method.takes_calibrated)
         return Inference(**settings)
 
-    @property
-    def needs_profiles(self) -> bool:
-        """Whether tasks must be given profiles when they are learned."""
-        return METHODS[self.method].needs_profiles or self.objective in CALIBRATED
-
 
 def _methods(flag: str) -> str:
     """The methods that have a flag, for an error."""

@@ -18,9 +18,9 @@ if _typing.TYPE_CHECKING:
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
     from supsup.inference.methods import Inference as Inference
     from supsup.inference.new_task import NewTaskRule as NewTaskRule
-    from supsup.model.loading import load as load
-    from supsup.model.prediction import Prediction as Prediction
+    from supsup.model.predictor import Prediction as Prediction
     from supsup.model.supsup import SupSup as SupSup
+    from supsup.model.supsup import load as load
     from supsup.runtime.errors import SupSupError as SupSupError
     from supsup.runtime.process import tune_process as tune_process
     from supsup.training.auto_recipe import AutoRecipe as AutoRecipe
@@ -41,8 +41,8 @@ _HOMES = {
     "UnitRecipe": "hopfield.units",
     "Inference": "inference.methods",
     "SupSup": "model.supsup",
-    "load": "model.loading",
-    "Prediction": "model.prediction",
+    "load": "model.supsup",
+    "Prediction": "model.predictor",
     "Scenario": "evaluation.scenarios",
     "AutoRecipe": "training.auto_recipe",
     "Recipe": "training.recipe",

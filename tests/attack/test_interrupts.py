@@ -88,7 +88,7 @@ def test_a_model_that_lives_in_a_file(what: str, saved: Path, masks: dict[str, b
         is_right(model, masks)
         file = state_of(model).file
         assert file is not None
-        assert set(file.names) | {t.name for t in state_of(model).tasks.unsaved()} == set(model.tasks)
+        assert set(file.names) | set(state_of(model).tasks.unsaved()) == set(model.tasks)
         if number % 4 == 0:
             assert verify(path).clean
             is_right(supsup.load(path, device="cpu"), masks)

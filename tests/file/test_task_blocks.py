@@ -191,4 +191,4 @@ def test_blocks_are_what_a_bank_takes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert torch.equal(
         torch.cat([block.packed for block in blocks], 1), torch.cat(list(state_of(model).bank.blocks()), 1)
     )
-    assert state_of(load(tmp_path / "m", device="cpu")).tasks.unsaved() == []
+    assert state_of(load(tmp_path / "m", device="cpu")).tasks.unsaved() == {}

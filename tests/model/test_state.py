@@ -50,7 +50,7 @@ def test_a_commit_writes_what_has_changed_and_nothing_else(tmp_path: Path, monke
     with supsup.load(path, in_place=True, device="cpu") as model:
         state = state_of(model)
         assert state.file is not None
-        assert state.tasks.unsaved() == []
+        assert not state.tasks.unsaved()
         written: list[str] = []
         put = state.file.put
 

@@ -85,7 +85,7 @@ class _Driver:
                     self._next += 1
         except BaseException:
             # Later tasks may be normalised as the first one is: in a model without tasks that one has to be first.
-            if not self._learning.is_empty:
+            if len(self._learning.state.tasks):
                 for number in sorted(self._arrived):
                     self._add(number)
             raise

@@ -17,7 +17,7 @@ from supsup.data import Stream, Task
 from supsup.evaluation.grading import Grade, Grader, GradingCache, GradingProtocol
 from supsup.evaluation.learner import InfersTask, Learner, Observes
 from supsup.evaluation.scenarios import Scenario, scenario_named
-from supsup.model.prediction import Outputs
+from supsup.model.predictor import Outputs
 from supsup.model.supsup import SupSup, observe_batches
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError

@@ -23,7 +23,7 @@ from supsup.data import Task
 from supsup.evaluation.learner import HasTaskInfo, InfersBatches, InfersTask, Learner, OneTaskPerCall
 from supsup.evaluation.scenarios import Scenario
 from supsup.masks import philox
-from supsup.model.prediction import Outputs, check_outputs
+from supsup.model.predictor import Outputs, check_outputs
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, quoted, whole
 

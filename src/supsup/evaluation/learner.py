@@ -13,7 +13,7 @@ from torch import Tensor
 
 from supsup.data import Task
 from supsup.data.task import TaskInfo
-from supsup.model.prediction import Prediction
+from supsup.model.predictor import Prediction
 from supsup.training import AutoRecipe, Recipe
 
 

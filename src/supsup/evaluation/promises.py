@@ -19,7 +19,7 @@ from torch import Tensor
 from supsup.data import Part, Task
 from supsup.evaluation.evaluator import evaluate, learn_and_evaluate
 from supsup.evaluation.learner import InfersTask, Learner, OneTaskPerCall
-from supsup.model.prediction import Prediction
+from supsup.model.predictor import Prediction
 from supsup.runtime.validation import choice
 
 _CLASSES = 3

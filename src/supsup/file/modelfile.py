@@ -431,7 +431,7 @@ def stored_bytes(path: AnyPath, task: str) -> int:
     return 0 if found is None else int(found[0])
 
 
-def model_to_bytes(save: Callable[[Path], None]) -> bytes:
+def model_to_bytes(save: Callable[[Path], object]) -> bytes:
     """The bytes of the file that `save` writes: for `pickle`, and to send a model to another process."""
     with _temporary_path() as path:
         save(path)

@@ -42,8 +42,7 @@ from supsup.hopfield.units import Memory, Recovered, Recovery, UnitRecipe, recov
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
-from supsup.model.prediction import Prediction, answer_among
-from supsup.model.predictor import images_for
+from supsup.model.predictor import Prediction, answer_among, images_for
 from supsup.model.state import TaskTable
 from supsup.nets.architecture import architecture_of
 from supsup.nets.fully_connected import HopMLP, many_outputs
@@ -263,8 +262,8 @@ class HopSupSup:
         """The outputs to use, task by task, and how many each task has."""
         if task is not None and not isinstance(task, str):
             raise SupSupError("task is the name of a task; give a recovered mask as predict(x, units=…)")
-        wanted = [task] if task is not None else checks.check_among_names(among)
-        indices = range(len(self._tasks)) if wanted is None else set(self._tasks.indices(wanted))
+        chosen = [self._tasks.index(task)] if task is not None else self._tasks.indices(among)
+        indices = range(len(self._tasks)) if chosen is None else set(chosen)
         columns: list[int] = []
         classes: dict[str, int] = {}
         start = 0

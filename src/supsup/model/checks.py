@@ -18,7 +18,6 @@ from supsup.data.inputs import IDENTITY_KEY, Inputs, PixelStatistics, inputs_key
 from supsup.data.rotations import check_can_rotate
 from supsup.data.user_data import (
     build_task,
-    input_tensor,
     read_data,
     with_model_normalisation,
     with_pretrained_normalisation,
@@ -27,24 +26,14 @@ from supsup.masks.frozen import FrozenNet
 from supsup.model.state import check_classes, check_name
 from supsup.nets import ImageNetwork
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import given, listed, names, plain_tensor
+from supsup.runtime.validation import given, listed, plain_tensor
 
 Array = Tensor | np.ndarray[Any, Any] | Any  # any form that docs/own-data.md names
 T = TypeVar("T")
 
 
-def check_images(x: Array, device: torch.device) -> Tensor:
-    """Images [n, …] as float32 on the device."""
-    return _images(x, device, "[n, …] of at least one image", 1)
-
-
-def check_batches(x: Array, device: torch.device) -> Tensor:
-    """Batches of images [r, b, …] as float32 on the device."""
-    return _images(x, device, "[r, b, …] of at least one batch of at least one image", 2)
-
-
-def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor:
-    """Images as float32 on the device, after `leading` dimensions."""
+def check_images(x: Array, device: torch.device, leading: int = 1) -> Tensor:
+    """Images [n, …] or, with two leading dimensions, batches of them [r, b, …], as float32 on the device."""
     tensor = plain_tensor(x, "images")
     if not tensor.is_floating_point():
         raise SupSupError(
@@ -52,7 +41,8 @@ def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor
             "data.arrays(...) makes such tasks from any pixels, and Task.test.tensors() gives such images"
         )
     if tensor.ndim <= leading or tensor.numel() == 0:
-        raise SupSupError(f"images must be a batch {layout}; got shape {tuple(tensor.shape)}")
+        layout = "[n, …] of" if leading == 1 else "[r, b, …] of at least one batch of"
+        raise SupSupError(f"images must be a batch {layout} at least one image; got shape {tuple(tensor.shape)}")
     narrow = tensor.to(torch.float32)  # before the check: 1e300 becomes infinite here
     if not math.isfinite(narrow.sum().item()):  # fast; the sum of finite pixels may overflow, too
         bad = int((~narrow.isfinite()).flatten(0, leading - 1).flatten(1).any(1).sum())
@@ -62,14 +52,6 @@ def _images(x: Array, device: torch.device, layout: str, leading: int) -> Tensor
                 "float32 cannot hold; remove or repair them"
             )
     return narrow.to(device)
-
-
-def check_raw_batches(x: Any) -> Tensor:
-    """Batches of raw images [r, b, …] on the CPU."""
-    found = input_tensor(x)
-    if found.ndim < 3:
-        raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(found.shape)}")
-    return found
 
 
 def check_labels(y: Array, count: int, device: torch.device) -> Tensor:
@@ -128,11 +110,6 @@ def count_outputs(run: Callable[[Tensor], Any], images: Tensor) -> int:
     return int(outputs.shape[1])
 
 
-def check_among_names(among: Any) -> list[str] | None:
-    """The candidate tasks as a list of names; None for all."""
-    return None if among is None else names(among, "among")
-
-
 def check_setting(value: Any, kind: type[T], name: str) -> T:
     """A setting: the value, the default for None, an error for a value of another class."""
     return kind() if value is None else given(value, kind, name)
@@ -188,7 +165,7 @@ def make_task(
         raise SupSupError('give the task a name: learn((images, labels), task="name")')
     check_name(name)
     read = read_data(data, label)
-    tokens = takes_tokens(read.inputs, model)
+    tokens = _takes_tokens(read.inputs, model)
     return fit_to_model(build_task(read, name, None, layout, normalise, tokens), model)
 
 
@@ -214,7 +191,7 @@ def fit_to_model(task: Task, model: InputRequirements) -> Task:
     return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
 
 
-def takes_tokens(inputs: Tensor, model: InputRequirements) -> bool:
+def _takes_tokens(inputs: Tensor, model: InputRequirements) -> bool:
     """Whether inputs are tokens: the network has an embedding, and takes these integers but not real numbers."""
     embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.module.modules())
     if inputs.is_floating_point() or not embeds or model.run is None:
@@ -225,8 +202,7 @@ def takes_tokens(inputs: Tensor, model: InputRequirements) -> bool:
 
 def _with_channel(task: Task) -> Task:
     """Grey images with a channel dimension."""
-    parts = (replace(part, images=part.images[:, None]) for part in (task.train, task.test))
-    train, test = parts
+    train, test = (replace(part, images=part.images[:, None]) for part in (task.train, task.test))
     if train.gain.numel() > 1:
         raise SupSupError(f"inputs of shape {list(task.train.shape)} are not what the model has learned before")
     return replace(task, train=train, test=test)

@@ -7,8 +7,8 @@ trained.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,20 +33,10 @@ from supsup.runtime import progress
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
-from supsup.training import AnyRecipe, Recipe, Trained, train_masks
+from supsup.training import Recipe, Trained
 from supsup.training.executors import first_scores
 
 _PROFILED = 64  # tasks whose profiles are made together; a GPU trains hundreds together
-
-
-@contextmanager
-def gradients_kept() -> Iterator[None]:
-    """Restores whether torch records gradients, also after an interruption while they are off."""
-    before = torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(before)
 
 
 class Learning:
@@ -96,23 +86,17 @@ class Learning:
         if self.state.settings.recipe.transfer == "scores":
             assert trained.scores is not None
             earlier = earlier.with_more(trained.scores)
-        chosen = (
-            [None] * len(trained.tasks) if trained.recipes is None else [each.differing for each in trained.recipes]
-        )
+        recipes = trained.recipes
+        chosen = [None] * len(trained.tasks) if recipes is None else [recipe.differing for recipe in recipes]
         info = [TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)]
         profiles = self._profiles(trained) if self._needs_profiles else {}
         self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
 
     @property
     def _needs_profiles(self) -> bool:
-        """Whether the model's inference needs a profile of each task."""
+        """Whether tasks must be given profiles when they are learned."""
         how = self.state.settings.inference
         return METHODS[how.method].needs_profiles or how.objective in CALIBRATED
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the model has no tasks yet."""
-        return not len(self.state.tasks)
 
     def blueprint(self) -> ModelBlueprint:
         """What another process needs to train tasks for this model."""
@@ -121,11 +105,7 @@ class Learning:
             raise SupSupError(f"transfer={transfer!r} needs tasks one after the other; learn them without a cluster")
         header = replace(self.state.header(), notes={})
         module = None if header.architecture is not None else self.state.net.module
-
-        def save(path: Path) -> None:
-            write_new(path, header)
-
-        return ModelBlueprint(model_to_bytes(save), module, self.state.net.device.type)
+        return ModelBlueprint(model_to_bytes(lambda path: write_new(path, header)), module, self.state.net.device.type)
 
     def add_part(self, part: bytes, tasks: Sequence[Task]) -> None:
         """Add tasks that a `PartTrainer` has trained, every mask checked, and commit them.
@@ -226,24 +206,3 @@ class PartTrainer:
         state = ModelState(self._empty.net, self._empty.settings)
         Learning(state).learn(tasks, precision=precision, show_progress=False)
         return model_to_bytes(state.save)
-
-
-def train_together(models: Sequence[Learning], task: Task, advance: progress.Advance) -> None:
-    """A mask for one task in each of several models on one frozen network; the task has been checked before."""
-    with ExitStack() as held:
-        for model in sorted(models, key=id):
-            held.enter_context(model.state.changing)
-        recipes = [_fixed(model.state.settings.recipe) for model in models]
-        jobs = [recipe.job(task, model.first_scores) for model, recipe in zip(models, recipes)]
-        waiting = zip(models, recipes)
-        with closing(train_masks(models[0].state.net, jobs, advance=advance)) as groups:
-            for trained in groups:
-                for one in trained.split():
-                    model, recipe = next(waiting)
-                    model.add(one._replace(tasks=[task], rotated=recipe.self_labels is not None))
-
-
-def _fixed(recipe: AnyRecipe) -> Recipe:
-    if not isinstance(recipe, Recipe):
-        raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
-    return recipe

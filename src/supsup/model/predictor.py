@@ -1,32 +1,109 @@
 """The answers of a model: which task images belong to, and which class under that task's mask.
 
-`Images` holds the images of one call: as they were given, and preprocessed for the tasks that may answer.
+`Prediction` is an answer, `Predictor` finds it. `Images` holds the images of one call: as they were given, and
+preprocessed for the tasks that may answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup.data.inputs import Inputs, inputs_key, to_learned_shape
+from supsup.data.task import Label, TaskInfo
 from supsup.data.user_data import input_tensor
 from supsup.inference.auto import unfamiliar
-from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
+from supsup.inference.candidates import Candidates, Decision, Margin, NoMargin, TaskNetworks, TaskView
 from supsup.inference.methods import METHODS, Inference, choose_tasks
 from supsup.kernels.graphs import WAITING
 from supsup.model import checks
-from supsup.model.prediction import Outputs, Prediction
 from supsup.model.state import InputGroups, ModelState
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import real
+from supsup.runtime.validation import choice, real
 
-_REJECTED = 0.05
+Outputs = Literal["classes", "all"]  # outputs that may answer: those of the task's classes or, as in the paper, all
 Decisions = Callable[[Tensor], Tensor]  # from images [n, …] to the batches [r, b, …] that decide
+check_outputs = choice(*get_args(Outputs))
+_REJECTED = 0.05
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One answer per image: the label, the task whose mask gave it, and the probability of the label under it.
+
+    labels         0 … classes − 1 of the task; `names` has the user's own labels
+    probabilities  [images, classes]: the probability of each class of the image's task; rows of tasks with fewer
+                   classes end in zeros; empty if the learner gives none
+    margin         how far the inferred task is ahead, or why there is no margin; a tensor is the confidence itself
+    info           metadata of the tasks in `tasks`, by name
+    method_used    how the task was found: "given", "the only task", or by which method
+    unknown        [images]: which images were rejected; their label is −1, their task and name are None. None unless
+                   `predict` was called with `unknown`
+    """
+
+    labels: Tensor
+    tasks: list[str]
+    confidence: Tensor
+    probabilities: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    margin: Margin | NoMargin | Tensor = NoMargin.CERTAIN
+    info: Mapping[str, TaskInfo] = field(default_factory=dict)
+    method_used: str = ""
+    unknown: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        probabilities: Tensor,
+        tasks: list[str],
+        info: Mapping[str, TaskInfo],
+        margin: Margin | NoMargin | Tensor = NoMargin.CERTAIN,
+        method_used: str = "",
+    ) -> Prediction:
+        """The most probable class of each image."""
+        confidence, labels = probabilities.max(-1)
+        return cls(labels, tasks, confidence, probabilities, margin, info, method_used)
+
+    def without(self, unknown: Tensor) -> Prediction:
+        """The same, but that these images [images] are of no task that is known."""
+        named: list[Any] = [None if none else task for task, none in zip(self.tasks, unknown.tolist())]
+        return replace(self, labels=self.labels.masked_fill(unknown, -1), tasks=named, unknown=unknown)
+
+    @cached_property
+    def names(self) -> list[Label]:
+        """What the user calls the class of each image; None where it is of no known task."""
+        called: list[Any] = []
+        for task, label in zip(self.tasks, self.labels.tolist()):
+            names = self.info[task].names if task in self.info else None
+            number = None if task is None else label
+            called.append(number if names is None or label >= len(names) else names[label])
+        return called
+
+    @cached_property
+    def task_confidence(self) -> Tensor:
+        """How sure the task of each image is, 0 to 1: 1 where it was given (docs/inference.md)."""
+        if isinstance(self.margin, Tensor):
+            return self.margin
+        if isinstance(self.margin, NoMargin):
+            return torch.full_like(self.confidence, self.margin.value)
+        return self.margin.confidence()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Each answer as plain values, for `supsup predict` and POST /predict."""
+        columns = {
+            "task": self.tasks,
+            "label": self.labels.tolist(),
+            "name": self.names,
+            "confidence": self.confidence.tolist(),
+            "task_confidence": self.task_confidence.tolist(),
+        }
+        return [dict(zip(columns, row)) for row in zip(*columns.values(), strict=True)]
 
 
 def image_by_image(images: Tensor) -> Tensor:
@@ -61,34 +138,27 @@ class Predictor:
 
         rejected  the share of known images that may be rejected as unknown; None: no image is
         """
-        if task is not None:
-            self.check_learned()
-            index = self.state.tasks.index(task)
-            info = self.state.tasks.at(index).info
-            images = self.images(x, [(info.inputs, [index])])
-            probabilities = self._probabilities(images, index, None, outputs)
-            answer = Prediction.of(probabilities, [task] * len(images), {task: info}, method_used="given")
-            if rejected is None:
-                return answer
-            indices = torch.full((len(images),), index, device=self.state.net.device)
-            return answer.without(self._unfamiliar(images, indices, rejected))
-        images, candidates = self._candidates(x, among, how, image_by_image)
-        decided = choose_tasks(candidates)
-        indices = decided.chosen
-        present = indices.unique().tolist()
-        if len(present) == 1:
-            probabilities = self._probabilities(images, present[0], None, outputs)
+        if task is None:
+            images, candidates = self._candidates(x, among, how, image_by_image)
+            decided = choose_tasks(candidates)
+            present, tasks = decided.chosen.unique().tolist(), self._names(decided.chosen)
         else:
-            probabilities = self._of_several(images, indices, present, outputs)
-        known = {learned.name: learned.info for learned in map(self.state.tasks.at, present)}
-        answer = Prediction.of(probabilities, self.names(indices), known, decided.margin, decided.method_used)
-        return answer if rejected is None else answer.without(self._unfamiliar(images, indices, rejected))
+            self._check_learned()
+            index = self.state.tasks.index(task)
+            images = self._images(x, self.state.tasks.input_groups([index]))
+            chosen = torch.full((len(images),), index, device=self.state.net.device)
+            decided = Decision(chosen, NoMargin.CERTAIN, "given")
+            present, tasks = [index], [task] * len(images)
+        probabilities = self._probabilities(images, decided.chosen, present, outputs)
+        info = {learned.name: learned.info for learned in map(self.state.tasks.at, present)}
+        answer = Prediction.of(probabilities, tasks, info, decided.margin, decided.method_used)
+        return answer if rejected is None else answer.without(self._unfamiliar(images, decided.chosen, rejected))
 
     def infer(
         self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
     ) -> list[str]:
         """The name of the task that each decision falls on."""
-        return self.names(choose_tasks(self._candidates(x, among, how, decisions, leading)[1]).chosen)
+        return self._names(choose_tasks(self._candidates(x, among, how, decisions, leading)[1]).chosen)
 
     def scores(self, x: Any, among: Sequence[str] | None, how: Inference) -> Tensor:
         """What the first pass of a method gives each candidate, for every image: [n, candidates]."""
@@ -107,16 +177,13 @@ class Predictor:
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
         return WAITING.reading()
 
-    def images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
-        """The images of a call, for the tasks of these groups."""
+    def _images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
         return images_for(x, groups, self.state.image_shape, self.state.net.device, leading)
 
-    def names(self, indices: Tensor) -> list[str]:
-        """The names of tasks with these indices."""
+    def _names(self, indices: Tensor) -> list[str]:
         return [self.state.tasks.at(index).name for index in indices.tolist()]
 
-    def check_learned(self) -> None:
-        """An error if no task was learned."""
+    def _check_learned(self) -> None:
         if not len(self.state.tasks):
             raise SupSupError("no task has been learned yet; call learn or observe first")
 
@@ -124,11 +191,10 @@ class Predictor:
         self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
     ) -> tuple[Images, Candidates]:
         """The images, and the tasks that they may belong to."""
-        self.check_learned()
-        asked, tasks = checks.check_among_names(among), self.state.tasks
-        members = None if asked is None else tasks.indices(asked)
-        groups = tasks.input_groups(members)
-        images = self.images(x, groups, leading)
+        self._check_learned()
+        members = self.state.tasks.indices(among)
+        groups = self.state.tasks.input_groups(members)
+        images = self._images(x, groups, leading)
         views = [TaskView(decisions(images.preprocessed(inputs)), indices) for inputs, indices in groups]
         return images, Candidates(self._networks, views, how, members)
 
@@ -141,20 +207,24 @@ class Predictor:
             found[rows] = unfamiliar(self._networks, index, x, share)
         return found
 
-    def _of_several(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
-        """Probabilities of images of several tasks; 0 for a class that a task does not have."""
+    def _probabilities(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
+        """Of each class [n, classes] under the masks with these indices [n]; 0 for a class that a task lacks.
+
+        present  the indices that occur
+        """
+        if len(present) == 1:
+            return self._under_one_mask(images, present[0], None, outputs)
         found: list[tuple[Tensor, Tensor]] = []
         for index in present:
             rows = (indices == index).nonzero().flatten()
-            found.append((rows, self._probabilities(images, index, rows, outputs)))
+            found.append((rows, self._under_one_mask(images, index, rows, outputs)))
         most = max(probabilities.shape[1] for _, probabilities in found)
         out = torch.empty(len(images), most, device=indices.device)
         for rows, probabilities in found:
             out[rows] = pad(probabilities, (0, most - probabilities.shape[1]))
         return out
 
-    def _probabilities(self, images: Images, index: int, rows: Tensor | None, outputs: Outputs) -> Tensor:
-        """Of each class [n, classes], for some of the images under one mask."""
+    def _under_one_mask(self, images: Images, index: int, rows: Tensor | None, outputs: Outputs) -> Tensor:
         learned = self.state.tasks.at(index)
         x = images.preprocessed(learned.info.inputs)
         answers = self._networks.outputs(index, x if rows is None else x[rows])
@@ -182,9 +252,8 @@ class Images:
             return self._raw
         key = inputs_key(inputs)
         if key not in self._preprocessed:
-            self._preprocessed[key] = (
-                self._raw.float() if inputs is None else inputs.preprocess(self._raw, self._leading)
-            )
+            raw = self._raw
+            self._preprocessed[key] = raw.float() if inputs is None else inputs.preprocess(raw, self._leading)
         return self._preprocessed[key]
 
 
@@ -195,12 +264,29 @@ def images_for(
 
     Tasks without preprocessing are strict: floating point, and the shape that was learned.
     """
-    kinds: Sequence[Inputs] = [inputs for inputs, _ in groups if inputs is not None]
+    kinds = [inputs for inputs, _ in groups if inputs is not None]
     if not kinds:
-        images = (checks.check_images if leading == 1 else checks.check_batches)(x, device)
+        images = checks.check_images(x, device, leading)
         checks.check_shape(tuple(images.shape[leading:]), shape)
         return Images(images, leading, True)
-    raw = input_tensor(x) if leading == 1 else checks.check_raw_batches(x)
+    raw = input_tensor(x)
+    if leading == 2 and raw.ndim < 3:
+        raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(raw.shape)}")
     if shape is not None:
         raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
     return Images(raw.to(device), leading, False)
+
+
+def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:
+    """Task and label at once, where tasks have outputs of their own: [images, all classes], block after block.
+
+    The largest output says both. Probabilities are those of the classes given the task.
+    """
+    names, sizes, device = list(classes), list(classes.values()), outputs.device
+    joint, every, most = outputs.softmax(-1), torch.arange(len(outputs), device=device), max(sizes)
+    task_of = torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))
+    owner = task_of[joint.argmax(-1)]
+    padded = [pad(block, (0, most - block.shape[1]), value=-torch.inf) for block in outputs.split(sizes, -1)]
+    probabilities = torch.stack(padded, 1)[every, owner].softmax(-1)  # [images, most classes]
+    shares = torch.stack([block.sum(-1) for block in joint.split(sizes, -1)], 1)
+    return Prediction.of(probabilities, [names[i] for i in owner.tolist()], info, shares[every, owner])

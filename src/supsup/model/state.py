@@ -42,7 +42,7 @@ from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import no_garbage_collection
-from supsup.runtime.validation import choice, given, quoted
+from supsup.runtime.validation import choice, given, names, quoted
 from supsup.training import AutoRecipe, Recipe, recipe_from_dict
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Setting(Generic[T]):
 class ModelState:
     """A frozen network, the bank of its masks and the table of their tasks; a mask and its task have the same index.
 
-    file      the file of a model loaded with in_place=True; `remove` and `commit` write to it
+    file      the file of a model loaded with in_place=True, else None; `remove` and `commit` write to it
     lock      answers hold the read lock; changes take the write lock, for the short step that makes the change
     changing  held by the thread that learns, observes, forgets or commits, from its checks to its end; readers do not
               wait for training
@@ -100,19 +100,7 @@ class ModelState:
         self.lock = ReadersWriter()
         self.changing = _GPU_TRAINING if net.device.type == "cuda" else new_lock()
         self.switched = SwitchedNets(net)  # networks with a mask applied, for answers
-        self._file: ModelFile | None = None
-        self._process = 0  # id of the process that opened the file
-
-    @property
-    def file(self) -> ModelFile | None:
-        return self._file
-
-    @file.setter
-    def file(self, file: ModelFile | None) -> None:
-        self._file, self._process = file, os.getpid()
-        if file is not None:  # closes the file if the model is lost before the user can close it
-            self._closing = weakref.finalize(self, _close_file, file)
-            self._closing.atexit = False
+        self.file: ModelFile | None = None
 
     @classmethod
     def load(
@@ -130,10 +118,10 @@ class ModelState:
         try:
             with uninterrupted():
                 file = ModelFile(path, write=in_place)
-            state = cls.from_file(file, net, device, masks)
+            state = cls._from_file(file, net, device, masks)
             with uninterrupted():
                 if in_place:
-                    state.file = file
+                    state._keep_file(file)
                 else:
                     file.close()
             return state
@@ -144,10 +132,8 @@ class ModelState:
             raise
 
     @classmethod
-    def from_file(
-        cls, file: ModelFile, net: nn.Module | None, device: str | torch.device, masks: str = "memory"
-    ) -> Self:
-        """The state in a file, every mask checked; `net` is needed unless it was built from `supsup.nets`."""
+    def _from_file(cls, file: ModelFile, net: nn.Module | None, device: str | torch.device, masks: str) -> Self:
+        """The state in a file, every mask checked."""
         header = file.header
         with explain_errors(file.path):
             if header.kind != "SupSup":
@@ -161,30 +147,29 @@ class ModelState:
             check_network(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = image_shape_of(header)
+        if masks == "disk" and frozen.device.type != "cpu":
+            raise SupSupError('masks on disk are searched by the CPU: load(path, masks="disk", device="cpu")')
+        bank, tasks = state.bank, list[LearnedTask]()
         with no_garbage_collection():  # everything created here stays alive
-            if masks == "disk":
-                state._map_masks(file)
-            state.bank.reserve(len(file.names) - len(state.tasks))
-            tasks: list[LearnedTask] = []  # added together, since adding copies the table
-            for block in read_blocks(file, frozen, len(state.tasks)):
-                with explain_errors(file.path), explain_unknown_settings():
-                    _check_recipes(block.tasks)
-                state.bank.add_packed(block.packed, block.statistics)
+            if masks == "disk":  # whole blocks of masks; the rest is read into memory
+                for block, kept in map_blocks(file, frozen):
+                    bank.map_block(block.packed, kept, block.statistics)
+                    tasks += block.tasks
+            bank.reserve(len(file.names) - len(tasks))
+            for block in read_blocks(file, frozen, len(tasks)):
+                bank.add_packed(block.packed, block.statistics)
                 tasks += block.tasks
+            with explain_errors(file.path), explain_unknown_settings():
+                for chosen in (task.info.recipe for task in tasks if task.info.recipe is not None):
+                    Recipe.from_dict(chosen)
             state.tasks.prepare_add(tasks, saved=True)()
         return state
 
-    def _map_masks(self, file: ModelFile) -> None:
-        """Map whole blocks of masks from disk; the rest is read into memory."""
-        if self.net.device.type != "cpu":
-            raise SupSupError('masks on disk are searched by the CPU: load(path, masks="disk", device="cpu")')
-        tasks: list[LearnedTask] = []
-        for block, kept in map_blocks(file, self.net):
-            with explain_errors(file.path), explain_unknown_settings():
-                _check_recipes(block.tasks)
-            self.bank.map_block(block.packed, kept, block.statistics)
-            tasks += block.tasks
-        self.tasks.prepare_add(tasks, saved=True)()
+    def _keep_file(self, file: ModelFile) -> None:
+        """Keep a file up to date from now on; it is closed if the model is lost before the user can close it."""
+        self.file, self._process = file, os.getpid()
+        self._closing = weakref.finalize(self, _close_file, file)
+        self._closing.atexit = False
 
     def to(self, device: torch.device) -> ModelState:
         """A copy on a device, without a file."""
@@ -220,15 +205,14 @@ class ModelState:
         """The model in one line."""
         net, names = self.net, self.tasks.names
         weights = sum(shape.numel() for shape in net.shapes.values())
-        some = ", ".join(map(printable, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
         size = len(names) * sum(-(-shape.numel() // 8) for shape in net.shapes.values())
         origin = "pretrained" if net.pretrained else f"seed {net.seed}"
         parts = [
             f"{type(net.module).__name__} of {weights:,} masked weights, {origin}",
-            f"{len(names):,} task{'' if len(names) == 1 else 's'}" + (f": {some}" if names else ""),
+            f"{len(names):,} task{'' if len(names) == 1 else 's'}" + (f": {_first_few(names)}" if names else ""),
             f"{size:,} bytes of masks",
             f"on {net.device}",
-            f"in {self._file.path}" if self._file is not None else "not saved",
+            f"in {self.file.path}" if self.file is not None else "not saved",
         ]
         return f"{kind}({'; '.join(parts)})"
 
@@ -241,18 +225,10 @@ class ModelState:
         info: Mapping[str, TaskInfo] | None = None,
         profiles: Mapping[str, TaskProfile] | None = None,
     ) -> None:
-        """Add tasks: numbers of classes by name, masks as bytes [bytes, tasks], statistics [tasks, …].
-
-        info      details of tasks, by name
-        profiles  statistics of tasks' inputs for task inference, by name
-        """
-        for name, count in classes.items():
-            check_name(name)
-            check_classes(name, count, least=0)  # an observed task starts with none
-        learned_at = now()
-        infos, kept = info or {}, profiles or {}
+        """Add tasks that were checked: classes by name, masks as bytes [bytes, tasks], statistics [tasks, …]."""
+        learned_at, infos, found = now(), info or {}, profiles or {}
         tasks = self.tasks.prepare_add(
-            LearnedTask(name, count, learned_at, info=infos.get(name, NO_INFO), profile=kept.get(name))
+            LearnedTask(name, count, learned_at, info=infos.get(name, NO_INFO), profile=found.get(name))
             for name, count in classes.items()
         )
         masks = self.bank.prepare_add(packed, statistics)
@@ -284,7 +260,7 @@ class ModelState:
         file = self._own_file()
         if file is None:
             return
-        marks, header = self.tasks.unsaved_marks(), self.header()
+        marks, header = self.tasks.unsaved(), self.header()
         if not marks and header == file.header:
             return
         packed = (pack_task(self.tasks[name], self.bank, self.tasks.index(name)) for name in marks)
@@ -294,39 +270,37 @@ class ModelState:
 
     def lives_at(self, path: AnyPath | None) -> bool:
         """Whether `save(path)` means the model's file; a path of None does."""
-        return path is None or (self._file is not None and self._file.is_at(path))
+        return path is None or (self.file is not None and self.file.is_at(path))
 
     def save(self, path: AnyPath | None = None) -> None:
         """Write everything to a new file, or commit to the model's file."""
         if path is not None and not self.lives_at(path):
             write_new(path, self.header(), pack_tasks(self.tasks, self.bank))
-        elif self._file is None:
+        elif self.file is None:
             raise SupSupError('this model has no file; give a path: save("model.supsup")')
         else:
             self.commit()
 
     def close(self) -> None:
         """Close the file as it is."""
-        file = self._file
-        if file is not None:
+        if self.file is not None:
             with uninterrupted():
-                self._file = None
-                self._closing.detach()
-                _close_file(file)
+                self.file = None
+                self._closing()
 
     @property
     def is_foreign(self) -> bool:
         """Whether this process was forked from the one that opened the file."""
-        return self._process != os.getpid()
+        return self.file is not None and self._process != os.getpid()
 
     def _own_file(self) -> ModelFile | None:
         """The file to write to, or an error in a forked process."""
-        if self._file is not None and self.is_foreign:
+        if self.file is not None and self.is_foreign:
             raise SupSupError(
-                f"{self._file.path} was opened by the parent of this forked process, and only that may write to it; "
+                f"{self.file.path} was opened by the parent of this forked process, and only that may write to it; "
                 "close() the model here to continue without the file, or save it to another one"
             )
-        return self._file
+        return self.file
 
 
 def state_of(model: Any) -> ModelState:
@@ -342,14 +316,6 @@ def state_of(model: Any) -> ModelState:
 def _close_file(file: ModelFile) -> None:
     with uninterrupted():
         file.close()
-
-
-def _check_recipes(tasks: Sequence[LearnedTask]) -> None:
-    """An error unless the recipes stored with tasks are valid."""
-    for task in tasks:
-        chosen: Any = task.info.recipe
-        if chosen is not None:
-            Recipe.from_dict(chosen)
 
 
 def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:
@@ -372,9 +338,7 @@ class TaskTable:
 
     def __init__(self, tasks: Iterable[LearnedTask] = ()) -> None:
         self._rows: tuple[list[LearnedTask], dict[str, int]] = ([], {})  # in order, and their indices by name
-        self._unsaved: dict[
-            str, object
-        ] = {}  # by name: tasks that differ from the model's file, each with a mark of its last change
+        self._unsaved: dict[str, object] = {}  # tasks that differ from the model's file: a mark of the last change
         self._groups: tuple[object, InputGroups] = (None, [])  # the rows and their groups, cached
         self.prepare_add(tasks)()
 
@@ -405,11 +369,11 @@ class TaskTable:
         """The index of a task, or an error that lists some known tasks."""
         return _index(self._rows[1], name)
 
-    def indices(self, among: Sequence[str]) -> list[int]:
-        """The indices of these tasks, or an error if there are none or one is unknown."""
+    def indices(self, among: Any) -> list[int] | None:
+        """The indices of candidate tasks (None: of all), or an error as by `check_among`."""
         indices = self._rows[1]
-        check_among(among, indices)
-        return [indices[name] for name in among]
+        names = check_among(among, indices)
+        return None if names is None else [indices[name] for name in names]
 
     def at(self, index: int) -> LearnedTask:
         """The task with an index."""
@@ -426,16 +390,8 @@ class TaskTable:
             self._groups = rows, groups
         return groups
 
-    def most_classes(self, names: Iterable[str] | None = None) -> int:
-        """The largest number of classes of these tasks (all by default)."""
-        return max(task.classes for task in (self._rows[0] if names is None else map(self.__getitem__, names)))
-
-    def add(self, task: LearnedTask, *, saved: bool = False) -> None:
-        """Append a task; `saved`: the model's file has it already."""
-        self.prepare_add([task], saved=saved)()
-
     def prepare_add(self, new: Iterable[LearnedTask], *, saved: bool = False) -> Change:
-        """Prepare to append several tasks; an error if a name is taken."""
+        """Prepare to append tasks (`saved`: the model's file has them); an error if a name is taken."""
         tasks, indices = list(self._rows[0]), dict(self._rows[1])
         marks: dict[str, object] = {}
         for task in new:
@@ -452,12 +408,8 @@ class TaskTable:
 
         return change
 
-    def remove(self, name: str) -> None:
-        """Remove a task; the indices of later tasks decrease by one."""
-        self.prepare_remove(name)()
-
     def prepare_remove(self, name: str) -> Change:
-        """Prepare to remove a task."""
+        """Prepare to remove a task; the indices of later ones decrease by one."""
         index = self.index(name)
         tasks = [task for i, task in enumerate(self._rows[0]) if i != index]
         indices = {task.name: i for i, task in enumerate(tasks)}
@@ -468,19 +420,14 @@ class TaskTable:
 
         return change
 
-    def unsaved(self) -> list[LearnedTask]:
-        """The tasks that differ from the model's file, in order."""
-        return [self[name] for name in self.unsaved_marks()]
-
-    def unsaved_marks(self) -> dict[str, object]:
-        """The names of unsaved tasks, each with a mark of its last change, for `mark_saved`."""
+    def unsaved(self) -> dict[str, object]:
+        """The names of tasks that differ from the model's file, in order, each with a mark of its last change."""
         indices, marks = self._rows[1], self._unsaved.copy()
         return {name: marks[name] for name in sorted(marks, key=indices.__getitem__)}
 
     def mark_unsaved(self, name: str) -> None:
         """Note that a task differs from the model's file."""
-        task = self[name]
-        self._unsaved[task.name] = object()
+        self._unsaved[self[name].name] = object()
 
     def mark_saved(self, marks: Mapping[str, object]) -> None:
         """Note that the file has the tasks as of these marks; tasks that changed since remain unsaved."""
@@ -550,24 +497,31 @@ def check_name(name: object) -> None:
         )
 
 
-def check_classes(name: str, classes: object, least: int = 1) -> None:
+def check_classes(name: str, classes: object) -> None:
     """An error unless this is a valid number of classes."""
-    if isinstance(classes, bool) or not isinstance(classes, int) or not least <= classes < MOST_CLASSES:
-        raise SupSupError(f"task {quoted(name)} has {quoted(classes)} classes; give a whole number, at least {least}")
+    if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes < MOST_CLASSES:
+        raise SupSupError(f"task {quoted(name)} has {quoted(classes)} classes; give a whole number, at least 1")
 
 
 def unknown_task(name: object, known: Sequence[str]) -> SupSupError:
     """The error for a task that a learner has not learned."""
-    listed = ", ".join(map(printable, known[:_NAMED])) + (", …" if len(known) > _NAMED else "")
     return SupSupError(
-        f"unknown task {quoted(name)}; " + (f"known: {listed}" if known else "none has been learned yet")
+        f"unknown task {quoted(name)}; " + (f"known: {_first_few(known)}" if known else "none has been learned yet")
     )
 
 
-def check_among(among: Sequence[str], known: Collection[str]) -> None:
-    """An error unless there is at least one name and all are known tasks."""
-    if not among:
+def _first_few(tasks: Sequence[str]) -> str:
+    return ", ".join(map(printable, tasks[:_NAMED])) + (", …" if len(tasks) > _NAMED else "")
+
+
+def check_among(among: Any, known: Collection[str]) -> list[str] | None:
+    """The candidate tasks as a list (None: all), or an error unless there is at least one and all are known."""
+    if among is None:
+        return None
+    candidates = names(among, "among")
+    if not candidates:
         raise SupSupError("among=[] leaves no task to choose from; name at least one, or leave among out")
-    for name in among:
+    for name in candidates:
         if name not in known:
             raise unknown_task(name, list(known))
+    return candidates

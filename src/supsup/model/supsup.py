@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, MutableMapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Any, Literal, Self, overload
 
 import torch
@@ -20,11 +21,17 @@ from supsup.inference.new_task import NewTaskRule
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
-from supsup.model.learning import Learning, gradients_kept, train_together
+from supsup.model.learning import Learning
 from supsup.model.observer import Observer
-from supsup.model.prediction import Outputs, Prediction, check_outputs
-from supsup.model.predictor import Predictor, check_rejected_share, image_by_image
-from supsup.model.state import Extras, ModelSettings, ModelState, Setting, state_of
+from supsup.model.predictor import (
+    Outputs,
+    Prediction,
+    Predictor,
+    check_outputs,
+    check_rejected_share,
+    image_by_image,
+)
+from supsup.model.state import Extras, ModelSettings, ModelState, OtherKind, Setting, state_of
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
@@ -32,7 +39,7 @@ from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import Lock
 from supsup.runtime.progress import Callback
 from supsup.runtime.validation import choice, given, plain_tensor
-from supsup.training import AutoRecipe, Recipe
+from supsup.training import AutoRecipe, Recipe, train_masks
 
 _PARTS = ("_state", "_learning", "_observer", "_predictor")  # attributes of every model; others are a subclass's
 
@@ -48,15 +55,11 @@ class SupSup:
     inference   how the task is inferred when it is not given
     new_task_rule  when `observe` opens a new mask
 
-    Methods: `learn`, `learn_many`, `observe`, `forget`; `predict`, `infer_task`, `infer_batches`; `save`, `load`,
-    `close`, `to`. By task: `tasks`, `classes`, `task_info`, `recipe_of`, `learned_at`, `mask`, `subnetwork`, `extras`.
-    Of the model: `module`, `device`, `seed`, `image_shape`, `created`, `notes`, `recipe`, `inference`, `new_task_rule`.
-    `reading()` keeps the model unchanged for several calls. `supsup.model.state.state_of(model)` is for extensions.
-
     `notes` (JSON values) and `extras` (tensors, by task) belong to the user and are saved with the model.
 
-    Many threads may predict while one learns, observes or forgets; each answer sees one consistent state of the model.
-    Threads that learn, observe or forget take turns. An interruption leaves each task learned or not, never half.
+    Many threads may predict while one learns, observes or forgets; each answer sees one consistent state of the model,
+    and `reading()` keeps it unchanged for several calls. Threads that learn, observe or forget take turns. An
+    interruption leaves each task learned or not, never half. `supsup.model.state.state_of(model)` is for extensions.
 
     A copy (`copy`, `pickle`, a spawned process) has all masks, but no file and no half-trained masks of `observe`.
     """
@@ -221,13 +224,13 @@ class SupSup:
         normalise  True: by the data's mean and deviation, or those of the first task if they suit; "own"; False
         callback   called with a `Step` between training steps; an exception in it stops training: nothing is learned
         """
-        with self._state.changing, gradients_kept():
+        with self._state.changing, _gradients_restored():
             made = checks.make_task(
                 data, task, self._learning.input_requirements(), label=label, layout=layout, normalise=normalise
             )
             checked = checks.check_new_task(made, task, self._state.tasks)
             checks.check_task_fits(checked, self._state.net, self.image_shape, self.recipe.self_labels is not None)
-            self._observer.write_back()
+            self._write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
 
@@ -244,9 +247,9 @@ class SupSup:
         An interruption keeps the tasks finished by then. `precision` of matrix products: by default bfloat16 on a GPU
         (for fully connected networks), else float32. `cluster`: the machines that train (docs/cluster.md).
         """
-        with self._state.changing, gradients_kept():
+        with self._state.changing, _gradients_restored():
             tasks = checks.check_stream(stream, self._state.tasks, self._state.net, self._learning.input_requirements())
-            self._observer.write_back()
+            self._write_back()
             if cluster is None:
                 self._learning.learn(tasks, precision=precision, show_progress=show_progress)
             else:
@@ -332,23 +335,19 @@ class SupSup:
         keeps its scores and optimiser state, so a task that returns continues where it stopped.
         """
         with self._state.changing:
-            images = checks.check_images(x, self.device)
-            checks.check_shape(tuple(images.shape[1:]), self.image_shape)
+            images, net = checks.check_images(x, self.device), self._state.net
+            outputs = checks.count_frozen_outputs(net, images, self.image_shape)
             labels = checks.check_labels(y, len(images), self.device)
-            checks.check_label_range(
-                labels, checks.count_frozen_outputs(self._state.net, images, self.image_shape), "observed"
-            )
-            if len(images) == 1:
-                self._state.net.rehearse(
-                    images
-                )  # an error before a mask is opened: normalisation needs more than one image
+            checks.check_label_range(labels, outputs, "observed")
+            if len(images) == 1:  # normalisation needs more than one image: an error before a mask is opened
+                net.rehearse(images)
             return self._observer.step(images, labels)
 
     def forget(self, task: str) -> None:
         """Delete a task permanently; answers for other tasks do not change."""
         with self._state.changing, self._observer.lock:
             self._state.tasks.index(task)  # an error for an unknown task
-            self._observer.write_back()
+            self._write_back()
             with uninterrupted():
                 self._state.remove(task)
                 self._observer.forget(task)
@@ -369,7 +368,7 @@ class SupSup:
                 self._state.save(path)
             return
         with self._state.changing:
-            self._observer.write_back()
+            self._write_back()
             self._state.save(path)
 
     def close(self) -> None:
@@ -392,9 +391,44 @@ class SupSup:
     def reading(self) -> Lock:
         """For `with`: all calls inside see one state of the model; changes by other threads wait."""
         lock = self._state.lock
-        if self._observer.changed and not lock.held:
-            self._observer.write_back()
+        if not lock.held:
+            self._write_back()
         return lock.reading()
+
+    def _write_back(self) -> None:
+        """Bring the bank up to date with the mask that `observe` trains."""
+        if self._observer.changed:
+            self._observer.write_back()
+
+
+def load(
+    path: AnyPath,
+    net: nn.Module | None = None,
+    *,
+    in_place: bool = False,
+    masks: Literal["memory", "disk"] = "memory",
+    device: str | torch.device = "auto",
+) -> SupSup | Any:
+    """The model in a file (`SupSup` or `HopSupSup`), every mask checked.
+
+    net       your module, where the model was not built from `supsup.nets`
+    in_place  commit each task to the file as soon as it is learned or forgotten; use `with` or call `close`
+    masks     "disk": masks stay on disk, and a search reads them through the page cache (docs/model-file.md)
+
+    `in_place` and `masks="disk"` are for `SupSup` only: a `HopSupSup` file is one memory, which `save` writes whole.
+    """
+    try:
+        return SupSup.load(path, net, in_place=in_place, masks=masks, device=device)
+    except OtherKind:
+        if in_place or masks != "memory":
+            option = "in_place=True" if in_place else f"masks={masks!r}"
+            raise SupSupError(
+                f"{path} holds a HopSupSup model, for which there is no {option}: "
+                "load it without that option, and save() it when it has changed"
+            ) from None
+        from supsup.hopfield.learner import HopSupSup  # a layer above this one, and most programs never use it
+
+        return HopSupSup.load(path, net, device=device)
 
 
 def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
@@ -402,7 +436,18 @@ def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Ad
     for model in models:
         state = state_of(model)
         checks.check_stream([task], state.tasks, state.net, model._learning.input_requirements())
-    train_together([model._learning for model in models], task, advance)
+        if not isinstance(model.recipe, Recipe):
+            raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
+    with ExitStack() as held:
+        for model in sorted(models, key=id):
+            held.enter_context(state_of(model).changing)
+        jobs = [model.recipe.stepwise.job(task, model._learning.first_scores) for model in models]
+        waiting = iter(models)
+        with closing(train_masks(state_of(models[0]).net, jobs, advance=advance)) as groups:
+            for trained in groups:
+                for one, model in zip(trained.split(), waiting):
+                    rotated = model.recipe.self_labels is not None
+                    model._learning.add(one._replace(tasks=[task], rotated=rotated))
 
 
 def observe_batches(model: SupSup, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:
@@ -418,3 +463,8 @@ def observe_batches(model: SupSup, part: Part, positions: Tensor) -> Iterator[tu
     first, _ = part.batch(positions[0, :1])
     checks.check_label_range(part.labels, checks.count_frozen_outputs(state.net, first, model.image_shape), "observed")
     return model._observer.run(part, positions)
+
+
+def _gradients_restored() -> AbstractContextManager[None]:
+    """At its end torch records gradients as before, also after an interruption while they are off."""
+    return torch.set_grad_enabled(torch.is_grad_enabled())

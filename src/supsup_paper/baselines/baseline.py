@@ -20,7 +20,7 @@ from supsup.data.task import TaskInfo
 from supsup.file.task_record import LearnedTask
 from supsup.model import checks
 from supsup.model.checks import Array
-from supsup.model.prediction import Outputs, Prediction, check_outputs
+from supsup.model.predictor import Outputs, Prediction, check_outputs
 from supsup.model.state import check_among, unknown_task
 from supsup.nets.execution import ModuleCopies, has_only_known_layers, run_with_weights
 from supsup.nets.fully_connected import unmodified_layers
@@ -31,7 +31,7 @@ from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import one_thread_when_forked
-from supsup.runtime.validation import choice, given, listed, whole
+from supsup.runtime.validation import choice, given, listed, names, whole
 from supsup.training import Recipe
 from supsup.training.fast.captured import CapturedTraining
 from supsup.training.plain import State
@@ -249,7 +249,7 @@ class Baseline(ABC):
         """
         check_outputs(outputs, "outputs")
         with self.lock.reading():
-            asked = checks.check_among_names(among)
+            asked = None if among is None else names(among, "among")
             name = self.answering(task, asked)
             classes = self.most_classes([name] if task is not None else asked) if outputs == "classes" else None
             probabilities = self.probabilities(self.checked_images(x), self.state_of(name), classes)
@@ -293,8 +293,7 @@ class Baseline(ABC):
             if not isinstance(task, str) or task not in self.own:
                 raise unknown_task(task, self.tasks)
             return task
-        if among is not None:
-            check_among(among, self.own)
+        check_among(among, self.own)
         if self.needs_task:
             raise SupSupError(f"{type(self).__name__} has to be told the task: predict(x, task=...)")
         asked = self.own if among is None else set(among)

@@ -14,7 +14,7 @@ from supsup.data import Task
 from supsup.masks import philox
 from supsup.model import checks
 from supsup.model.checks import Array
-from supsup.model.prediction import Outputs, Prediction, check_outputs
+from supsup.model.predictor import Outputs, Prediction, check_outputs
 from supsup.model.state import check_among
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, given
@@ -121,12 +121,11 @@ class BatchE(Baseline):
     @torch.no_grad()
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None, **how: Any) -> list[str]:
         """The task of each of r batches [r, b, …]."""
-        batches = checks.check_batches(x, self.device)
+        batches = checks.check_images(x, self.device, 2)
         self.outputs_for(batches[0])
         return self._inferred(batches, among, how)
 
     def _inferred(self, x: Tensor, among: Sequence[str] | None, how: Mapping[str, Any]) -> list[str]:
-        asked = checks.check_among_names(among)
         try:
             settings = replace(self.inference, **how)
         except TypeError as error:
@@ -134,8 +133,7 @@ class BatchE(Baseline):
         with self.lock.reading():
             if not self.own:
                 raise SupSupError("no task has been learned yet; call learn first")
-            names = self.tasks if asked is None else asked
-            check_among(names, self.own)
+            names = check_among(among, self.own) or self.tasks
             indices = infer_batche_task(self, x, names, self.most_classes(names), settings)
         return [names[i] for i in indices.tolist()]
 

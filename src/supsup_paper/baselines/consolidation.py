@@ -20,10 +20,9 @@ from torch.nn.functional import cross_entropy
 
 from supsup.data import Task
 from supsup.masks import philox
-from supsup.model import checks
 from supsup.model.checks import Array
-from supsup.model.prediction import Outputs, Prediction, answer_among
-from supsup.runtime.validation import choice, optional, real, whole
+from supsup.model.predictor import Outputs, Prediction, answer_among
+from supsup.runtime.validation import choice, names, optional, real, whole
 from supsup.training import Recipe
 from supsup.training.plain import State
 from supsup_paper.baselines import storage
@@ -113,7 +112,7 @@ class Consolidation(Baseline):
         among    where the task is not given: only the outputs of these may answer (of all tasks by default)
         outputs  "all": where labels are shared, also those that stand for no class may answer, as the paper grades
         """
-        among = checks.check_among_names(among)
+        among = None if among is None else names(among, "among")
         with self.lock.reading():
             name = self.answering(task, among)
             if self.labels == "shared":

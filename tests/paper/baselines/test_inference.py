@@ -9,7 +9,7 @@ from torch import nn
 from supsup import Recipe, SupSupError, evaluate, nets
 from supsup.data import Stream
 from supsup.inference import objectives
-from supsup.model.prediction import Outputs
+from supsup.model.predictor import Outputs
 from supsup_paper.baselines import BatchE, TaskInference
 from supsup_paper.baselines import inference as inferring
 from supsup_paper.baselines.inference import (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from starlette.exceptions import HTTPException
 
-from supsup.serve.batching import Batcher
+from supsup.serve.service import Batcher
 
 
 class Images(int):

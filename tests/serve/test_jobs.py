@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from supsup.runtime.errors import SupSupError
+from supsup.serve.app import Metrics
 from supsup.serve.jobs import JobQueue, Progress, ServerJob
-from supsup.serve.metrics import Metrics
 
 
 def failing(error: Exception) -> ServerJob:

@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from supsup.serve.metrics import Metrics
+from supsup.serve.app import Metrics
 
 
 def test_counts_add_up() -> None:

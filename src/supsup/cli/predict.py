@@ -14,7 +14,7 @@ import torch
 from rich.table import Table
 from typer import Argument, Option
 
-from supsup import Prediction, SupSup, SupSupError
+from supsup import SupSup, SupSupError
 from supsup.cli.console import escape_for_terminal, print_table, say
 from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestShare
 from supsup.cli.networks import UserNet, user_network
@@ -34,6 +34,7 @@ from supsup.data.files import (
 from supsup.inference.methods import MethodName
 
 _BATCH = 256  # inputs
+_DIGITS = 4  # of confidences
 _LISTED_MISTAKES = 10
 _COUNTS = ("images", "task given", "task unknown", "task correct")
 _MISTAKE = ("task", "class", "predicted", "count")
@@ -72,36 +73,28 @@ def predict_command(
     if task is not None:
         learner.classes(task)  # an unknown task is an error
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    if as_csv:
-        writer.writerow(("input", "label", "task", "confidence", "task_confidence"))
+    for number, answer in enumerate(_answers(learner, data, task, label, unknown)):
+        name = escape_for_terminal(answer["input"])
+        if as_json:
+            print(json.dumps(answer, ensure_ascii=False))
+        elif as_csv:
+            writer.writerows([answer, answer.values()] if number == 0 else [answer.values()])
+        elif answer["task"] is None:
+            say(f"{name}: none of these tasks")
+        else:
+            confidence = f"{100 * answer['confidence']:.1f} %"
+            best, inferred = escape_for_terminal(answer["label"]), escape_for_terminal(answer["task"])
+            say(f"{name}: [bold]{best}[/] ({confidence}), task {inferred}")
+
+
+def _answers(
+    learner: SupSup, data: list[str], task: str | None, label: str | None, unknown: bool
+) -> Iterator[dict[str, Any]]:
+    """The line for each input, in the order of its columns; the label is the name that the user gave the class."""
     for names, inputs in _inputs(data, learner, label):
-        for name, answer in zip(names, _answers(learner.predict(inputs, task, unknown=unknown))):
-            if as_json:
-                print(json.dumps({"input": name} | answer, ensure_ascii=False))
-            elif as_csv:
-                writer.writerow((name, *answer.values()))
-            elif answer["task"] is None:
-                say(f"{escape_for_terminal(name)}: none of these tasks")
-            else:
-                confidence = f"{100 * answer['confidence']:.1f} %"
-                best, inferred = escape_for_terminal(answer["label"]), escape_for_terminal(answer["task"])
-                say(f"{escape_for_terminal(name)}: [bold]{best}[/] ({confidence}), task {inferred}")
-
-
-def _answers(prediction: Prediction) -> Iterator[dict[str, Any]]:
-    for label, task, confidence, task_confidence in zip(
-        prediction.names,
-        prediction.tasks,
-        prediction.confidence.tolist(),
-        prediction.task_confidence.tolist(),
-        strict=True,
-    ):
-        yield {
-            "label": label,
-            "task": task,
-            "confidence": round(confidence, 4),
-            "task_confidence": round(task_confidence, 4),
-        }
+        for name, answer in zip(names, learner.predict(inputs, task, unknown=unknown).describe(_DIGITS)):
+            answer["label"] = answer.pop("name")
+            yield {"input": name, "label": answer["label"]} | answer
 
 
 def _inputs(data: list[str], learner: SupSup, label: str | None) -> Iterator[tuple[list[str], Any]]:

@@ -94,14 +94,14 @@ class Prediction:
             return torch.full_like(self.confidence, self.margin.value)
         return self.margin.confidence()
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Each answer as plain values, for `supsup predict` and POST /predict."""
+    def describe(self, digits: int) -> list[dict[str, Any]]:
+        """Each answer as plain values, rounded to so many digits, for `supsup predict` and POST /predict."""
         columns = {
             "task": self.tasks,
             "label": self.labels.tolist(),
             "name": self.names,
-            "confidence": self.confidence.tolist(),
-            "task_confidence": self.task_confidence.tolist(),
+            "confidence": [round(value, digits) for value in self.confidence.tolist()],
+            "task_confidence": [round(value, digits) for value in self.task_confidence.tolist()],
         }
         return [dict(zip(columns, row)) for row in zip(*columns.values(), strict=True)]
 

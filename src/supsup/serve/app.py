@@ -15,7 +15,15 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 
-from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -30,11 +38,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from supsup import SupSupError, __version__
 from supsup.model.state import check_name
 from supsup.runtime.errors import printable
-from supsup.serve.batching import Batcher
 from supsup.serve.jobs import JobQueue, ServerJob
-from supsup.serve.metrics import Metrics
 from supsup.serve.requests import PredictRequest, read_learn_request, read_predict_request
-from supsup.serve.service import Json, ModelService
+from supsup.serve.service import Batcher, Json, ModelService
 from supsup.serve.settings import LOOPBACK, ServerSettings
 
 
@@ -54,6 +60,8 @@ _MAX_LISTED = 500  # tasks in one response
 _FORGET_WAIT = 2.0  # seconds that DELETE waits before it returns a job
 _GRACE = 20.0  # seconds for the running job when the server shuts down
 _DRAINED = 16 << 20  # bytes of a rejected body that are still read
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -201,6 +209,22 @@ def _query_integer(request: Request, name: str, default: int, most: int) -> int:
     if not text.isascii() or not text.isdigit() or not 0 <= int(text[:20]) <= most:
         raise HTTPException(400, f"{name} must be an integer from 0 to {most:,}")
     return int(text)
+
+
+class Metrics:
+    """Requests, batches and finished jobs of one server, and the memory of its process; for use from any thread."""
+
+    def __init__(self) -> None:
+        self.registry = every = CollectorRegistry()
+        ProcessCollector(registry=every)
+        self.requests = Counter(
+            "supsup_requests", "Requests answered, by route and status.", ("route", "status"), registry=every
+        )
+        self.seconds = Histogram(
+            "supsup_request_seconds", "Seconds to answer a request.", ("route",), buckets=_SECONDS, registry=every
+        )
+        self.batches = Histogram("supsup_batch_images", "Images in a batch.", buckets=_IMAGES, registry=every)
+        self.jobs = Counter("supsup_jobs", "Finished jobs, by kind and outcome.", ("kind", "state"), registry=every)
 
 
 class AccessControl:

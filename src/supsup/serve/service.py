@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import io
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
+from starlette.exceptions import HTTPException
 from torch import Tensor, nn
 
 from supsup import Inference, SupSup, SupSupError, data
@@ -19,11 +25,15 @@ from supsup.data.task import TaskInfo
 from supsup.file.modelfile import stored_bytes
 from supsup.file.task_record import EXAMPLES
 from supsup.runtime.errors import printable
-from supsup.serve.examples import choose_examples, data_url
 from supsup.serve.requests import Array, LearnRequest, PredictRequest
 
 Json = dict[str, Any]
+_DIGITS = 6  # of confidences
 _MOST_VALUES, _MOST_NAMED = 400, 5  # of the scores: values for a plot, and tasks by name
+_EXAMPLES, _EXAMPLE_SIDE = 6, 64  # images of a task for the page, and their longest side in pixels
+_SHARE, _LONGEST = 0.1, 0.02  # after a batch of several: wait this share of its time, at most so many seconds
+In = TypeVar("In", bound=Sized)
+Out = TypeVar("Out")
 
 
 class ModelService:
@@ -93,7 +103,8 @@ class ModelService:
         inputs = self._inputs(np.concatenate([request.images for request in requests]), named)
         prediction = self.model.predict(inputs, task=first.task, among=first.among, inference=self._inference)
         candidates = list(first.among) if first.among is not None else self.model.tasks
-        answers = [_json_answer(answer) for answer in prediction.describe()]
+        described = prediction.describe(_DIGITS)
+        answers: list[Json] = [{key: _json_value(value) for key, value in answer.items()} for answer in described]
         start = 0
         for request in requests:
             rows = slice(start, start + len(request))
@@ -132,7 +143,7 @@ class ModelService:
             return info.describe() | {
                 "name": task,
                 "classes": classes,
-                "class_names": [_json_label(info.class_name(number)) for number in range(classes)],
+                "class_names": [_json_value(info.class_name(number)) for number in range(classes)],
                 "learned_at": self.model.learned_at(task),
                 "bytes": stored_bytes(self.path, task),
                 "examples": [data_url(image) for image in self.model.extras.get(task, {}).get(EXAMPLES, [])],
@@ -229,13 +240,107 @@ def _unknown_normalisation(task: str) -> str:
     )
 
 
-def _json_answer(answer: Json) -> Json:
-    """An answer with a class name and numbers that JSON can hold."""
-    numbers = {key: answer[key] for key in ("confidence", "task_confidence")}
-    rounded = {key: round(value, 6) if math.isfinite(value) else None for key, value in numbers.items()}
-    return answer | {"name": _json_label(answer["name"])} | rounded
+def _json_value(value: object) -> str | int | float | None:
+    """A class name, or a number that may be infinite, as JSON can hold it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int) else str(value)
 
 
-def _json_label(name: object) -> str | int | float:
-    """A class name that JSON can hold."""
-    return name if isinstance(name, str | int) or (isinstance(name, float) and math.isfinite(name)) else str(name)
+def choose_examples(images: Array, labels: Sequence[object]) -> Tensor:
+    """Small copies of a few images of [n, channels, height, width], from as many classes as possible."""
+    counts: Counter[object] = Counter()
+    ranks = []  # for each image, how many of its class come before it
+    for label in labels:
+        ranks.append(counts[label])
+        counts[label] += 1
+    rows = sorted(range(len(labels)), key=ranks.__getitem__)[:_EXAMPLES]
+    return torch.stack([_thumbnail(images[row]) for row in rows])
+
+
+def data_url(image: Tensor) -> str:
+    """An image [channels, height, width] as a data: URL."""
+    content = io.BytesIO()
+    _to_pillow(image.cpu().numpy()).save(content, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _thumbnail(image: Array) -> Tensor:
+    small = _to_pillow(image)
+    small.thumbnail((_EXAMPLE_SIDE, _EXAMPLE_SIDE))
+    pixels = np.array(small, np.uint8)
+    return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+
+
+def _to_pillow(image: Array) -> Image.Image:
+    return Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
+
+
+class Batcher(Generic[In, Out]):
+    """Runs a function on batches of requests, in its own thread. It belongs to one event loop.
+
+    answer      takes requests (their `len` is the number of images), returns a result or an exception for each
+    max_batch   images in a batch; a larger request is a batch by itself
+    max_queued  images in the queue; further requests get status 503
+    """
+
+    def __init__(
+        self, answer: Callable[[Sequence[In]], Sequence[Out | Exception]], *, max_batch: int, max_queued: int
+    ) -> None:
+        self._answer, self._max_batch, self._max_queued = answer, max_batch, max_queued
+        self._queue: deque[tuple[In, asyncio.Future[Out]]] = deque()
+        self._queued = 0  # images
+        self._running: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="supsup-predict")
+
+    async def submit(self, request: In) -> Out:
+        """The result for one request, computed together with others that wait."""
+        if self._queue and self._queued + len(request) > self._max_queued:
+            raise HTTPException(503, f"more than {self._max_queued:,} images are queued; try again in a moment")
+        future: asyncio.Future[Out] = asyncio.get_running_loop().create_future()
+        self._queue.append((request, future))
+        self._queued += len(request)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    async def close(self) -> None:
+        """Answer the queued requests, then stop."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._queue:
+                batch, begin = self._next(), loop.time()
+                results: Sequence[Out | Exception]
+                try:
+                    results = await loop.run_in_executor(self._thread, self._answer, [request for request, _ in batch])
+                except Exception as error:
+                    results = [error] * len(batch)
+                seconds = loop.time() - begin
+                for (_, future), result in zip(batch, results, strict=True):
+                    if future.done():  # the client has disconnected
+                        continue
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
+                        future.set_result(result)
+                if len(batch) > 1:  # clients may send again: do not start the next batch with the first of them alone
+                    await asyncio.sleep(min(_LONGEST, _SHARE * seconds))
+        finally:
+            self._running = None
+
+    def _next(self) -> list[tuple[In, asyncio.Future[Out]]]:
+        batch: list[tuple[In, asyncio.Future[Out]]] = []
+        images = 0
+        while self._queue:
+            size = len(self._queue[0][0])
+            if batch and images + size > self._max_batch:
+                break
+            batch.append(self._queue.popleft())
+            images += size
+        self._queued -= images
+        return batch

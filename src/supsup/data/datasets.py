@@ -207,7 +207,7 @@ def _search_folders(archive: Archive, data_dir: Any) -> list[Path]:
     """Where the files may be: only in `data_dir` if given, else in $SUPSUP_DATA and, last, the cache."""
     given = os.environ.get("SUPSUP_DATA") if data_dir is None else data_dir
     name = "SUPSUP_DATA" if data_dir is None else "data_dir"
-    roots = [checked_path(given, name)] if given or data_dir is not None else []
+    roots = [checked_path(given, name)] if data_dir is not None or given else []
     folders = [root / folder for root in roots for folder in archive.folders]
     return [*folders, *([cache_folder(archive)] if data_dir is None else roots)]
 

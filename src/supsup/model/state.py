@@ -226,6 +226,8 @@ class ModelState:
         profiles: Mapping[str, TaskProfile] | None = None,
     ) -> None:
         """Add tasks that were checked: classes by name, masks as bytes [bytes, tasks], statistics [tasks, …]."""
+        for name in classes:
+            check_name(name)  # once more: no later commit could write the file
         learned_at, infos, found = now(), info or {}, profiles or {}
         tasks = self.tasks.prepare_add(
             LearnedTask(name, count, learned_at, info=infos.get(name, NO_INFO), profile=found.get(name))

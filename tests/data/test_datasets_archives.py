@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from supsup.data.datasets import Archive, cache_folder, find_file, locate_archive, read_verified
+from supsup.data.datasets import Archive, find_file, locate_archive, read_verified
+from supsup.runtime.downloads import kept_in
 from supsup.runtime.errors import SupSupError
 
 PLAIN = {"images.gz": b"many pixels", "labels.gz": b"some labels"}
@@ -22,7 +23,7 @@ STORED = {name: gzip.compress(plain, mtime=0) for name, plain in PLAIN.items()}
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 ARCHIVE = Archive(
     folders=("toys", "toy-data"),
-    checksums={name: hashlib.md5(stored).hexdigest() for name, stored in STORED.items()},
+    checksums={name: (hashlib.md5(stored).hexdigest(), None) for name, stored in STORED.items()},
     mirrors=(UNREACHABLE,),
 )
 
@@ -40,7 +41,7 @@ def fill(folder: Path, files: dict[str, bytes] = STORED) -> Path:
 
 
 def contents(archive: Archive, data_dir: Path | None = None) -> dict[str, bytes]:
-    folder = locate_archive(archive, data_dir, timeout=2)
+    folder = locate_archive(archive, data_dir)
     return {name: read_verified(archive, find_file(folder, name)) for name in archive.checksums}
 
 
@@ -98,7 +99,7 @@ def test_a_named_folder_without_the_files_is_an_error_even_where_they_could_be_h
 def test_a_wrong_checksum_names_file_and_both_sums(tmp_path: Path) -> None:
     fill(tmp_path / "data", {**STORED, "labels.gz": b"damaged"})
     found = hashlib.md5(b"damaged").hexdigest()
-    message = f"labels.gz is damaged .* {found}, not {ARCHIVE.checksums['labels.gz']}; delete it"
+    message = f"labels.gz is damaged .* {found}, not {ARCHIVE.checksums['labels.gz'][0]}; delete it"
     with pytest.raises(SupSupError, match=message):
         contents(ARCHIVE, tmp_path / "data")
 
@@ -108,7 +109,7 @@ def test_the_first_mirror_that_answers_is_used_and_only_once(tmp_path: Path, mir
     fill(served / "good")
     archive = replace(ARCHIVE, mirrors=(UNREACHABLE, f"{mirror}/missing", f"{mirror}/good"))
     assert contents(archive) == PLAIN
-    assert sorted(path.name for path in cache_folder(archive).iterdir()) == ["images.gz", "labels.gz"]
+    assert sorted(path.name for path in kept_in(archive.folders[0]).iterdir()) == ["images.gz", "labels.gz"]
     for path in (served / "good").iterdir():
         path.unlink()
     assert contents(archive) == PLAIN
@@ -117,31 +118,31 @@ def test_the_first_mirror_that_answers_is_used_and_only_once(tmp_path: Path, mir
 def test_a_mirror_with_damaged_files_leaves_nothing_in_the_cache(tmp_path: Path, mirror: str) -> None:
     fill(tmp_path / "served" / "bad", dict.fromkeys(STORED, b"damaged"))
     archive = replace(ARCHIVE, mirrors=(f"{mirror}/bad",))
-    with pytest.raises(SupSupError, match=f"bad/images.gz: the MD5 is .*, not {ARCHIVE.checksums['images.gz']}"):
-        locate_archive(archive, timeout=2)
-    assert not cache_folder(archive).exists()
+    with pytest.raises(SupSupError, match=f"bad/images.gz: the MD5 is .*, not {ARCHIVE.checksums['images.gz'][0]}"):
+        locate_archive(archive)
+    assert not kept_in(archive.folders[0]).exists()
 
 
 def test_without_a_network_the_error_says_which_files_to_put_where() -> None:
     with pytest.raises(SupSupError) as caught:
-        locate_archive(ARCHIVE, timeout=2)
+        locate_archive(ARCHIVE)
     message = str(caught.value)
     assert f"{UNREACHABLE}/images.gz: " in message
-    assert f"Put images.gz, labels.gz into {cache_folder(ARCHIVE)}, or into DIR/toys" in message
+    assert f"Put images.gz, labels.gz into {kept_in(ARCHIVE.folders[0])}, or into DIR/toys" in message
 
 
 def test_a_cache_that_cannot_be_written_is_reported_the_same_way(tmp_path: Path, mirror: str) -> None:
     fill(tmp_path / "served" / "good")
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(SupSupError, match=r"Put images.gz, labels.gz into"):
-        locate_archive(replace(ARCHIVE, mirrors=(f"{mirror}/good",)), timeout=2)
+        locate_archive(replace(ARCHIVE, mirrors=(f"{mirror}/good",)))
 
 
 def test_what_a_killed_download_has_left_goes_with_the_next(tmp_path: Path, mirror: str) -> None:
     """Parts would pile up in the cache; those of a process that may still be at work stay."""
     fill(tmp_path / "served" / "good")
     archive = replace(ARCHIVE, mirrors=(f"{mirror}/good",))
-    cache = cache_folder(archive)
+    cache = kept_in(archive.folders[0])
     cache.mkdir(parents=True)
     old, new = cache / ".images.gz.0123abcd.part", cache / ".images.gz.4567abcd.part"
     for part in (old, new):
@@ -155,14 +156,14 @@ def test_a_file_larger_than_it_may_be_is_not_kept(tmp_path: Path, mirror: str) -
     fill(tmp_path / "served" / "good")
     archive = replace(ARCHIVE, mirrors=(f"{mirror}/good",), most=5)
     with pytest.raises(SupSupError, match="at most 5 are allowed"):
-        locate_archive(archive, timeout=2)
-    assert not cache_folder(archive).exists()
+        locate_archive(archive)
+    assert not kept_in(archive.folders[0]).exists()
 
 
 def test_unzipped_files_with_a_known_checksum_are_checked(tmp_path: Path) -> None:
-    unzipped = {name.removesuffix(".gz"): plain for name, plain in PLAIN.items()}
-    known = replace(ARCHIVE, unzipped={name: hashlib.md5(plain).hexdigest() for name, plain in unzipped.items()})
-    fill(tmp_path / "data", unzipped)
+    checksums = {name: (sum, hashlib.md5(PLAIN[name]).hexdigest()) for name, (sum, _) in ARCHIVE.checksums.items()}
+    known = replace(ARCHIVE, checksums=checksums)
+    fill(tmp_path / "data", {name.removesuffix(".gz"): plain for name, plain in PLAIN.items()})
     assert contents(known, tmp_path / "data") == PLAIN
     (tmp_path / "data" / "labels").write_bytes(b"other labels")
     with pytest.raises(SupSupError, match="labels is damaged or another file"):

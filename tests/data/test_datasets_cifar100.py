@@ -70,7 +70,7 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, bytes], None]:
     def put(folder: Path, stored: bytes) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / datasets.TARBALL).write_bytes(stored)
-        checksums = {datasets.TARBALL: hashlib.md5(stored).hexdigest()}
+        checksums = {datasets.TARBALL: (hashlib.md5(stored).hexdigest(), None)}
         monkeypatch.setattr(datasets, "CIFAR100", replace(datasets.CIFAR100, checksums=checksums))
 
     return put

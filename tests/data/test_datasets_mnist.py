@@ -34,7 +34,9 @@ def header(*shape: int) -> bytes:
 def blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Unzipped files of the right form, all zeros, that no checksum is known of."""
     for name in ("MNIST", "FASHION_MNIST"):
-        monkeypatch.setattr(datasets, name, replace(getattr(datasets, name), unzipped={}))
+        archive: Archive = getattr(datasets, name)
+        unknown = {file: (md5, None) for file, (md5, _) in archive.checksums.items()}
+        monkeypatch.setattr(datasets, name, replace(archive, checksums=unknown))
     return zeros(tmp_path)
 
 

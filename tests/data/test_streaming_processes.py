@@ -38,11 +38,11 @@ def pool() -> Iterator[DecoderPool]:
 
 
 def alive(pool: DecoderPool) -> list[subprocess.Popen[bytes]]:
-    """The idle processes, which go back to their queue."""
-    workers = [pool._idle.get() for _ in range(pool.workers)]
-    for worker in workers:
-        pool._idle.put(worker)
-    return [worker for worker in workers if worker is not None]
+    """The idle processes; their decoders go back to the queue."""
+    decoders = [pool._idle.get() for _ in range(pool.workers)]
+    for decoder in decoders:
+        pool._idle.put(decoder)
+    return [decoder.process for decoder in decoders if decoder.process is not None]
 
 
 def test_a_batch_is_what_decoding_here_would_give(pool: DecoderPool, paths: list[str]) -> None:
@@ -161,9 +161,9 @@ def test_interrupting_the_program_ends_it_and_its_processes(tmp_path: Path, path
         "pool = DecoderPool(2)\n"
         "images = [(path, None) for path in sys.argv[1:]] * 20\n"
         "pool.start(images, 8).result()\n"
-        "workers = [pool._idle.get() for _ in range(2)]\n"
-        "[pool._idle.put(worker) for worker in workers]\n"
-        "print(*(worker.pid for worker in workers), flush=True)\n"
+        "decoders = [pool._idle.get() for _ in range(2)]\n"
+        "[pool._idle.put(decoder) for decoder in decoders]\n"
+        "print(*(decoder.process.pid for decoder in decoders), flush=True)\n"
         "while True:\n"
         "    pool.start(images, 8).result()\n"
     )

@@ -15,7 +15,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,68 +38,51 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Archive:
-    """The files of a published data set, gzipped, with their MD5 and the URLs of folders that hold them.
+    """The gzipped files of a published data set, and the URLs of folders that hold them.
 
-    folders   names that a local folder of this data set may have; the cache uses the first one
-    unzipped  MD5 of the unzipped files, by the name without .gz; files without one are not checked
-    most      bytes of a file, at most
-    within    seconds that the download of a file may take
+    folders    names that a local folder of this data set may have; the cache uses the first one
+    checksums  MD5 of each file and of its unzipped content, which is not checked where None
+    most       bytes of a file, at most
     """
 
     folders: tuple[str, ...]
-    checksums: Mapping[str, str]
+    checksums: Mapping[str, tuple[str, str | None]]
     mirrors: tuple[str, ...]
-    unzipped: Mapping[str, str] = field(default_factory=dict)
     most: int = 200 * 10**6
-    within: float = 1800.0
 
 
 MNIST = Archive(
     folders=("mnist",),
     checksums={
-        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        "train-images-idx3-ubyte.gz": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+        "train-labels-idx1-ubyte.gz": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+        "t10k-images-idx3-ubyte.gz": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+        "t10k-labels-idx1-ubyte.gz": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
     },
     mirrors=(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",
     ),
-    unzipped={
-        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-    },
     most=32 * 10**6,
 )
 FASHION_MNIST = Archive(
     folders=("fashion_mnist", "fashion-mnist"),
     checksums={
-        "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-        "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-        "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        "train-images-idx3-ubyte.gz": ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+        "train-labels-idx1-ubyte.gz": ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+        "t10k-images-idx3-ubyte.gz": ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+        "t10k-labels-idx1-ubyte.gz": ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
     },
     mirrors=(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
         "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
     ),
-    unzipped={
-        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
-    },
     most=32 * 10**6,
 )
-
-
 TARBALL = "cifar-100-binary.tar.gz"
 CIFAR100 = Archive(
     folders=("cifar100",),
-    checksums={TARBALL: "03b5dce01913d631647c71ecec9e9cb8"},
+    checksums={TARBALL: ("03b5dce01913d631647c71ecec9e9cb8", None)},
     mirrors=("https://www.cs.toronto.edu/~kriz",),
 )
 CIFAR100_COUNTS = {"train": 50_000, "test": 10_000}
@@ -108,13 +91,14 @@ _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_RECORD = 2 + math.prod(_CIFAR_SHAPE)  # bytes: coarse label, fine label, pixels
 _CIFAR_FOLDER = "cifar-100-binary"
 _CIFAR_PICKLED = ("cifar-100-python.tar.gz", "cifar-100-python")
-_CIFAR_MEAN, _CIFAR_STD = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
 _MOSAIC = re.compile(r"(\d{3})-.+\.webp")
 _MOSAIC_ROWS, _MOSAIC_COLUMNS = 20, 30  # tiles; the last sixth are test images
 _DIGITS_PER_CLASS, _DIGITS_TRAINED = 500, 400  # of each class: all, and to train on
 _MNIST_CLASSES = 10
+_MNIST_MEAN, _MNIST_STD = 0.1307, 0.3081
 
-Halves = dict[str, tuple[Tensor, Tensor]]  # images and labels of "train" and "test"
+Half = tuple[Tensor, Tensor]  # images and labels
+Halves = dict[str, Half]  # "train" and "test"
 
 
 def mnist(data_dir: PathLike | None = None) -> Source:
@@ -124,7 +108,7 @@ def mnist(data_dir: PathLike | None = None) -> Source:
 
     The files are searched in `data_dir` if given, else in $SUPSUP_DATA/mnist and the user's cache, else downloaded.
     """
-    return _mnist_source("mnist", MNIST, data_dir, mean=0.1307, std=0.3081)
+    return _mnist_source("mnist", MNIST, data_dir, _MNIST_MEAN, _MNIST_STD)
 
 
 def fashion_mnist(data_dir: PathLike | None = None) -> Source:
@@ -144,8 +128,8 @@ def digits() -> Source:
     shuffles = philox.permutations(0, [f"digits/{label}" for label in range(_MNIST_CLASSES)], _DIGITS_PER_CLASS)
     turns = by_class.gather(1, shuffles).T
     train, test = turns[:_DIGITS_TRAINED].flatten(), turns[_DIGITS_TRAINED:].flatten()
-    gain, offset = _scale(mean=0.1307, std=0.3081)
-    return Source("digits", images[train], labels[train], images[test], labels[test], gain, offset, _MNIST_CLASSES)
+    halves = (images[train], labels[train]), (images[test], labels[test])
+    return _source("digits", *halves, _MNIST_CLASSES, _MNIST_MEAN, _MNIST_STD)
 
 
 def cifar100(data_dir: PathLike | None = None) -> Source:
@@ -161,10 +145,9 @@ def cifar100(data_dir: PathLike | None = None) -> Source:
     except OSError as error:
         raise SupSupError(f"the files of CIFAR-100 cannot be read: {error}") from error
     assert halves is not None
-    (train_x, train_y), (test_x, test_y) = (_sort_by_class(*halves[half]) for half in ("train", "test"))
-    gain, offset = _scale(_CIFAR_MEAN, _CIFAR_STD)
-    augmentation = Augmentation(padding=4, flip=True)
-    return Source("cifar100", train_x, train_y, test_x, test_y, gain, offset, _CIFAR_CLASSES, augmentation)
+    train, test = (_sort_by_class(*halves[half]) for half in ("train", "test"))
+    mean, std = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
+    return _source("cifar100", train, test, _CIFAR_CLASSES, mean, std, Augmentation(padding=4, flip=True))
 
 
 SOURCES: dict[str, Callable[[PathLike | None], Source]] = {
@@ -182,7 +165,7 @@ def named(name: str, data_dir: PathLike | None = None) -> Source:
     return SOURCES[name](data_dir)
 
 
-def locate_archive(archive: Archive, data_dir: Any = None, timeout: float = 30.0) -> Path:
+def locate_archive(archive: Archive, data_dir: Any = None) -> Path:
     """The folder that holds every file of the archive, gzipped or not; else they are downloaded to the cache."""
     try:
         folders = _search_folders(archive, data_dir)
@@ -197,7 +180,7 @@ def locate_archive(archive: Archive, data_dir: Any = None, timeout: float = 30.0
             )
         cache = folders[-1]
         for name in _missing(archive, cache):
-            _download(archive, name, cache, timeout)
+            _download(archive, name, cache)
     except OSError as error:
         raise SupSupError(f"cannot search for the files of {archive.folders[0]}: {error}") from error
     return cache
@@ -209,7 +192,7 @@ def _search_folders(archive: Archive, data_dir: Any) -> list[Path]:
     name = "SUPSUP_DATA" if data_dir is None else "data_dir"
     roots = [checked_path(given, name)] if data_dir is not None or given else []
     folders = [root / folder for root in roots for folder in archive.folders]
-    return [*folders, *([cache_folder(archive)] if data_dir is None else roots)]
+    return [*folders, *([kept_in(archive.folders[0])] if data_dir is None else roots)]
 
 
 def find_file(folder: Path, name: str) -> Path:
@@ -224,34 +207,31 @@ def read_verified(archive: Archive, path: Path) -> bytes:
         stored = path.read_bytes()
     except OSError as error:
         raise SupSupError(f"{path} cannot be read: {error}") from error
-    expected = archive.checksums.get(path.name) or archive.unzipped.get(path.name)
+    zipped = path.suffix == ".gz"
+    md5, md5_unzipped = archive.checksums[path.name if zipped else f"{path.name}.gz"]
+    expected = md5 if zipped else md5_unzipped
     if expected is not None and _md5(stored) != expected:
         raise SupSupError(
             f"{path} is damaged or another file: its MD5 is {_md5(stored)}, not {expected}; "
             f"delete it or put a good copy in its place"
         )
-    return gzip.decompress(stored) if path.name in archive.checksums else stored
-
-
-def cache_folder(archive: Archive) -> Path:
-    """The folder for downloads of this archive."""
-    return kept_in(archive.folders[0])
+    return gzip.decompress(stored) if zipped else stored
 
 
 def _missing(archive: Archive, folder: Path) -> list[str]:
     return [name for name in archive.checksums if not find_file(folder, name).is_file()]
 
 
-def _download(archive: Archive, name: str, folder: Path, timeout: float) -> None:
+def _download(archive: Archive, name: str, folder: Path) -> None:
     """Download a file into the folder from the first mirror that has it complete."""
     failures = []
     for mirror in archive.mirrors:
         url = f"{mirror}/{name}"
         try:
-            got = fetched(url, name, most=archive.most, silence=timeout, within=archive.within)
-            if _md5(got) == archive.checksums[name]:
+            got = fetched(url, name, most=archive.most)
+            if _md5(got) == archive.checksums[name][0]:
                 return write_whole(got, folder / name)
-            failures.append(f"{url}: the MD5 is {_md5(got)}, not {archive.checksums[name]}")
+            failures.append(f"{url}: the MD5 is {_md5(got)}, not {archive.checksums[name][0]}")
         except (OSError, SupSupError) as error:
             failures.append(f"{url}: {error}")
     reasons = "\n  ".join(failures)
@@ -265,29 +245,28 @@ def _md5(stored: bytes) -> str:
     return hashlib.md5(stored, usedforsecurity=False).hexdigest()
 
 
-def _scale(mean: Any, std: Any) -> tuple[Tensor, Tensor]:
-    """gain and offset for pixels 0 … 255, from mean and deviation of pixel / 255: one number each, or by channel."""
+def _source(
+    name: str, train: Half, test: Half, classes: int, mean: Any, std: Any, augmentation: Augmentation | None = None
+) -> Source:
+    """A source with mean and standard deviation of pixel / 255: one number each, or by channel."""
     mean, std = np.asarray(mean), np.asarray(std)
-    return torch.tensor(1 / (255 * std), dtype=torch.float32), torch.tensor(-mean / std, dtype=torch.float32)
+    gain, offset = (torch.tensor(scale, dtype=torch.float32) for scale in (1 / (255 * std), -mean / std))
+    return Source(name, *train, *test, gain, offset, classes, augmentation)
 
 
 def _mnist_source(name: str, archive: Archive, data_dir: PathLike | None, mean: float, std: float) -> Source:
     folder = locate_archive(archive, data_dir)
-    train_images, train_labels = _mnist_half(archive, folder, "train", 60_000)
-    test_images, test_labels = _mnist_half(archive, folder, "t10k", 10_000)
-    gain, offset = _scale(mean, std)
-    return Source(name, train_images, train_labels, test_images, test_labels, gain, offset, _MNIST_CLASSES)
+    train, test = _mnist_half(archive, folder, "train", 60_000), _mnist_half(archive, folder, "t10k", 10_000)
+    return _source(name, train, test, _MNIST_CLASSES, mean, std)
 
 
-def _mnist_half(archive: Archive, folder: Path, prefix: str, count: int) -> tuple[Tensor, Tensor]:
-    images = _read_idx(archive, folder, f"{prefix}-images-idx3-ubyte.gz", (count, 1, 28, 28))
-    return images, _read_idx(archive, folder, f"{prefix}-labels-idx1-ubyte.gz", (count,)).long()
-
-
-def _read_idx(archive: Archive, folder: Path, name: str, shape: tuple[int, ...]) -> Tensor:
-    """The bytes at the end of an idx file, after its header; the checksum has verified what the file holds."""
-    content = read_verified(archive, find_file(folder, name))
-    return torch.frombuffer(bytearray(content[-math.prod(shape) :]), dtype=torch.uint8).view(shape)
+def _mnist_half(archive: Archive, folder: Path, prefix: str, count: int) -> Half:
+    """The bytes at the end of two idx files, after their headers; checksums have verified what the files hold."""
+    found = []
+    for what, shape in (("images-idx3", (count, 1, 28, 28)), ("labels-idx1", (count,))):
+        content = read_verified(archive, find_file(folder, f"{prefix}-{what}-ubyte.gz"))
+        found.append(torch.frombuffer(bytearray(content[-math.prod(shape) :]), dtype=torch.uint8).view(shape))
+    return found[0], found[1].long()
 
 
 def _digits_table() -> Tensor:
@@ -363,7 +342,7 @@ def _cifar100_archive(folder: Path) -> Halves | None:
     return halves
 
 
-def _cifar100_records(stored: bytes, half: str, where: str) -> tuple[Tensor, Tensor]:
+def _cifar100_records(stored: bytes, half: str, where: str) -> Half:
     expected = CIFAR100_COUNTS[half] * _CIFAR_RECORD
     if len(stored) != expected:
         fault = "is cut short" if len(stored) < expected else "goes on after its end"
@@ -416,9 +395,7 @@ def _cifar100_mosaics(folder: Path) -> Halves | None:
     return halves
 
 
-def _check_cifar100(
-    images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], half: str, where: str
-) -> tuple[Tensor, Tensor]:
+def _check_cifar100(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], half: str, where: str) -> Half:
     shape = (CIFAR100_COUNTS[half], *_CIFAR_SHAPE)
     if images.shape != shape or images.dtype != np.uint8 or labels.shape != shape[:1] or labels.dtype.kind not in "iu":
         raise SupSupError(
@@ -433,6 +410,6 @@ def _check_cifar100(
     return torch.from_numpy(np.array(images, order="C")), torch.from_numpy(labels.astype(np.int64))
 
 
-def _sort_by_class(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _sort_by_class(images: Tensor, labels: Tensor) -> Half:
     order = labels.argsort(stable=True)
     return images[order], labels[order]

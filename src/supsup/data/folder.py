@@ -13,7 +13,6 @@ import os
 import queue
 import subprocess
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,8 +40,6 @@ from supsup.runtime.validation import path as checked_path
 Normalisation = Literal["measured", "imagenet"]
 T = TypeVar("T")
 ImageRequest = tuple[str, list[int] | None]  # path; box: left, top, width, height, mirrored
-_Worker = subprocess.Popen[bytes]
-_IdleWorkers = queue.SimpleQueue[_Worker | None]  # None: a process that is not started yet
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MEMORY_LIMIT = 2 << 30  # bytes of pixels kept in memory
 AHEAD = 2  # batches decoded beyond the current one
@@ -91,7 +88,7 @@ def image_folder(
     listing = list_classes(root, test_share, seed)
     sizes, count = image_sizes(listing.paths), len(listing.train)
     height, width = (size, size) if size is not None else common_size(listing.paths, sizes)
-    labels, classes = (listing.train_labels, listing.test_labels), len(listing.classes)
+    labels, classes = (listing.train_labels, listing.test_labels), len(listing.names)
     measured = normalisation == "measured"
     if stream or (stream is None and len(sizes) * 3 * height * width > MEMORY_LIMIT):
         if size is None:
@@ -99,21 +96,14 @@ def image_folder(
         sample = listing.train[:: -(-count // _MEASURED_IMAGES)]
         gain, offset = measure_channels(decode_files(sample, size, size, size)) if measured else _imagenet_scale()
         pool = DecoderPool(workers or available_cores())
-        train_files = ImageFiles(listing.train, sizes[:count], size, pool)
-        test_files = ImageFiles(listing.test, sizes[count:], size, pool)
+        files = (
+            ImageFiles(listing.train, sizes[:count], size, pool),
+            ImageFiles(listing.test, sizes[count:], size, pool),
+        )
+        train, test = (each.images for each in files)
+        crop, names = ResizedCrop(flip=flip) if augment else None, listing.names
         return StreamedSource(
-            name,
-            train_files.images,
-            labels[0],
-            test_files.images,
-            labels[1],
-            gain,
-            offset,
-            classes,
-            names=listing.names,
-            train_files=train_files,
-            test_files=test_files,
-            crop=ResizedCrop(flip=flip) if augment else None,
+            name, train, labels[0], test, labels[1], gain, offset, classes, None, names, files=files, crop=crop
         )
     train, test = listing.decode(height, width, size)
     gain, offset = measure_channels(train) if measured else _imagenet_scale()
@@ -125,16 +115,11 @@ def image_folder(
 class ClassListing:
     """Image files with their class numbers."""
 
-    classes: list[str]
+    names: tuple[str, ...]  # of the classes, as text that a file can hold
     train: list[str]
     train_labels: Tensor
     test: list[str]
     test_labels: Tensor
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Class names, as text that a file can hold."""
-        return tuple(name.encode(errors="replace").decode() for name in self.classes)
 
     @property
     def paths(self) -> list[str]:
@@ -162,33 +147,33 @@ def list_classes(root: Path, test_share: float, seed: int) -> ClassListing:
     try:
         if not root.is_dir():
             raise SupSupError(f"{root} is not a folder; give one that holds a folder of images for each class")
-        halves = _train_and_test(root)
-        if halves is None:
-            return _split_classes(_images_by_class(root), test_share, seed)
-        train, test = (_images_by_class(half) for half in halves)
+        folders = _train_and_test(root)
+        found = [_images_by_class(folder) for folder in folders]
     except OSError as error:
         raise SupSupError(f"cannot list {root}: {error}") from error
-    for one, other, where in ((test, train, halves[0]), (train, test, halves[1])):
+    train, test = found if len(found) == 2 else _split_classes(found[0], test_share, seed)
+    for one, other, where in zip((test, train), (train, test), folders):
         lacking = sorted(one.keys() - other.keys())
         if lacking:
             raise SupSupError(
                 f"{where} has no folder for {', '.join(lacking[:5])}{' …' if len(lacking) > 5 else ''}; "
-                f"{halves[0].name}/ and {halves[1].name}/ must have the same classes"
+                f"{folders[0].name}/ and {folders[1].name}/ must have the same classes"
             )
-    return ClassListing(list(train), *_with_labels(train), *_with_labels(test))
+    names = tuple(name.encode(errors="replace").decode() for name in train)
+    return ClassListing(names, *_with_labels(train), *_with_labels(test))
 
 
-def _train_and_test(root: Path) -> tuple[Path, Path] | None:
-    """The training and test folders, or None where the folders are classes (one may be called "train")."""
+def _train_and_test(root: Path) -> list[Path]:
+    """The training and test folders, or only the root where its folders are classes (one may be called "train")."""
     train = root / "train"
     if not train.is_dir() or not any(inner.is_dir() for inner in train.iterdir()):
-        return None
+        return [root]
     tests = [root / name for name in _TEST_FOLDERS if (root / name).is_dir()]
     if not tests:
         raise SupSupError(
             f"{root} has train/ but neither test/ nor val/; add one, or give {train} to have a share of it kept apart"
         )
-    return train, tests[0]
+    return [train, tests[0]]
 
 
 def _images_by_class(folder: Path) -> dict[str, list[str]]:
@@ -229,7 +214,9 @@ def split_class(images: int, test_share: float, seed: int, label: str) -> tuple[
     return sorted(order[count:]), sorted(order[:count])
 
 
-def _split_classes(classes: dict[str, list[str]], test_share: float, seed: int) -> ClassListing:
+def _split_classes(
+    classes: dict[str, list[str]], test_share: float, seed: int
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """A share of every class to test on, at least one image and not all."""
     train, test = {}, {}
     for name, images in classes.items():
@@ -239,7 +226,7 @@ def _split_classes(classes: dict[str, list[str]], test_share: float, seed: int) 
             )
         trained, tested = split_class(len(images), test_share, seed, f"folder/{name}")
         train[name], test[name] = [images[index] for index in trained], [images[index] for index in tested]
-    return ClassListing(list(classes), *_with_labels(train), *_with_labels(test))
+    return train, test
 
 
 def _imagenet_scale() -> tuple[Tensor, Tensor]:
@@ -288,29 +275,29 @@ def _in_threads(work: Callable[[int], T], count: int, doing: str) -> list[T]:
     """work(i) for i below the count, in threads (Pillow releases Python's lock); one error for all unreadable files."""
     from supsup.data.decode import Unreadable
 
-    def attempt(indices: range) -> tuple[list[T], list[str]]:
-        done, bad = [], []
-        for index in indices:
+    bad: dict[int, str] = {}
+
+    def attempt(block: range) -> list[T]:
+        done = []
+        for index in block:
             try:
                 done.append(work(index))
             except Unreadable as error:
-                bad.append(str(error))
-        return done, bad
+                bad[index] = str(error)
+        return done
 
     found: list[T] = []
-    unreadable: list[str] = []
     pool = ThreadPoolExecutor(available_cores())
     try:
         with progress.bar(doing, count, "images") as advance:
             blocks = [range(count)[start : start + _BLOCK] for start in range(0, count, _BLOCK)]
-            for block, (done, bad) in zip(blocks, pool.map(attempt, blocks)):
+            for block, done in zip(blocks, pool.map(attempt, blocks)):
                 found += done
-                unreadable += bad
                 advance(len(block))
     finally:
         pool.shutdown(cancel_futures=True)  # an interruption does not wait for the rest
-    if unreadable:
-        raise unreadable_error(unreadable)
+    if bad:
+        raise unreadable_error([bad[index] for index in sorted(bad)])
     return found
 
 
@@ -390,8 +377,7 @@ class StreamedPart(Part):
 class StreamedSource(Source):
     """A source whose images are in files; its tensors of images have their shape but no content."""
 
-    train_files: ImageFiles
-    test_files: ImageFiles
+    files: tuple[ImageFiles, ImageFiles]  # to train and to test on
     crop: ResizedCrop | None = None
 
     def part(self, half: Half, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
@@ -401,80 +387,97 @@ class StreamedSource(Source):
                 f"the images of {self.name} are read from their files while training and cannot be permuted or "
                 f"rotated; make tasks of their classes with data.split, or give image_folder stream=False"
             )
-        files, crop = (self.train_files, self.crop) if half == "train" else (self.test_files, None)
+        files, crop = (self.files[0], self.crop) if half == "train" else (self.files[1], None)
         return StreamedPart(files.images, labels, self.gain, self.offset, rows, files=files, crop=crop)
 
 
 class DecoderPool:
-    """Processes that start when first needed and end with the pool."""
+    """Processes that decode images; they start when first needed and end with the pool.
+
+    Reference counting ends them. Nothing joins a thread then: garbage may be collected in any thread, even in one that
+    is just being started and holds a lock that a join needs.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._threads = ThreadPoolExecutor(workers)  # each thread waits for one process
-        self._idle: _IdleWorkers = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[Decoder] = queue.SimpleQueue()
         for _ in range(workers):
-            self._idle.put(None)
-        self._closed = threading.Event()
-        self._close = weakref.finalize(self, _close_pool, self._threads, self._idle, self._closed)
+            self._idle.put(Decoder())
 
     def close(self) -> None:
         """Wait for the images being decoded, then end the processes."""
         self._threads.shutdown(cancel_futures=True)
-        self._close()
+        self._idle = queue.SimpleQueue()
 
     def start(self, images: Sequence[ImageRequest], size: int, pinned: bool = False) -> PendingBatch:
         """Start to decode a batch; pinned: into memory that a GPU copies from asynchronously."""
         buffer = torch.empty(len(images), 3, size, size, dtype=torch.uint8, pin_memory=pinned)
         share = max(1, -(-len(images) // self.workers))
         pieces = [slice(first, first + share) for first in range(0, len(images), share)]
-        submit, shared = self._threads.submit, (self._idle, self._closed)
-        futures = [submit(_decode, *shared, images[piece], buffer[piece]) for piece in pieces]
+        futures = [self._threads.submit(_decode, self._idle, images[piece], buffer[piece]) for piece in pieces]
         return PendingBatch(buffer, futures)
 
 
+@dataclass(eq=False)
 class PendingBatch:
     """A batch that is being decoded."""
 
-    def __init__(self, buffer: Tensor, futures: list[Future[None]]) -> None:
-        self._buffer, self._futures = buffer, futures
+    buffer: Tensor
+    futures: list[Future[None]]
 
     def result(self) -> Tensor:
         """Wait for uint8 [n, 3, size, size]."""
         try:
-            for future in self._futures:
+            for future in self.futures:
                 future.result()
         except BaseException:
             self.cancel()
             raise
-        return self._buffer
+        return self.buffer
 
     def cancel(self) -> None:
         """Cancel what has not started."""
-        for future in self._futures:
+        for future in self.futures:
             future.cancel()
 
 
-def _decode(idle: _IdleWorkers, closed: threading.Event, images: Sequence[ImageRequest], buffer: Tensor) -> None:
-    """Decode with an idle process, straight into the buffer; a process that failed is replaced later."""
-    worker = idle.get()
-    usable = False
+def _decode(idle: queue.SimpleQueue[Decoder], images: Sequence[ImageRequest], buffer: Tensor) -> None:
+    decoder = idle.get()
     try:
-        if worker is None:  # a new session: Ctrl-C does not reach it; it ends when its input is closed
-            command = [sys.executable, "-P", str(_PROGRAM)]
-            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        _exchange(worker, images, buffer)
-        usable = True
-    except OSError as error:
-        raise SupSupError(f"a process that decodes images could not be used ({error})") from error
+        decoder.decode(images, buffer)
     finally:
-        if not usable and worker is not None:
-            _stop(worker)
-        idle.put(worker if usable else None)
-        if closed.is_set():  # nobody else stops a process that comes back after the pool was closed
-            _stop_idle(idle)
+        idle.put(decoder)
 
 
-def _exchange(worker: _Worker, images: Sequence[ImageRequest], buffer: Tensor) -> None:
+class Decoder:
+    """A process (decode.py) that starts when first needed and ends with this object; one that failed is replaced."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+    def decode(self, images: Sequence[ImageRequest], buffer: Tensor) -> None:
+        """Decode images straight into the buffer."""
+        try:
+            if self.process is None:  # a new session: Ctrl-C does not reach it; it ends when its input is closed
+                command, pipe = [sys.executable, "-P", str(_PROGRAM)], subprocess.PIPE
+                self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+                self._stop = weakref.finalize(self, _stop, self.process)
+            _exchange(self.process, images, buffer)
+        except BaseException as error:
+            if self.process is not None:
+                self._stop()
+                self.process = None
+            if isinstance(error, OSError):
+                raise SupSupError(f"a process that decodes images could not be used ({error})") from error
+            raise
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError), process:  # unsent data is lost
+        process.kill()
+
+
+def _exchange(worker: subprocess.Popen[bytes], images: Sequence[ImageRequest], buffer: Tensor) -> None:
     """Send a request to a process and read its answer (decode.py) into the buffer."""
     assert worker.stdin is not None
 
@@ -495,32 +498,3 @@ def _exchange(worker: _Worker, images: Sequence[ImageRequest], buffer: Tensor) -
         read(message)
         raise unreadable_error([message.decode()])
     read(buffer.numpy().data.cast("B"))
-
-
-def _stop(worker: _Worker) -> None:
-    worker.kill()
-    for pipe in (worker.stdin, worker.stdout):
-        if pipe is not None:
-            with suppress(OSError):  # unsent data is lost
-                pipe.close()
-    worker.wait()
-
-
-def _close_pool(threads: ThreadPoolExecutor, idle: _IdleWorkers, closed: threading.Event) -> None:
-    """Stop every process, the busy ones when they come back.
-
-    It must not wait for threads: garbage collection runs it in any thread, even in one that is just being started and
-    holds a lock that a join needs.
-    """
-    threads.shutdown(wait=False, cancel_futures=True)
-    closed.set()
-    _stop_idle(idle)
-
-
-def _stop_idle(idle: _IdleWorkers) -> None:
-    with suppress(queue.Empty):
-        while True:
-            worker = idle.get_nowait()
-            if worker is not None:
-                _stop(worker)
-    idle.put(None)  # a thread that is about to take a process must not wait for ever

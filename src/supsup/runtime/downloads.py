@@ -23,7 +23,7 @@ _PIECE = 1 << 16
 OFFLINE = "SUPSUP_OFFLINE"  # the variable that forbids downloads
 
 
-def fetched(url: str, name: str, *, most: int, silence: float, within: float) -> bytes:
+def fetched(url: str, name: str, *, most: int, silence: float = 30.0, within: float = 1800.0) -> bytes:
     """Download a file; an error as soon as it exceeds `most` bytes or takes longer than `within` seconds.
 
     silence  the longest wait for the next byte, in seconds

@@ -82,23 +82,23 @@ def batches(size: int = 4) -> Iterator[tuple[np.ndarray[Any, Any], list[str]]]:
     ],
 )
 def test_every_form_gives_the_same(make: Callable[[], Any], label: Any) -> None:
-    read = read_data(make(), label)
-    assert read.inputs.dtype == torch.float32
-    assert torch.equal(read.inputs, torch.from_numpy(X))
-    numbers = np.unique(np.array(list(read.labels)), return_inverse=True)[1]
+    inputs, labels = read_data(make(), label)
+    assert inputs.dtype == torch.float32
+    assert torch.equal(inputs, torch.from_numpy(X))
+    numbers = np.unique(np.array(list(labels)), return_inverse=True)[1]
     assert numbers.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_images_of_a_hub_data_set() -> None:
-    read = read_data(LikeHuggingFace())
-    assert read.inputs.dtype == torch.uint8
-    assert torch.equal(read.inputs, torch.from_numpy(PIXELS))
-    assert list(read.labels) == [0, 1, 2, 0, 1, 2]
+    inputs, labels = read_data(LikeHuggingFace())
+    assert inputs.dtype == torch.uint8
+    assert torch.equal(inputs, torch.from_numpy(PIXELS))
+    assert list(labels) == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_column_may_hold_whole_images() -> None:
     frame = pd.DataFrame({"image": list(PIXELS), "label": Y})
-    assert torch.equal(read_data(frame).inputs, torch.from_numpy(PIXELS))
+    assert torch.equal(read_data(frame)[0], torch.from_numpy(PIXELS))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from supsup import SupSupError, nets
-from supsup.data.inputs import Inputs, PixelStatistics
+from supsup.data.inputs import Inputs, pixel_inputs
 from supsup.nets.architecture import architecture_of
 from supsup.nets.execution import has_only_known_layers
-from supsup.nets.imagenet import _IMAGENET, TensorFlowPadding
+from supsup.nets.imagenet import IMAGENET, TensorFlowPadding
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_bad_sizes_are_refused() -> None:
 def test_pixels_become_what_trained_weights_expect() -> None:
     """Bytes, fractions and grey images alike; what has been normalised already stays as it is."""
     raw = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    own, wanted = Inputs(), PixelStatistics(*_IMAGENET)
-    seen = wanted.inputs_for(raw, own).preprocess(raw)
-    mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in wanted)
+    own = Inputs()
+    seen = pixel_inputs(raw, IMAGENET, own).preprocess(raw)
+    mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in IMAGENET)
     assert torch.allclose(seen, (raw / 255 - mean) / deviation, atol=1e-5)
-    assert torch.allclose(wanted.inputs_for(raw / 255, own).preprocess(raw / 255), seen, atol=1e-5)
-    assert wanted.inputs_for(raw[:, :1], own).gain.ndim == 0
-    assert wanted.inputs_for(raw / 255 - 0.5, own) is own
+    assert torch.allclose(pixel_inputs(raw / 255, IMAGENET, own).preprocess(raw / 255), seen, atol=1e-5)
+    assert pixel_inputs(raw[:, :1], IMAGENET, own).gain.ndim == 0
+    assert pixel_inputs(raw / 255 - 0.5, IMAGENET, own) is own
 
 
 def test_published_weights_know_classes_apart(pretrained_net: nets.ImageNetwork) -> None:

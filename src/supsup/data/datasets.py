@@ -97,8 +97,8 @@ _DIGITS_PER_CLASS, _DIGITS_TRAINED = 500, 400  # of each class: all, and to trai
 _MNIST_CLASSES = 10
 _MNIST_MEAN, _MNIST_STD = 0.1307, 0.3081
 
-Half = tuple[Tensor, Tensor]  # images and labels
-Halves = dict[str, Half]  # "train" and "test"
+Split = tuple[Tensor, Tensor]  # images and labels
+Halves = dict[str, Split]  # "train" and "test"
 
 
 def mnist(data_dir: PathLike | None = None) -> Source:
@@ -246,7 +246,13 @@ def _md5(stored: bytes) -> str:
 
 
 def _source(
-    name: str, train: Half, test: Half, classes: int, mean: Any, std: Any, augmentation: Augmentation | None = None
+    name: str,
+    train: Split,
+    test: Split,
+    classes: int,
+    mean: Any,
+    std: Any,
+    augmentation: Augmentation | None = None,
 ) -> Source:
     """A source with mean and standard deviation of pixel / 255: one number each, or by channel."""
     mean, std = np.asarray(mean), np.asarray(std)
@@ -260,7 +266,7 @@ def _mnist_source(name: str, archive: Archive, data_dir: PathLike | None, mean: 
     return _source(name, train, test, _MNIST_CLASSES, mean, std)
 
 
-def _mnist_half(archive: Archive, folder: Path, prefix: str, count: int) -> Half:
+def _mnist_half(archive: Archive, folder: Path, prefix: str, count: int) -> Split:
     """The bytes at the end of two idx files, after their headers; checksums have verified what the files hold."""
     found = []
     for what, shape in (("images-idx3", (count, 1, 28, 28)), ("labels-idx1", (count,))):
@@ -342,7 +348,7 @@ def _cifar100_archive(folder: Path) -> Halves | None:
     return halves
 
 
-def _cifar100_records(stored: bytes, half: str, where: str) -> Half:
+def _cifar100_records(stored: bytes, half: str, where: str) -> Split:
     expected = CIFAR100_COUNTS[half] * _CIFAR_RECORD
     if len(stored) != expected:
         fault = "is cut short" if len(stored) < expected else "goes on after its end"
@@ -395,7 +401,7 @@ def _cifar100_mosaics(folder: Path) -> Halves | None:
     return halves
 
 
-def _check_cifar100(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], half: str, where: str) -> Half:
+def _check_cifar100(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], half: str, where: str) -> Split:
     shape = (CIFAR100_COUNTS[half], *_CIFAR_SHAPE)
     if images.shape != shape or images.dtype != np.uint8 or labels.shape != shape[:1] or labels.dtype.kind not in "iu":
         raise SupSupError(
@@ -410,6 +416,6 @@ def _check_cifar100(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], 
     return torch.from_numpy(np.array(images, order="C")), torch.from_numpy(labels.astype(np.int64))
 
 
-def _sort_by_class(images: Tensor, labels: Tensor) -> Half:
+def _sort_by_class(images: Tensor, labels: Tensor) -> Split:
     order = labels.argsort(stable=True)
     return images[order], labels[order]

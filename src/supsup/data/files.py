@@ -24,7 +24,7 @@ from supsup.data.folder import (
     split_class,
 )
 from supsup.data.task import Task
-from supsup.data.user_data import LABEL_NAMES, RawData, build_task
+from supsup.data.user_data import LABEL_NAMES, build_task
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import quoted
 
@@ -145,8 +145,8 @@ def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
         )
     train, test = listing.decode(height, width, size)
     names = np.array(listing.names)
-    train_data = RawData(train, names[listing.train_labels.numpy()])
-    task = build_task(train_data, name, RawData(test, names[listing.test_labels.numpy()]))
+    train_labels, test_labels = names[listing.train_labels.numpy()], names[listing.test_labels.numpy()]
+    task = build_task((train, train_labels), name, (test, test_labels))
     if not options.crop and not options.flip:
         return task
     padding = min(height, width) // 8 if options.crop else 0
@@ -157,7 +157,7 @@ def _npz_task(path: Path, name: str, options: ReadOptions) -> Task:
     stored = read_npz(path)
     if not all(part in stored for part in ("train_x", "train_y", "test_x", "test_y")):
         return _split_rows(*_inputs_and_labels(stored, path), name, options)
-    train, test = (RawData(to_tensor(stored[f"{half}_x"]), stored[f"{half}_y"]) for half in ("train", "test"))
+    train, test = ((to_tensor(stored[f"{half}_x"]), stored[f"{half}_y"]) for half in ("train", "test"))
     return build_task(train, name, test)
 
 
@@ -165,18 +165,15 @@ def _split_rows(inputs: Any, labels: Any, name: str, options: ReadOptions) -> Ta
     """A task of arrays, with a share of every class held back to test on."""
     if len(inputs) != len(labels):
         raise SupSupError(f"there are {len(inputs)} inputs and {len(labels)} labels; give one label each")
-    train: list[int] = []
-    test: list[int] = []
+    held_out = np.zeros(len(labels), bool)
     for value in np.unique(labels):
         rows = np.flatnonzero(labels == value)
         if len(rows) < 2:
             raise SupSupError(f"class {quoted(value.item())} of {name} has 1 example; give 2 or more, one to test on")
-        trained, tested = split_class(len(rows), options.test_share, options.seed, f"rows/{value}")
-        train += rows[trained].tolist()
-        test += rows[tested].tolist()
+        held_out[rows[split_class(len(rows), options.test_share, options.seed, f"rows/{value}")[1]]] = True
     x = to_tensor(inputs)
-    halves = [RawData(x[rows], labels[rows]) for rows in (sorted(train), sorted(test))]
-    return build_task(halves[0], name, halves[1])
+    train, test = ((x[torch.from_numpy(chosen)], labels[chosen]) for chosen in (~held_out, held_out))
+    return build_task(train, name, test)
 
 
 def find_images(path: Path) -> list[str]:
@@ -237,7 +234,7 @@ def feature_matrix(table: Columns, without: tuple[str | None, ...], path: Path) 
         raise SupSupError(f"{path} has no column but {', '.join(map(str, table))}; give one for each feature")
     for name, values in kept.items():
         if values.dtype.kind not in "biuf":
-            example = next((value for value in values.tolist() if not _is_number(value)), "")
+            example = next((each for each in values.tolist() if _parse_values([str(each)]).dtype.kind == "U"), "")
             raise SupSupError(
                 f"{path}: column {quoted(name)} holds text ({quoted(example)}); "
                 "give numbers, or leave it out of the file"
@@ -298,11 +295,3 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         raise SupSupError(f"{path} cannot be read as Parquet: {error}") from error
     found = {name: frame[name].to_numpy() for name in frame.columns}
     return {name: values.astype(str) if values.dtype == object else values for name, values in found.items()}
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True

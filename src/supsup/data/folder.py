@@ -28,10 +28,11 @@ import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation, ResizedCrop
-from supsup.data.inputs import measure_channels
+from supsup.data.inputs import measure_normalisation
 from supsup.data.streams import Half, Source
 from supsup.data.task import Part
 from supsup.masks import philox
+from supsup.nets.imagenet import IMAGENET
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, flag, optional, real, text, whole
@@ -47,7 +48,6 @@ _PROGRAM = Path(__file__).with_name("decode.py")
 _LARGEST_SIDE = 1 << 16  # pixels
 _TEST_FOLDERS = ("test", "val", "valid", "validation")
 _MEASURED_IMAGES = 2000  # where not all are in memory
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation of pixel / 255
 _FILES_NAMED = 3  # bad files that an error names
 _BLOCK = 16  # files that a thread takes at a time
 
@@ -94,7 +94,7 @@ def image_folder(
         if size is None:
             raise SupSupError("images are read while training (stream=True, or too many for memory); give size=224")
         sample = listing.train[:: -(-count // _MEASURED_IMAGES)]
-        gain, offset = measure_channels(decode_files(sample, size, size, size)) if measured else _imagenet_scale()
+        gain, offset = measure_normalisation(decode_files(sample, size, size, size)) if measured else _imagenet_scale()
         pool = DecoderPool(workers or available_cores())
         files = (
             ImageFiles(listing.train, sizes[:count], size, pool),
@@ -106,7 +106,7 @@ def image_folder(
             name, train, labels[0], test, labels[1], gain, offset, classes, None, names, files=files, crop=crop
         )
     train, test = listing.decode(height, width, size)
-    gain, offset = measure_channels(train) if measured else _imagenet_scale()
+    gain, offset = measure_normalisation(train) if measured else _imagenet_scale()
     augmentation = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
     return Source(name, train, labels[0], test, labels[1], gain, offset, classes, augmentation, listing.names)
 
@@ -230,7 +230,7 @@ def _split_classes(
 
 
 def _imagenet_scale() -> tuple[Tensor, Tensor]:
-    mean, std = (torch.tensor(numbers) for numbers in _IMAGENET)
+    mean, std = (torch.tensor(numbers) for numbers in IMAGENET)
     return 1 / (255 * std), -mean / std
 
 

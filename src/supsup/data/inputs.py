@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from supsup.nets.imagenet import Colours
 from supsup.runtime.devices import on_device
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, flag, given
@@ -81,27 +82,21 @@ def inputs_key(inputs: Inputs | None) -> tuple[Any, ...]:
     return IDENTITY_KEY if inputs is None else inputs.key
 
 
-class PixelStatistics(NamedTuple):
-    """Mean and standard deviation of each colour, for pixels from 0 to 1, that pretrained weights expect."""
+def pixel_inputs(images: Tensor, expected: Colours, otherwise: Inputs) -> Inputs:
+    """The normalisation of images [n, channels, height, width], bytes or numbers from 0 to 1 or 0 to 255.
 
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    def inputs_for(self, images: Tensor, otherwise: Inputs) -> Inputs:
-        """The normalisation of images [n, channels, height, width], bytes or numbers from 0 to 1 or 0 to 255.
-
-        Any other inputs are not pixels, or are normalised already: they keep `otherwise`.
-        """
-        if images.ndim != 4 or images.shape[1] not in (1, len(self.mean)) or otherwise.tokens:
-            return otherwise
-        low, high = (0.0, 255.0) if images.dtype == torch.uint8 else map(float, images.aminmax())
-        if low < 0 or high > 255:
-            return otherwise
-        mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in self)
-        if images.shape[1] == 1:
-            mean, deviation = mean.mean(), deviation.mean()
-        gain = 1 / (deviation * (255 if high > 1 else 1))
-        return replace(otherwise, gain=gain.float(), offset=(-mean / deviation).float())
+    Any other inputs are not pixels, or are normalised already: they keep `otherwise`.
+    """
+    if images.ndim != 4 or images.shape[1] not in (1, len(expected[0])) or otherwise.tokens:
+        return otherwise
+    low, high = (0.0, 255.0) if images.dtype == torch.uint8 else map(float, images.aminmax())
+    if low < 0 or high > 255:
+        return otherwise
+    mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in expected)
+    if images.shape[1] == 1:
+        mean, deviation = mean.mean(), deviation.mean()
+    gain = 1 / (deviation * (255 if high > 1 else 1))
+    return replace(otherwise, gain=gain.float(), offset=(-mean / deviation).float())
 
 
 def is_table(images: Tensor) -> bool:
@@ -112,26 +107,21 @@ def is_table(images: Tensor) -> bool:
 def measure_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
     """gain and offset that give mean 0 and standard deviation 1, by feature for a table, else by channel.
 
-    Constant features are only shifted. A feature is divided by at least a sixteenth of its range.
+    Constant features are only shifted. A feature of a table is divided by at least a sixteenth of its range.
     """
-    if not is_table(images):
-        return measure_channels(images)
-    low, high = images.amin(0).double(), images.amax(0).double()
-    mean, std = _moments(images[..., None])
-    gain = 1 / torch.where(_varies(mean, std), std.maximum((high - low) / _WIDEST_RANGE), 1.0)
-    return gain.float(), (-mean * gain).float()
-
-
-def measure_channels(images: Tensor) -> tuple[Tensor, Tensor]:
-    """`measure_normalisation` with one mean for all numbers of a channel."""
-    shape, channels = images.shape[1:], 1
+    shape, table = images.shape[1:], is_table(images)
     is_series = len(shape) == 2 and shape[0] <= _MOST_SERIES_CHANNELS and 2 * shape[0] < shape[1]
-    if len(shape) >= 3 or is_series:
-        channels = shape[0]
-    mean, std = _moments(images.view(len(images), channels, -1))
-    gain = 1 / torch.where(_varies(mean, std), std, 1.0)
+    channels = shape[0] if table or len(shape) >= 3 or is_series else 1
+    pixels = images.view(len(images), channels, -1)
+    count = pixels.numel() // channels
+    mean = _sum(pixels, lambda chunk: chunk) / count
+    std = (_sum(pixels, lambda chunk: (chunk - mean[:, None]).square()) / count).sqrt()
+    varies, divisor = std > torch.finfo(torch.float32).eps * mean.abs(), std
+    if table:
+        divisor = std.maximum((images.amax(0).double() - images.amin(0).double()) / _WIDEST_RANGE)
+    gain = 1 / torch.where(varies, divisor, 1.0)
     offset = -mean * gain
-    return (gain.float(), offset.float()) if channels > 1 else (gain[0].float(), offset[0].float())
+    return (gain.float(), offset.float()) if table or channels > 1 else (gain[0].float(), offset[0].float())
 
 
 def is_compatible(inputs: Inputs, other: Inputs | None) -> bool:
@@ -146,17 +136,6 @@ def is_compatible(inputs: Inputs, other: Inputs | None) -> bool:
     size = (slope.square() + shift.square()).sqrt()
     overall = float(size.square().mean().sqrt())
     return 1 / _MOST_SCALE <= overall <= _MOST_SCALE and float(size.max()) <= _MOST_CHANNEL_SCALE
-
-
-def _varies(mean: Tensor, std: Tensor) -> Tensor:
-    return std > torch.finfo(torch.float32).eps * mean.abs()
-
-
-def _moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation [channels] of numbers [n, channels, pixels], in float64."""
-    count = pixels.numel() // pixels.shape[1]
-    mean = _sum(pixels, lambda chunk: chunk) / count
-    return mean, (_sum(pixels, lambda chunk: (chunk - mean[:, None]).square()) / count).sqrt()
 
 
 def _sum(pixels: Tensor, term: Callable[[Tensor], Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from torch.utils.data import DataLoader
 
 from supsup.data.inputs import (
     Inputs,
-    PixelStatistics,
     channels_first,
     has_channels_last,
     is_compatible,
     measure_normalisation,
+    pixel_inputs,
 )
 from supsup.data.task import LABEL_KINDS, Label, Names, Part, Task, check_names, label_key, plain_label
+from supsup.nets.imagenet import Colours
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag, plain_tensor, quoted
 
@@ -35,13 +36,9 @@ FORMS = (
 LABEL_NAMES = ("label", "labels", "target", "targets", "class", "y")
 _INPUT_NAMES = ("image", "images", "img", "pixel_values", "input", "inputs", "input_ids", "features", "x")
 _MOST_ENTRIES = 10**7  # samples or batches
-
-
-class RawData(NamedTuple):
-    """Raw inputs [n, …], uint8, int64 or float32, and one label of any kind for each."""
-
-    inputs: Tensor
-    labels: Any
+_NESTED = list | int | float | str | np.number | None  # entries of a list that numpy reads at once
+_ROW = np.ndarray | list | tuple  # an array in each row of a column
+RawData = tuple[Tensor, Any]  # inputs [n, …], uint8, int64 or float32, and one label of any kind for each
 
 
 def task(
@@ -76,21 +73,23 @@ def build_task(
     tokens: bool = False,
 ) -> Task:
     """A task from raw data; see `task`."""
-    labels, classes, names = encode_labels(data.labels)
-    if len(labels) != len(data.inputs):
-        raise SupSupError(f"there are {len(data.inputs)} inputs and {len(labels)} labels; give one label each")
-    last = has_channels_last(data.inputs, layout)
-    images = _part_images(data.inputs, last, flag(tokens, "tokens"))
+    raw, raw_labels = data
+    labels, classes, names = encode_labels(raw_labels)
+    if len(labels) != len(raw):
+        raise SupSupError(f"there are {len(raw)} inputs and {len(labels)} labels; give one label each")
+    last = has_channels_last(raw, layout)
+    images = _part_images(raw, last, flag(tokens, "tokens"))
     inputs = replace(_choose_inputs(images, normalise), channels_last=last)
     train = Part(images, labels, inputs.gain, inputs.offset)
     if test is None:
         return Task(name, train, train, classes, names, inputs)
-    test_images = _part_images(test.inputs, has_channels_last(test.inputs, layout), tokens)
+    raw, raw_labels = test
+    test_images = _part_images(raw, has_channels_last(raw, layout), tokens)
     if test_images.shape[1:] != images.shape[1:]:
         raise SupSupError(
             f"test inputs have shape {list(test_images.shape[1:])}, those to learn {list(images.shape[1:])}"
         )
-    test_labels = encode_with(test.labels, names, classes, "test labels")
+    test_labels = encode_with(raw_labels, names, classes, "test labels")
     return Task(name, train, Part(test_images, test_labels, inputs.gain, inputs.offset), classes, names, inputs)
 
 
@@ -106,11 +105,11 @@ def with_model_normalisation(task: Task, model_inputs: Inputs | None, always: bo
     return _with_inputs(task, replace(task.inputs, gain=scale.gain, offset=scale.offset))
 
 
-def with_pretrained_normalisation(task: Task, pixels: PixelStatistics) -> Task:
+def with_pretrained_normalisation(task: Task, pixels: Colours) -> Task:
     """The task with the normalisation that pretrained weights expect, unless the user fixed another one."""
     if task.inputs is None or task.inputs.fixed:
         return task
-    return _with_inputs(task, pixels.inputs_for(task.train.images, task.inputs))
+    return _with_inputs(task, pixel_inputs(task.train.images, pixels, task.inputs))
 
 
 def _with_inputs(task: Task, inputs: Inputs) -> Task:
@@ -139,7 +138,8 @@ def _choose_inputs(images: Tensor, normalise: Any) -> Inputs:
 
 def read_data(data: Any, label: Any = None) -> RawData:
     """Inputs and labels from any of the supported forms; `label` is the column or key of the labels."""
-    if isinstance(data, tuple) or _is_pair(data):
+    two = isinstance(data, list) and len(data) == 2
+    if isinstance(data, tuple) or (two and not all(isinstance(each, tuple | dict) for each in data)):  # no two samples
         if len(data) != 2:
             raise SupSupError(f"a tuple of {len(data)} was given; give {FORMS}")
         return _check_pair(*data)
@@ -157,11 +157,6 @@ def is_frame(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy") and hasattr(data, "shape")
 
 
-def _is_pair(data: Any) -> bool:
-    """A list of two is a pair, unless it is a list of two samples."""
-    return isinstance(data, list) and len(data) == 2 and not all(isinstance(each, tuple | dict) for each in data)
-
-
 def _check_pair(inputs: Any, labels: Any) -> RawData:
     x = input_tensor(inputs)
     try:
@@ -170,7 +165,7 @@ def _check_pair(inputs: Any, labels: Any) -> RawData:
         raise SupSupError(f"labels are {quoted(labels)}; give one label for each input") from error
     if len(x) != count:
         raise SupSupError(f"there are {len(x)} inputs and {count} labels; give one label each")
-    return RawData(x, labels)
+    return x, labels
 
 
 def _from_columns(columns: Mapping[Any, Any], label: Any, gather: Callable[[Mapping[Any, Any]], Tensor]) -> RawData:
@@ -228,31 +223,26 @@ def _entries(data: Any) -> Iterator[Any]:
 
 def _concatenate(entries: Iterator[Any], label: Any) -> RawData:
     """All samples, or all batches, in order."""
-    inputs: list[Any] = []
-    labels: list[Any] = []
-    batches: list[bool] = []
     try:
-        for entry in islice(entries, _MOST_ENTRIES + 1):
-            x, y = _split_entry(entry, label)
-            inputs.append(x)
-            labels.append(y)
-            batches.append(_is_batch(x, y))
+        pairs = [_split_entry(entry, label) for entry in islice(entries, _MOST_ENTRIES + 1)]
+        batches = {_is_batch(*pair) for pair in pairs}
     except (SupSupError, MemoryError):
         raise
     except Exception as error:  # a user-defined data set may raise anything
         raise SupSupError(f"the data could not be read: {type(error).__name__}: {error}") from error
-    if not inputs:
+    if not pairs:
         raise SupSupError("the data holds no input")
-    if len(inputs) > _MOST_ENTRIES:
+    if len(pairs) > _MOST_ENTRIES:
         raise SupSupError(f"the data does not end after {_MOST_ENTRIES:,} batches")
-    if any(batches) != all(batches):
+    if len(batches) > 1:
         raise SupSupError("some entries of the data are batches and others single inputs; give all in one form")
-    if not batches[0]:
+    inputs, labels = zip(*pairs)
+    if batches == {False}:
         return _check_pair(inputs, labels)
-    tensors = [_check_pair(x, y).inputs for x, y in zip(inputs, labels)]
+    tensors = [_check_pair(*pair)[0] for pair in pairs]
     _check_shapes([tuple(each.shape[1:]) for each in tensors])
     lists = [each.tolist() if hasattr(each, "tolist") else list(each) for each in labels]
-    return RawData(_join(tensors, torch.cat), list(chain.from_iterable(lists)))
+    return _join(tensors, torch.cat), list(chain.from_iterable(lists))
 
 
 def _split_entry(entry: Any, label: Any) -> tuple[Any, Any]:
@@ -278,7 +268,7 @@ def input_tensor(inputs: Any) -> Tensor:
     """Raw inputs [n, …] of any form as uint8, int64 or float32, every number finite."""
     if is_frame(inputs):
         found = _frame_inputs({name: inputs[name] for name in inputs.columns})
-    elif isinstance(inputs, list | tuple) and inputs and not _is_nested_list(inputs):
+    elif isinstance(inputs, list | tuple) and inputs and not isinstance(inputs[0], _NESTED):
         rows = [_to_numbers(each, "an input") for each in inputs]
         _check_shapes([tuple(row.shape) for row in rows])
         found = _join(rows, torch.stack)
@@ -288,58 +278,41 @@ def input_tensor(inputs: Any) -> Tensor:
         raise SupSupError(
             f"inputs have shape {list(found.shape)}; give a batch [n, …] of at least one image, row or sequence"
         )
-    _check_finite(found)
-    return found
-
-
-def _check_finite(inputs: Tensor) -> None:
-    if inputs.is_floating_point() and not bool(inputs.sum().isfinite()):  # fast; a finite sum may also overflow
-        bad = int((~inputs.isfinite()).flatten(1).any(1).sum())
+    if found.is_floating_point() and not bool(found.sum().isfinite()):  # fast; a finite sum may also overflow
+        bad = int((~found.isfinite()).flatten(1).any(1).sum())
         if bad:
             raise SupSupError(
-                f"{bad} of {len(inputs)} inputs hold NaN or infinite numbers, or numbers too large for float32; remove "
+                f"{bad} of {len(found)} inputs hold NaN or infinite numbers, or numbers too large for float32; remove "
                 "or repair them"
             )
-
-
-def _is_nested_list(values: Sequence[Any]) -> bool:
-    """Whether a list holds numbers or lists of them, which numpy reads at once."""
-    return isinstance(values[0], list | int | float | str | np.number | None)
+    return found
 
 
 def _to_numbers(values: Any, what: str) -> Tensor:
     """An array of any library, an image or nested lists as uint8, int64 or float32, on the CPU."""
+    array: Any = values
     try:
-        if isinstance(values, Tensor | np.ma.MaskedArray):
-            array: Any = values
-        else:
-            array = _stack_rows(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
+        if not isinstance(values, Tensor | np.ma.MaskedArray):
+            array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
+            if array.dtype.kind == "O" and array.ndim == 1 and len(array) and isinstance(array[0], _ROW):
+                rows = [np.asarray(row) for row in array]
+                _check_shapes([row.shape for row in rows])
+                array = np.stack(rows)
+            if array.dtype.kind not in "biuf":
+                raise SupSupError(
+                    f"{what} must be an array of numbers, not of {array.dtype}; turn text and dates into numbers, fill "
+                    "what is missing, or leave it out"
+                )
     except SupSupError:
         raise
     except Exception as error:  # numpy raises nearly anything for what is not an array
         if isinstance(error, ValueError) and isinstance(values, list | tuple):
             raise SupSupError(f"{what} differ in shape ({error}); bring them to one: resize, cut, pad") from error
         raise SupSupError(f"{what} cannot be read as an array of numbers: {type(error).__name__}: {error}") from error
-    if not isinstance(array, Tensor | np.ma.MaskedArray) and array.dtype.kind not in "biuf":
-        raise SupSupError(
-            f"{what} must be an array of numbers, not of {array.dtype}; turn text and dates into numbers, fill what is "
-            "missing, or leave it out"
-        )
     numbers = plain_tensor(array, what).cpu()
     if numbers.dtype in (torch.uint8, torch.float32):
         return numbers
     return numbers.float() if numbers.is_floating_point() or numbers.dtype == torch.bool else numbers.long()
-
-
-def _stack_rows(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A column that holds an array in each row, as one array; any other array unchanged."""
-    if array.dtype.kind != "O" or array.ndim != 1 or not len(array):
-        return array
-    if not isinstance(array[0], np.ndarray | list | tuple):
-        return array
-    rows = [np.asarray(row) for row in array]
-    _check_shapes([row.shape for row in rows])
-    return np.stack(rows)
 
 
 def _join(inputs: Sequence[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
@@ -356,12 +329,13 @@ def _check_shapes(shapes: Iterable[tuple[int, ...]]) -> None:
         raise SupSupError(f"inputs differ in shape ({some}, …); bring them to one: resize, cut or pad them")
 
 
-def encode_labels(values: Any, what: str = "labels") -> tuple[Tensor, int, Names | None]:
+def encode_labels(values: Any) -> tuple[Tensor, int, Names | None]:
     """Labels as int64 0 … classes − 1, the number of classes and their names; None: the names are the numbers.
 
     Names are sorted where they can be compared, else in the order of first appearance.
     """
-    return _encode(_column(values, what), what)
+    (labels,), classes, names = encode_parts([values], ["labels"])
+    return labels, classes, names
 
 
 def encode_parts(parts: Sequence[Any], what: Sequence[str]) -> tuple[list[Tensor], int, Names | None]:
@@ -370,8 +344,23 @@ def encode_parts(parts: Sequence[Any], what: Sequence[str]) -> tuple[list[Tensor
     kinds = {column.dtype.kind for column in columns}
     if len(kinds) > 1 and not kinds <= {"i", "u"}:
         columns = [column.astype(object) for column in columns]
-    labels, classes, names = _encode(np.concatenate(columns), " and ".join(what))
-    return list(labels.split([len(column) for column in columns])), classes, names
+    column, all_parts = np.concatenate(columns), " and ".join(what)
+    if column.dtype.kind in "iubU":
+        found, positions = np.unique(column, return_inverse=True)
+        names: list[Label] = [value.item() for value in found]
+    else:
+        values = [plain_label(value, all_parts) for value in column.tolist()]
+        names = list({label_key(value): value for value in values}.values())
+        if len({type(name) for name in names}) == 1 and not isinstance(names[0], tuple):
+            names.sort(key=lambda name: name)
+        numbers = {label_key(name): number for number, name in enumerate(names)}
+        positions = np.array([numbers[label_key(value)] for value in values])
+    ordered = check_names(names, all_parts)
+    if len(ordered) < 2:
+        raise SupSupError(f"all {all_parts} are {quoted(ordered[0])}; give at least two classes to tell apart")
+    labels = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64)).split([len(each) for each in columns])
+    are_numbers = all(type(name) is int and name == number for number, name in enumerate(ordered))
+    return list(labels), len(ordered), None if are_numbers else ordered
 
 
 def encode_with(values: Any, names: Names | None, classes: int, what: str = "labels") -> Tensor:
@@ -385,42 +374,21 @@ def encode_with(values: Any, names: Names | None, classes: int, what: str = "lab
     return torch.tensor(found, dtype=torch.int64)
 
 
-def _encode(column: np.ndarray[Any, Any], what: str) -> tuple[Tensor, int, Names | None]:
-    if column.dtype.kind in "iubU":
-        found, positions = np.unique(column, return_inverse=True)
-        names: list[Label] = [value.item() for value in found]
-    else:
-        names, positions = _sort_labels([plain_label(value, what) for value in column.tolist()])
-    ordered = check_names(names, what)
-    if len(ordered) < 2:
-        raise SupSupError(f"all {what} are {quoted(ordered[0])}; give at least two classes to tell apart")
-    numbers = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64))
-    are_numbers = all(type(name) is int and name == number for number, name in enumerate(ordered))
-    return numbers, len(ordered), None if are_numbers else ordered
-
-
 def _column(values: Any, what: str) -> np.ndarray[Any, Any]:
     """Labels [n] as an array of whole numbers, booleans, text, or objects that are not checked yet."""
-    column = _label_array(values, what)
-    if column.ndim != 1 or not len(column):
-        raise SupSupError(f"{what} have shape {list(column.shape)}; give one label for each input")
-    return column
-
-
-def _label_array(values: Any, what: str) -> np.ndarray[Any, Any]:
-    if isinstance(values, Tensor):
-        values = plain_tensor(values, what).cpu()
-        if values.is_floating_point():
-            raise SupSupError(f"{what} are {values.dtype}; give classes: whole numbers or names")
-        return np.asarray(values)
     if isinstance(values, np.ma.MaskedArray):
         raise SupSupError(f"{what} are a masked array; fill its holes first, with filled(…)")
     if isinstance(values, str | bytes | dict) or not hasattr(values, "__len__"):
         raise SupSupError(f"{what} are {quoted(values)}; give one label for each input")
     try:
+        array: np.ndarray[Any, Any]
         if isinstance(values, list | tuple):
-            return _object_array(values, what)
-        array: np.ndarray[Any, Any] = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
+            array = _object_array(values, what)
+        elif isinstance(values, Tensor):
+            tensor = plain_tensor(values, what).cpu()
+            array = np.asarray(tensor.float() if tensor.is_floating_point() else tensor)
+        else:
+            array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     except SupSupError:
         raise
     except Exception as error:  # numpy raises nearly anything for what is not an array
@@ -431,6 +399,8 @@ def _label_array(values: Any, what: str) -> np.ndarray[Any, Any]:
         )
     if array.dtype.kind not in "biuUO":
         raise SupSupError(f"{what} are of kind {array.dtype}; give {LABEL_KINDS}, such as y.astype(str)")
+    if array.ndim != 1 or not len(array):
+        raise SupSupError(f"{what} have shape {list(array.shape)}; give one label for each input")
     return array
 
 
@@ -444,12 +414,3 @@ def _object_array(values: Sequence[Any], what: str) -> np.ndarray[Any, Any]:
             value = value.item()
         column[row] = value
     return column
-
-
-def _sort_labels(values: Sequence[Label]) -> tuple[list[Label], np.ndarray[Any, Any]]:
-    """The different labels in order, and the number of each value."""
-    names = list({label_key(value): value for value in values}.values())
-    if len({type(name) for name in names}) == 1 and not isinstance(names[0], tuple):
-        names.sort(key=lambda name: name)
-    numbers = {label_key(name): number for number, name in enumerate(names)}
-    return names, np.array([numbers[label_key(value)] for value in values])

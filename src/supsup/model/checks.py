@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part, Task
-from supsup.data.inputs import IDENTITY_KEY, Inputs, PixelStatistics, inputs_key, to_learned_shape
+from supsup.data.inputs import IDENTITY_KEY, Inputs, inputs_key, to_learned_shape
 from supsup.data.rotations import check_can_rotate
 from supsup.data.user_data import (
     build_task,
@@ -165,7 +165,7 @@ def make_task(
         raise SupSupError('give the task a name: learn((images, labels), task="name")')
     check_name(name)
     read = read_data(data, label)
-    tokens = _takes_tokens(read.inputs, model)
+    tokens = _takes_tokens(read[0], model)
     return fit_to_model(build_task(read, name, None, layout, normalise, tokens), model)
 
 
@@ -173,8 +173,7 @@ def fit_to_model(task: Task, model: InputRequirements) -> Task:
     """A task of raw inputs in the form that a model can learn: with a channel if needed, normalised like its others."""
     if task.inputs is None:
         return task
-    wanted = model.module.pixels if isinstance(model.module, ImageNetwork) else None
-    pixels = None if wanted is None else PixelStatistics(*wanted)
+    pixels = model.module.pixels if isinstance(model.module, ImageNetwork) else None
     if model.learned is not None:
         shape, inputs = model.learned
         images = to_learned_shape(task.train.images, shape, False)

@@ -21,7 +21,7 @@ _STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the stages of a mobile network
 _side = whole(32, 4096)
 
 Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour, for pixels from 0 to 1
-_IMAGENET: Colours = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET: Colours = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _EVEN: Colours = (127 / 255,) * 3, (128 / 255,) * 3
 
 MOBILENET_V2 = PublishedWeights(
@@ -191,7 +191,7 @@ def _with_weights(
     outputs: int,
     size: int,
     published: PublishedWeights | None,
-    pixels: Colours = _IMAGENET,
+    pixels: Colours = IMAGENET,
 ) -> ImageNetwork:
     """The network, with published weights if given; their last layer is kept with 1,000 outputs, and 0 otherwise."""
     check_weights(width, check_size(outputs, "outputs"))

@@ -8,7 +8,8 @@ from supsup import SupSupError, nets
 from supsup.data.inputs import Inputs, pixel_inputs
 from supsup.nets.architecture import architecture_of
 from supsup.nets.execution import has_only_known_layers
-from supsup.nets.imagenet import IMAGENET, TensorFlowPadding
+from supsup.nets.imagenet import TensorFlowPadding
+from supsup.nets.published import IMAGENET
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,8 @@ def cifar100(data_dir: PathLike | None = None) -> Source:
     except OSError as error:
         raise SupSupError(f"the files of CIFAR-100 cannot be read: {error}") from error
     assert halves is not None
-    train, test = (_sort_by_class(*halves[half]) for half in ("train", "test"))
+    by_class = {half: labels.argsort(stable=True) for half, (_, labels) in halves.items()}
+    train, test = ((halves[half][0][order], halves[half][1][order]) for half, order in by_class.items())
     mean, std = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
     return _source("cifar100", train, test, _CIFAR_CLASSES, mean, std, Augmentation(padding=4, flip=True))
 
@@ -246,13 +247,7 @@ def _md5(stored: bytes) -> str:
 
 
 def _source(
-    name: str,
-    train: Split,
-    test: Split,
-    classes: int,
-    mean: Any,
-    std: Any,
-    augmentation: Augmentation | None = None,
+    name: str, train: Split, test: Split, classes: int, mean: Any, std: Any, augmentation: Augmentation | None = None
 ) -> Source:
     """A source with mean and standard deviation of pixel / 255: one number each, or by channel."""
     mean, std = np.asarray(mean), np.asarray(std)
@@ -414,8 +409,3 @@ def _check_cifar100(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], 
             "again"
         )
     return torch.from_numpy(np.array(images, order="C")), torch.from_numpy(labels.astype(np.int64))
-
-
-def _sort_by_class(images: Tensor, labels: Tensor) -> Split:
-    order = labels.argsort(stable=True)
-    return images[order], labels[order]

@@ -32,7 +32,7 @@ from supsup.data.inputs import measure_normalisation
 from supsup.data.streams import Half, Source
 from supsup.data.task import Part
 from supsup.masks import philox
-from supsup.nets.imagenet import IMAGENET
+from supsup.nets.published import IMAGENET
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, flag, optional, real, text, whole

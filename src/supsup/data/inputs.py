@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from supsup.nets.imagenet import Colours
+from supsup.nets.published import Colours
 from supsup.runtime.devices import on_device
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, flag, given

@@ -24,7 +24,7 @@ from supsup.data.inputs import (
     pixel_inputs,
 )
 from supsup.data.task import LABEL_KINDS, Label, Names, Part, Task, check_names, label_key, plain_label
-from supsup.nets.imagenet import Colours
+from supsup.nets.published import Colours
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag, plain_tensor, quoted
 

@@ -11,8 +11,7 @@ import inspect
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -85,6 +84,12 @@ def architecture(build: Builder) -> Builder:
     name, signature = build.__name__, inspect.signature(build)
     _BUILDERS[name] = build
 
+    def create(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except (MemoryError, RuntimeError) as error:
+            raise SupSupError(f"{name} cannot be built in these sizes: {printable(error)}") from error
+
     def record(module: nn.Module, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -95,12 +100,11 @@ def architecture(build: Builder) -> Builder:
         object.__setattr__(module, "_architecture", Architecture(name, arguments))
 
     if isinstance(build, type):
-        create = build.__init__  # type: ignore[misc]
+        original_init = build.__init__  # type: ignore[misc]
 
-        @functools.wraps(create)
+        @functools.wraps(original_init)
         def recording_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-            with _explain_build_errors(name):
-                create(self, *args, **kwargs)
+            create(original_init, self, *args, **kwargs)
             if type(self) is build:  # a subclass may compute something else
                 record(self, *args, **kwargs)
 
@@ -109,22 +113,12 @@ def architecture(build: Builder) -> Builder:
 
     @functools.wraps(build)
     def recording_build(*args: Any, **kwargs: Any) -> nn.Module:
-        with _explain_build_errors(name):
-            module = build(*args, **kwargs)
+        module: nn.Module = create(build, *args, **kwargs)
         record(module, *args, **kwargs)
         return module
 
     _BUILDERS[name] = recording_build
     return recording_build  # type: ignore[return-value]
-
-
-@contextmanager
-def _explain_build_errors(name: str) -> Iterator[None]:
-    """A network that does not fit into memory is an error that says so."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        raise SupSupError(f"{name} cannot be built in these sizes: {printable(error)}") from error
 
 
 def architecture_of(module: nn.Module) -> Architecture | None:
@@ -145,17 +139,16 @@ def matches_architecture(module: nn.Module) -> bool:
     with uninterrupted(), torch.device("meta"):  # an interrupt would leave torch on "meta"
         fresh = built_by.build()
     layers, expected = dict(module.named_modules()), dict(fresh.named_modules())
-    return list(layers) == list(expected) and all(_same_layer(layers[path], expected[path]) for path in expected)
+    return list(layers) == list(expected) and all(
+        has_plain_forward(layer) and type(layer) is type(same) and _settings(layer) == _settings(same)
+        for layer, same in zip(layers.values(), expected.values())
+    )
 
 
 def has_plain_forward(module: nn.Module) -> bool:
     """Whether one layer runs the forward pass of its class, without hooks."""
     hooked = any(getattr(module, name) for name in _HOOKS) or any(getattr(torch_modules, n) for n in _GLOBAL_HOOKS)
     return "forward" not in vars(module) and not hooked
-
-
-def _same_layer(layer: nn.Module, fresh: nn.Module) -> bool:
-    return has_plain_forward(layer) and type(layer) is type(fresh) and _settings(layer) == _settings(fresh)
 
 
 def _settings(layer: nn.Module) -> dict[str, Any]:

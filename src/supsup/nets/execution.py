@@ -79,9 +79,9 @@ class ModuleCopies:
         if module is not None:
             yield module
             idle.append(module)
-            return
-        with self._lock:
-            yield self.module.train(training)
+        else:
+            with self._lock:
+                yield self.module.train(training)
 
     def _copy(self, training: bool) -> nn.Module | None:
         if self._shares is False:

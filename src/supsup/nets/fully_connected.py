@@ -98,7 +98,9 @@ def many_outputs(weights: Sequence[Tensor], x: Tensor, units: Sequence[Tensor]) 
     Returns outputs [n, k, b, s].
     """
     for weight, mask in zip(weights, units, strict=False):
-        x = silu(_normalised(_product(x, weight)) * mask[:, :, None])
+        x = _product(x, weight)
+        variance, mean = torch.var_mean(x, dim=2, keepdim=True, correction=0)
+        x = silu((x - mean) * (variance + 1e-5).rsqrt() * mask[:, :, None])
     return _product(x, weights[-1])
 
 
@@ -107,8 +109,3 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
     flat = x.flatten(1, 2).expand(len(weight), -1, -1)
     out: Tensor = torch.bmm(flat, weight.mT).unflatten(1, x.shape[1:3])
     return out
-
-
-def _normalised(x: Tensor) -> Tensor:
-    variance, mean = torch.var_mean(x, dim=2, keepdim=True, correction=0)
-    return (x - mean) * (variance + 1e-5).rsqrt()

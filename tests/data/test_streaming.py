@@ -76,11 +76,11 @@ def test_batches_cover_the_part_in_order(part: StreamedPart) -> None:
 
 
 def test_training_batches_are_cropped_as_drawn(part: StreamedPart) -> None:
-    assert part.crop is not None
+    assert part.files.crop is not None
     assert part.rows is not None
     for step, (images, labels) in enumerate(part.training_batches(POSITIONS, 5, "task")):
         rows = part.rows[POSITIONS[step]]
-        boxes = part.crop.boxes(5, "task", step, part.files.sizes[rows]).tolist()
+        boxes = part.files.crop.boxes(5, "task", step, part.files.sizes[rows]).tolist()
         for place, (row, (left, top, width, height, flip)) in enumerate(zip(rows.tolist(), boxes)):
             pixels = decode_image(part.files.paths[row], 16, (left, top, width, height, flip))
             expected = torch.tensor(pixels).float() * part.gain[:, None, None] + part.offset[:, None, None]

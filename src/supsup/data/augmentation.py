@@ -95,16 +95,12 @@ class ResizedCrop:
         fits = ((tried >= 1) & (tried <= sizes[:, None])).all(-1)
         first = fits.int().argmax(1)
         every = torch.arange(count)
-        box = torch.where(fits.any(1)[:, None], tried[every, first], self._middle(sizes))
+        narrowed = torch.minimum(width[:, 0], (height[:, 0] * self.aspect[1]).round())
+        lowered = torch.minimum(height[:, 0], (width[:, 0] / self.aspect[0]).round())
+        central = torch.stack([narrowed, lowered], 1).clamp(min=1)  # the largest of an allowed shape
+        box = torch.where(fits.any(1)[:, None], tried[every, first], central)
         spare = sizes - box
         corner = (chances[every, first, 2:] * (spare + 1)).floor()
         corner = torch.where(fits.any(1)[:, None], corner, (spare / 2).floor())
         flips = words[:, :1] >> 31 if self.flip else torch.zeros_like(words[:, :1])
         return torch.cat([corner.long(), box.long(), flips], 1)
-
-    def _middle(self, sizes: Tensor) -> Tensor:
-        """The largest central box of an allowed shape, for images in which no random one fitted."""
-        width, height = sizes.double().unbind(1)
-        narrowed = torch.minimum(width, (height * self.aspect[1]).round())
-        lowered = torch.minimum(height, (width / self.aspect[0]).round())
-        return torch.stack([narrowed, lowered], 1).clamp(min=1)

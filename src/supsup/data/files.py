@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -89,23 +90,21 @@ def find_tasks(path: Path, options: ReadOptions, name: str | None = None) -> lis
         raise SupSupError(f"{path} is a file, and --each is for a folder of folders; use --task-column for a table")
     called = name or path.stem
     if path.suffix == ".npz":
-        return [TaskFile(called, lambda how: _npz_task(path, called, how))]
+        return [TaskFile(called, partial(_npz_task, path, called))]
     if path.suffix not in TABLE_SUFFIXES:
         raise SupSupError(f"{path} is no table ({' '.join(TABLE_SUFFIXES)}); images lie in folders, one for each class")
     table = read_columns(path)
     label, group = _label_column(table, options.label, path), options.task_column
     inputs, labels = feature_matrix(table, (label, group), path), table[label]
     if group is None:
-        return [TaskFile(called, lambda how: _split_rows(inputs, labels, called, how))]
+        return [TaskFile(called, partial(_split_rows, inputs, labels, called))]
     if name is not None:
         raise SupSupError("--task names one task; with --task-column every value of the column is a task of its own")
     tasks = select_column(table, group, path).astype(str)
-
-    def reader(task: str) -> Callable[[ReadOptions], Task]:
-        rows = tasks == task
-        return lambda how: _split_rows(inputs[rows], labels[rows], task, how)
-
-    return [TaskFile(task, reader(task)) for task in dict.fromkeys(tasks.tolist())]
+    return [
+        TaskFile(task, partial(_split_rows, inputs, labels, task, rows=tasks == task))
+        for task in dict.fromkeys(tasks.tolist())
+    ]
 
 
 def _find_folders(path: Path, options: ReadOptions, name: str | None) -> list[TaskFile]:
@@ -116,19 +115,16 @@ def _find_folders(path: Path, options: ReadOptions, name: str | None) -> list[Ta
             raise SupSupError("--task names one task; with --each every folder is a task of its own name")
         if not inner:
             raise SupSupError(f"{path} holds no folders; with --each every folder in it is a task")
-        return [_folder_task(entry, entry.name) for entry in inner]
+        return [TaskFile(entry.name, partial(_read_folder, entry, entry.name), entry) for entry in inner]
     if inner and all(_holds_only_folders(entry) for entry in inner) and not (path / "train").is_dir():
         raise SupSupError(f"{path} looks like a folder of tasks: its folders hold folders and no images; add --each")
-    return [_folder_task(path, name or path.resolve().name)]
+    called = name or path.resolve().name
+    return [TaskFile(called, partial(_read_folder, path, called), path)]
 
 
 def _holds_only_folders(folder: Path) -> bool:
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     return bool(entries) and all(entry.is_dir() for entry in entries)
-
-
-def _folder_task(folder: Path, name: str) -> TaskFile:
-    return TaskFile(name, lambda options: _read_folder(folder, name, options), folder)
 
 
 def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
@@ -156,21 +152,27 @@ def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
 def _npz_task(path: Path, name: str, options: ReadOptions) -> Task:
     stored = read_npz(path)
     if not all(part in stored for part in ("train_x", "train_y", "test_x", "test_y")):
-        return _split_rows(*_inputs_and_labels(stored, path), name, options)
+        both = next((pair for pair in _ARRAY_NAMES if all(each in stored for each in pair)), None)
+        if both is None:
+            usual = " or ".join(f"{inputs} and {labels}" for inputs, labels in _ARRAY_NAMES[:4])
+            raise SupSupError(f"{path} has the arrays {', '.join(stored) or 'none'}; give {usual}")
+        return _split_rows(stored[both[0]], stored[both[1]], name, options)
     train, test = ((to_tensor(stored[f"{half}_x"]), stored[f"{half}_y"]) for half in ("train", "test"))
     return build_task(train, name, test)
 
 
-def _split_rows(inputs: Any, labels: Any, name: str, options: ReadOptions) -> Task:
-    """A task of arrays, with a share of every class held back to test on."""
+def _split_rows(inputs: Any, labels: Any, name: str, options: ReadOptions, rows: Any = slice(None)) -> Task:
+    """A task of these rows of arrays, with a share of every class held back to test on."""
+    inputs, labels = inputs[rows], labels[rows]
     if len(inputs) != len(labels):
         raise SupSupError(f"there are {len(inputs)} inputs and {len(labels)} labels; give one label each")
     held_out = np.zeros(len(labels), bool)
     for value in np.unique(labels):
-        rows = np.flatnonzero(labels == value)
-        if len(rows) < 2:
+        examples = np.flatnonzero(labels == value)
+        if len(examples) < 2:
             raise SupSupError(f"class {quoted(value.item())} of {name} has 1 example; give 2 or more, one to test on")
-        held_out[rows[split_class(len(rows), options.test_share, options.seed, f"rows/{value}")[1]]] = True
+        _, tested = split_class(len(examples), options.test_share, options.seed, f"rows/{value}")
+        held_out[examples[tested]] = True
     x = to_tensor(inputs)
     train, test = ((x[torch.from_numpy(chosen)], labels[chosen]) for chosen in (~held_out, held_out))
     return build_task(train, name, test)
@@ -208,15 +210,6 @@ def read_npz(path: Path) -> dict[str, Any]:
             return {name: file[name] for name in file.files}
     except Exception as error:  # numpy raises nearly anything for a damaged file
         raise SupSupError(f"{path} cannot be read as a file of plain arrays: {error}") from error
-
-
-def _inputs_and_labels(stored: Columns, path: Path) -> tuple[Any, Any]:
-    """Inputs and labels of an NPZ file, by their usual names."""
-    for inputs, labels in _ARRAY_NAMES:
-        if inputs in stored and labels in stored:
-            return stored[inputs], stored[labels]
-    usual = " or ".join(f"{inputs} and {labels}" for inputs, labels in _ARRAY_NAMES[:4])
-    raise SupSupError(f"{path} has the arrays {', '.join(stored) or 'none'}; give {usual}")
 
 
 def read_columns(path: Path) -> dict[str, Any]:

@@ -95,15 +95,14 @@ def image_folder(
             raise SupSupError("images are read while training (stream=True, or too many for memory); give size=224")
         sample = listing.train[:: -(-count // _MEASURED_IMAGES)]
         gain, offset = measure_normalisation(decode_files(sample, size, size, size)) if measured else _imagenet_scale()
-        pool = DecoderPool(workers or available_cores())
+        pool, crop = DecoderPool(workers or available_cores()), ResizedCrop(flip=flip) if augment else None
         files = (
-            ImageFiles(listing.train, sizes[:count], size, pool),
+            ImageFiles(listing.train, sizes[:count], size, pool, crop),
             ImageFiles(listing.test, sizes[count:], size, pool),
         )
         train, test = (each.images for each in files)
-        crop, names = ResizedCrop(flip=flip) if augment else None, listing.names
         return StreamedSource(
-            name, train, labels[0], test, labels[1], gain, offset, classes, None, names, files=files, crop=crop
+            name, train, labels[0], test, labels[1], gain, offset, classes, None, listing.names, files=files
         )
     train, test = listing.decode(height, width, size)
     gain, offset = measure_normalisation(train) if measured else _imagenet_scale()
@@ -310,12 +309,16 @@ def unreadable_error(bad: Sequence[str]) -> SupSupError:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Paths of images with their sizes [n, 2] (width, height), and the processes that decode them to size × size."""
+    """Paths of images with their sizes [n, 2] (width, height), and the processes that decode them to size × size.
+
+    crop: the random box that `training_batches` cuts out of each image; None: the centre, as `batch` always does.
+    """
 
     paths: list[str]
     sizes: Tensor
     size: int
     pool: DecoderPool
+    crop: ResizedCrop | None = None
 
     @cached_property
     def images(self) -> Tensor:
@@ -325,24 +328,15 @@ class ImageFiles:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class StreamedPart(Part):
-    """A part whose images are in files; `images` has their shape but no content.
-
-    crop: the random box that `training_batches` cuts out of each image; None: the centre, as `batch` always does.
-    """
+    """A part whose images are in files; `images` has their shape but no content."""
 
     files: ImageFiles
-    crop: ResizedCrop | None = None
     _on_device: ClassVar[tuple[str, ...]] = ("labels", "gain", "offset")  # files are chosen by `rows` on the CPU
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether `images` holds the pixels: no."""
-        return False
-
     def _draws(self, positions: Tensor, seed: int, task: str, step: int) -> Tensor | None:
-        if self.crop is None:
+        if self.files.crop is None:
             return None
-        return self.crop.boxes(seed, task, step, self.files.sizes[self._rows_at(positions.cpu())])
+        return self.files.crop.boxes(seed, task, step, self.files.sizes[self._rows_at(positions.cpu())])
 
     def _compute(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return self._finish(self._start(positions, draws), positions)
@@ -378,7 +372,6 @@ class StreamedSource(Source):
     """A source whose images are in files; its tensors of images have their shape but no content."""
 
     files: tuple[ImageFiles, ImageFiles]  # to train and to test on
-    crop: ResizedCrop | None = None
 
     def part(self, half: Half, labels: Tensor, rows: Tensor | None = None, pixels: Tensor | None = None) -> Part:
         """One half of a task; its pixels cannot be rearranged."""
@@ -387,8 +380,8 @@ class StreamedSource(Source):
                 f"the images of {self.name} are read from their files while training and cannot be permuted or "
                 f"rotated; make tasks of their classes with data.split, or give image_folder stream=False"
             )
-        files, crop = (self.files[0], self.crop) if half == "train" else (self.files[1], None)
-        return StreamedPart(files.images, labels, self.gain, self.offset, rows, files=files, crop=crop)
+        files = self.files[half == "test"]
+        return StreamedPart(files.images, labels, self.gain, self.offset, rows, files=files)
 
 
 class DecoderPool:

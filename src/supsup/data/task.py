@@ -67,9 +67,22 @@ class Part:
                 f"got {self.images.dtype} {list(self.images.shape)}"
             )
         count = pixels_per_channel(self.shape)
-        self._check_indices("labels")
-        self._check_indices("rows", 0, len(self.images))
-        self._check_indices("pixels", BLACK, count)
+        allowed = {"labels": None, "rows": range(len(self.images)), "pixels": range(BLACK, count)}
+        for name, within in allowed.items():  # kernels read memory at `rows` and `pixels`
+            indices = getattr(self, name)
+            if indices is None and within is not None:
+                continue
+            if given(indices, Tensor, f"Part.{name}").dtype != torch.int64 or indices.ndim != 1:
+                raise SupSupError(
+                    f"{name} of a part must be int64, one dimension; got {indices.dtype} {list(indices.shape)}"
+                )
+            if within is None or not indices.numel() or indices.device.type != "cpu":  # parts on a GPU are copies
+                continue
+            low, high = map(int, indices.aminmax())
+            if low not in within or high not in within:
+                raise SupSupError(
+                    f"{name} of a part must be from {within.start} to {within.stop - 1}; got {low} to {high}"
+                )
         kept = len(self.images) if self.rows is None else len(self.rows)
         if len(self.labels) != kept:
             raise SupSupError(f"{len(self.labels)} labels for {kept} images; give one label for each image kept")
@@ -92,21 +105,6 @@ class Part:
             if len(self.shape) != 3:
                 raise SupSupError(f"images of shape {self.shape} cannot be cropped; give [n, channels, height, width]")
 
-    def _check_indices(self, name: str, least: int | None = None, below: int = 0) -> None:
-        """Kernels read memory at `rows` and `pixels`. Ranges are checked on the CPU: parts on a GPU are copies."""
-        if getattr(self, name) is None and name != "labels":
-            return
-        indices = given(getattr(self, name), Tensor, f"Part.{name}")
-        if indices.dtype != torch.int64 or indices.ndim != 1:
-            raise SupSupError(
-                f"{name} of a part must be int64, one dimension; got {indices.dtype} {list(indices.shape)}"
-            )
-        if least is None or not indices.numel() or indices.device.type != "cpu":
-            return
-        low, high = map(int, indices.aminmax())
-        if low < least or high >= below:
-            raise SupSupError(f"{name} of a part must be from {least} to {below - 1}; got {low} to {high}")
-
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -121,7 +119,7 @@ class Part:
     @property
     def in_memory(self) -> bool:
         """Whether `images` holds the pixels; if not, only batches do."""
-        return True
+        return not self.images.is_meta
 
     @property
     def tokens(self) -> bool:
@@ -183,13 +181,11 @@ class Part:
         return positions if self.rows is None else self.rows.index_select(0, positions)
 
     def _draws(self, positions: Tensor, seed: int, task: str, step: int) -> Tensor | None:
-        """How the images of one batch are varied."""
         if self.augmentation is None:
             return None
         return self.augmentation.draws(seed, task, step, len(positions), self.images.device)
 
     def _compute_all(self, wanted: Iterable[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches at these positions, augmented as drawn."""
         return (self._compute(positions, draws) for positions, draws in wanted)
 
     def _compute(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -323,7 +319,6 @@ NO_INFO = TaskInfo()
 
 
 def _check_positions(positions: Tensor) -> None:
-    """An error unless these can be positions of images in a part."""
     if given(positions, Tensor, "positions").dtype not in (torch.int64, torch.int32) or positions.ndim != 1:
         raise SupSupError(f"positions must be whole numbers [n]; got {positions.dtype} {list(positions.shape)}")
 

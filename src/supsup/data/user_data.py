@@ -36,8 +36,8 @@ FORMS = (
 LABEL_NAMES = ("label", "labels", "target", "targets", "class", "y")
 _INPUT_NAMES = ("image", "images", "img", "pixel_values", "input", "inputs", "input_ids", "features", "x")
 _MOST_ENTRIES = 10**7  # samples or batches
-_NESTED = list | int | float | str | np.number | None  # entries of a list that numpy reads at once
-_ROW = np.ndarray | list | tuple  # an array in each row of a column
+_NESTED = (list, int, float, str, np.number, type(None))  # entries of a list that numpy reads at once
+_ROW = (np.ndarray, list, tuple)  # an array in each row of a column
 RawData = tuple[Tensor, Any]  # inputs [n, …], uint8, int64 or float32, and one label of any kind for each
 
 

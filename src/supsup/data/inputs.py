@@ -162,11 +162,6 @@ def channels_first(images: Tensor, leading: int = 1) -> Tensor:
     return images.movedim(-1, leading).contiguous()
 
 
-def channels_last(images: Tensor) -> Tensor:
-    """Images [n, channels, height, width] → [n, height, width, channels]."""
-    return images.movedim(1, -1).contiguous()
-
-
 def to_learned_shape(raw: Tensor, shape: tuple[int, ...], last: bool, leading: int = 1) -> Tensor:
     """Raw inputs in the shape that a model has learned: channels may be last, or missing if there is one.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from supsup.data.augmentation import Augmentation
-from supsup.data.inputs import Inputs, channels_last
+from supsup.data.inputs import Inputs
 from supsup.runtime.devices import on_device, resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import check_fields, given, listed, quoted, text, whole
@@ -166,8 +166,9 @@ class Part:
 
     def training_batches(self, positions: Iterable[Tensor], seed: int, task: str) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches at these positions, step by step, with the augmentation drawn for each; see `batch`."""
-        steps = enumerate(positions)
-        return self._compute_all((chosen, self._draws(chosen, seed, task, step)) for step, chosen in steps)
+        return self._compute_all(
+            (chosen, self._draws(chosen, seed, task, step)) for step, chosen in enumerate(positions)
+        )
 
     def labels_mirrored(self, labels: Tensor, mirrored: Tensor) -> Tensor:
         """Labels of mirrored (1) or unchanged (0) images: a mirror turns a left quarter turn into a right one."""
@@ -266,7 +267,7 @@ class Task:
     def raw_test(self, positions: Tensor) -> Tensor:
         """Test images at these positions as they were given."""
         images = self.test.raw(positions)
-        return channels_last(images) if self.inputs is not None and self.inputs.channels_last else images
+        return images.movedim(1, -1).contiguous() if self.inputs is not None and self.inputs.channels_last else images
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,6 @@ def build_task(
     """A task from raw data; see `task`."""
     raw, raw_labels = data
     labels, classes, names = encode_labels(raw_labels)
-    if len(labels) != len(raw):
-        raise SupSupError(f"there are {len(raw)} inputs and {len(labels)} labels; give one label each")
     last = has_channels_last(raw, layout)
     images = _part_images(raw, last, flag(tokens, "tokens"))
     inputs = replace(_choose_inputs(images, normalise), channels_last=last)
@@ -143,7 +141,7 @@ def read_data(data: Any, label: Any = None) -> RawData:
         if len(data) != 2:
             raise SupSupError(f"a tuple of {len(data)} was given; give {FORMS}")
         return _check_pair(*data)
-    if is_frame(data):
+    if _is_frame(data):
         return _from_columns({name: data[name] for name in data.columns}, label, _frame_inputs)
     if isinstance(data, Mapping):
         return _from_columns(data, label, lambda columns: input_tensor(columns[_input_key(list(columns))]))
@@ -152,7 +150,7 @@ def read_data(data: Any, label: Any = None) -> RawData:
     return _concatenate(_entries(data), label)
 
 
-def is_frame(data: Any) -> bool:
+def _is_frame(data: Any) -> bool:
     """Whether this is a table with named columns, as in pandas or polars."""
     return hasattr(data, "columns") and hasattr(data, "to_numpy") and hasattr(data, "shape")
 
@@ -240,13 +238,11 @@ def _concatenate(entries: Iterator[Any], label: Any) -> RawData:
     if batches == {False}:
         return _check_pair(inputs, labels)
     tensors = [_check_pair(*pair)[0] for pair in pairs]
-    _check_shapes([tuple(each.shape[1:]) for each in tensors])
     lists = [each.tolist() if hasattr(each, "tolist") else list(each) for each in labels]
-    return _join(tensors, torch.cat), list(chain.from_iterable(lists))
+    return _join(tensors), list(chain.from_iterable(lists))
 
 
 def _split_entry(entry: Any, label: Any) -> tuple[Any, Any]:
-    """Inputs and labels of one sample or batch."""
     if isinstance(entry, Mapping):
         chosen = _label_key(list(entry), label)
         return entry[_input_key([name for name in entry if name != chosen])], entry[chosen]
@@ -266,12 +262,10 @@ def _is_batch(inputs: Any, labels: Any) -> bool:
 
 def input_tensor(inputs: Any) -> Tensor:
     """Raw inputs [n, …] of any form as uint8, int64 or float32, every number finite."""
-    if is_frame(inputs):
+    if _is_frame(inputs):
         found = _frame_inputs({name: inputs[name] for name in inputs.columns})
     elif isinstance(inputs, list | tuple) and inputs and not isinstance(inputs[0], _NESTED):
-        rows = [_to_numbers(each, "an input") for each in inputs]
-        _check_shapes([tuple(row.shape) for row in rows])
-        found = _join(rows, torch.stack)
+        found = _join([_to_numbers(each, "an input")[None] for each in inputs])
     else:
         found = _to_numbers(inputs, "inputs")
     if found.ndim < 2 or not found.numel():
@@ -315,11 +309,12 @@ def _to_numbers(values: Any, what: str) -> Tensor:
     return numbers.float() if numbers.is_floating_point() or numbers.dtype == torch.bool else numbers.long()
 
 
-def _join(inputs: Sequence[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """Tensors joined in the narrowest type that holds all of them."""
+def _join(inputs: Sequence[Tensor]) -> Tensor:
+    """Batches joined in the narrowest type that holds all of them."""
+    _check_shapes([tuple(each.shape[1:]) for each in inputs])
     kinds = {each.dtype for each in inputs}
     kind = kinds.pop() if len(kinds) == 1 else torch.float32 if torch.float32 in kinds else torch.int64
-    return join([each.to(kind) for each in inputs])
+    return torch.cat([each.to(kind) for each in inputs])
 
 
 def _check_shapes(shapes: Iterable[tuple[int, ...]]) -> None:

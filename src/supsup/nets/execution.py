@@ -62,7 +62,7 @@ class ModuleCopies:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self._idle: dict[bool, deque[nn.Module]] = {False: deque(), True: deque()}
-        self._shares: bool | None = None  # whether copies share tensors; None: not tried yet
+        self._shares = True  # until a copy does not share its tensors
         self._lock = new_lock()  # held while the module itself runs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleCopies:
@@ -84,9 +84,7 @@ class ModuleCopies:
                 yield self.module.train(training)
 
     def _copy(self, training: bool) -> nn.Module | None:
-        if self._shares is False:
-            return None
-        copied = copy_with_tensors(self.module, {})
+        copied = copy_with_tensors(self.module, {}) if self._shares else None
         self._shares = copied is not None
         return None if copied is None else copied.train(training)
 

@@ -56,13 +56,12 @@ def load_published(published: PublishedWeights, shapes: Mapping[str, torch.Size]
     local = _find_local(published)
     if local is not None and local.name == published.converted_file:
         return _read_converted(local, shapes)
-    if local is not None:
-        return _convert(_read(local), published, shapes, str(local))
-    packaged = _find_in_package(published)
-    content = _download(published) if packaged is None else _read(packaged)
-    found = _convert(content, published, shapes, str(packaged or published.url))
-    with suppress(OSError, SupSupError):  # the cache may not be writable
-        write_whole(bytes_of(found, {_CHECKSUM: _checksum(found)}), kept_in(_FOLDER) / published.converted_file)
+    path = local or _find_in_package(published)
+    content = _download(published) if path is None else _read(path)
+    found = _convert(content, published, shapes, str(path or published.url))
+    if local is None:
+        with suppress(OSError, SupSupError):  # the cache may not be writable
+            write_whole(bytes_of(found, {_CHECKSUM: _checksum(found)}), kept_in(_FOLDER) / published.converted_file)
     return found
 
 
@@ -146,7 +145,6 @@ def _convert(
 
 
 def _check(content: bytes, published: PublishedWeights, place: str) -> None:
-    """An error unless these are the published bytes."""
     found = hashlib.sha256(content).hexdigest()
     if found != published.sha256:
         raise SupSupError(

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from supsup.data.decode import decode_image
-from supsup.data.folder import DecoderPool, _exchange
+from supsup.data.folder import DecoderPool, ImageRequest, _exchange
 from supsup.runtime.errors import SupSupError
 
 
@@ -45,19 +45,27 @@ def alive(pool: DecoderPool) -> list[subprocess.Popen[bytes]]:
     return [decoder.process for decoder in decoders if decoder.process is not None]
 
 
+def decoded(pool: DecoderPool, images: Sequence[ImageRequest]) -> torch.Tensor:
+    """A whole batch of 8 × 8 pixels."""
+    buffer, futures = pool.start(images, 8)
+    for future in futures:
+        future.result()
+    return buffer
+
+
 def test_a_batch_is_what_decoding_here_would_give(pool: DecoderPool, paths: list[str]) -> None:
     boxes = [None, [1, 2, 5, 6, 1], None, [0, 0, 12, 9, 0], [3, 3, 2, 2, 1], None, None]
     expected = [decode_image(path, 8, box and tuple(box)) for path, box in zip(paths, boxes)]  # type: ignore[arg-type]
     for _ in range(3):
-        batch = pool.start(list(zip(paths, boxes)), 8).result()
+        batch = decoded(pool, list(zip(paths, boxes)))
         assert batch.dtype == torch.uint8
         assert np.array_equal(batch.numpy(), np.stack(expected))
     assert len(alive(pool)) == 2
 
 
 def test_one_image_and_none(pool: DecoderPool, paths: list[str]) -> None:
-    assert pool.start([(paths[0], None)], 8).result().shape == (1, 3, 8, 8)
-    assert pool.start([], 8).result().shape == (0, 3, 8, 8)
+    assert decoded(pool, [(paths[0], None)]).shape == (1, 3, 8, 8)
+    assert decoded(pool, []).shape == (0, 3, 8, 8)
 
 
 def test_processes_start_when_first_needed(pool: DecoderPool) -> None:
@@ -69,22 +77,22 @@ def test_an_unreadable_file_is_named_and_the_next_batch_works(pool: DecoderPool,
     Path(paths[3]).write_bytes(b"damaged")
     images = [(path, None) for path in paths]
     with pytest.raises(SupSupError, match=r"1 file cannot be read as images: .*3\.png \(unsupported image format"):
-        pool.start(images, 8).result()
-    assert pool.start(images[:3], 8).result().shape == (3, 3, 8, 8)
+        decoded(pool, images)
+    assert decoded(pool, images[:3]).shape == (3, 3, 8, 8)
 
 
 def test_a_process_that_dies_is_reported_and_replaced(pool: DecoderPool, paths: list[str]) -> None:
     """A machine short of memory kills processes; waiting for them for ever would be worse than an error."""
     images = [(path, None) for path in paths]
-    pool.start(images, 8).result()
+    decoded(pool, images)
     for worker in alive(pool):
         worker.kill()
         worker.wait()
     with pytest.raises(SupSupError, match="a process that decodes images"):
-        pool.start(images, 8).result()
+        decoded(pool, images)
     for _ in range(2):  # the second process may not have been asked in the batch that failed
         try:
-            batch = pool.start(images, 8).result()
+            batch = decoded(pool, images)
         except SupSupError:
             continue
     assert np.array_equal(batch[6].numpy(), decode_image(paths[6], 8))
@@ -102,31 +110,33 @@ def test_files_at_which_a_process_dies_are_named(paths: list[str]) -> None:
 def test_odd_names_reach_the_processes(pool: DecoderPool, tmp_path: Path) -> None:
     path = tmp_path / "ä \n\"'☃.png"
     Image.new("RGB", (8, 8), (1, 2, 3)).save(path)
-    assert pool.start([(str(path), None)], 8).result()[0, :, 0, 0].tolist() == [1, 2, 3]
+    assert decoded(pool, [(str(path), None)])[0, :, 0, 0].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("how", ["close", "collected"])
 def test_processes_end_with_their_owner(paths: list[str], how: str) -> None:
     owner = DecoderPool(2)
-    owner.start([(path, None) for path in paths], 8).result()
+    decoded(owner, [(path, None) for path in paths])
     workers = alive(owner)
     assert len(workers) == 2
     if how == "close":
         owner.close()
     del owner
     gc.collect()
-    assert all(worker.poll() is not None for worker in workers)
+    for worker in workers:  # a thread may hold the last reference for a moment
+        worker.wait(60)
 
 
 def test_a_pool_that_is_collected_waits_for_no_thread(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Garbage is collected in any thread, also in one that is being started: a join there waits for ever."""
     owner = DecoderPool(2)
-    owner.start([(path, None) for path in paths], 8).result()
+    decoded(owner, [(path, None) for path in paths])
     monkeypatch.setattr(threading.Thread, "join", lambda *_: pytest.fail("the collector waits for a thread"))
     workers = alive(owner)
     del owner
     gc.collect()
-    assert all(worker.poll() is not None for worker in workers)
+    for worker in workers:
+        worker.wait(60)
 
 
 def test_a_busy_process_is_stopped_when_its_pool_has_gone(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +151,14 @@ def test_a_busy_process_is_stopped_when_its_pool_has_gone(paths: list[str], monk
 
     monkeypatch.setattr("supsup.data.folder._exchange", slow)
     owner = DecoderPool(1)
-    batch = owner.start([(path, None) for path in paths], 8)
+    batch, (future,) = owner.start([(path, None) for path in paths], 8)
     worker = busy.get()
     del owner
     gc.collect()
     assert worker.poll() is None
     collected.set()
-    assert batch.result().shape == (7, 3, 8, 8)
+    future.result()
+    assert batch.shape == (7, 3, 8, 8)
     worker.wait(60)
 
 
@@ -160,12 +171,12 @@ def test_interrupting_the_program_ends_it_and_its_processes(tmp_path: Path, path
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit that it is ignored\n"
         "pool = DecoderPool(2)\n"
         "images = [(path, None) for path in sys.argv[1:]] * 20\n"
-        "pool.start(images, 8).result()\n"
+        "[future.result() for future in pool.start(images, 8)[1]]\n"
         "decoders = [pool._idle.get() for _ in range(2)]\n"
         "[pool._idle.put(decoder) for decoder in decoders]\n"
         "print(*(decoder.process.pid for decoder in decoders), flush=True)\n"
         "while True:\n"
-        "    pool.start(images, 8).result()\n"
+        "    [future.result() for future in pool.start(images, 8)[1]]\n"
     )
     process = subprocess.Popen(
         [sys.executable, str(program), *paths],

@@ -21,8 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -158,8 +159,11 @@ def list_classes(root: Path, test_share: float, seed: int) -> ClassListing:
                 f"{where} has no folder for {', '.join(lacking[:5])}{' …' if len(lacking) > 5 else ''}; "
                 f"{folders[0].name}/ and {folders[1].name}/ must have the same classes"
             )
-    names = tuple(name.encode(errors="replace").decode() for name in train)
-    return ClassListing(names, *_with_labels(train), *_with_labels(test))
+    listed: list[Any] = []
+    for half in (train, test):
+        counts = torch.tensor([len(images) for images in half.values()])
+        listed += [list(chain.from_iterable(half.values())), torch.arange(len(half)).repeat_interleave(counts)]
+    return ClassListing(tuple(name.encode(errors="replace").decode() for name in train), *listed)
 
 
 def _train_and_test(root: Path) -> list[Path]:
@@ -198,12 +202,6 @@ def list_images(folder: Path) -> list[str]:
         images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
         found += [os.path.join(where, name) for name in images]
     return sorted(found)
-
-
-def _with_labels(classes: dict[str, list[str]]) -> tuple[list[str], Tensor]:
-    paths = [path for images in classes.values() for path in images]
-    counts = torch.tensor([len(images) for images in classes.values()])
-    return paths, torch.arange(len(classes)).repeat_interleave(counts)
 
 
 def split_class(images: int, test_share: float, seed: int, label: str) -> tuple[list[int], list[int]]:
@@ -339,30 +337,35 @@ class StreamedPart(Part):
         return self.files.crop.boxes(seed, task, step, self.files.sizes[self._rows_at(positions.cpu())])
 
     def _compute(self, positions: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self._finish(self._start(positions, draws), positions)
+        (batch,) = self._compute_all([(positions, draws)])
+        return batch
 
     def _compute_all(self, wanted: Iterable[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches in order, the next few in progress; nothing new starts when the caller stops early."""
-        waiting: deque[tuple[PendingBatch, Tensor]] = deque()
+        waiting: deque[tuple[Tensor, Tensor, list[Future[None]]]] = (
+            deque()
+        )  # positions; pixels, and when they are there
         try:
             for positions, boxes in wanted:
-                waiting.append((self._start(positions, boxes), positions))
+                rows = self._rows_at(positions.cpu()).tolist()
+                cut = [None] * len(rows) if boxes is None else boxes.tolist()
+                images = [(self.files.paths[row], box) for row, box in zip(rows, cut)]
+                waiting.append((positions, *self.files.pool.start(images, self.files.size, self.labels.is_cuda)))
                 if len(waiting) > AHEAD:
-                    yield self._finish(*waiting.popleft())
+                    yield self._finish(waiting)
             while waiting:
-                yield self._finish(*waiting.popleft())
+                yield self._finish(waiting)
         finally:
-            for pending, _ in waiting:
-                pending.cancel()
+            for *_, futures in waiting:
+                for future in futures:
+                    future.cancel()
 
-    def _start(self, positions: Tensor, boxes: Tensor | None) -> PendingBatch:
-        rows = self._rows_at(positions.cpu()).tolist()
-        cut = [None] * len(rows) if boxes is None else boxes.tolist()
-        images = [(self.files.paths[row], box) for row, box in zip(rows, cut)]
-        return self.files.pool.start(images, self.files.size, pinned=self.labels.is_cuda)
-
-    def _finish(self, pending: PendingBatch, positions: Tensor) -> tuple[Tensor, Tensor]:
-        images = pending.result().to(self.labels.device, non_blocking=True).float()
+    def _finish(self, waiting: deque[tuple[Tensor, Tensor, list[Future[None]]]]) -> tuple[Tensor, Tensor]:
+        positions, buffer, futures = waiting[0]
+        for future in futures:
+            future.result()
+        waiting.popleft()
+        images = buffer.to(self.labels.device, non_blocking=True).float()
         gain, offset = self._scale
         return images.mul_(gain).add_(offset), self.labels.index_select(0, positions.to(self.labels.device))
 
@@ -403,36 +406,17 @@ class DecoderPool:
         self._threads.shutdown(cancel_futures=True)
         self._idle = queue.SimpleQueue()
 
-    def start(self, images: Sequence[ImageRequest], size: int, pinned: bool = False) -> PendingBatch:
-        """Start to decode a batch; pinned: into memory that a GPU copies from asynchronously."""
+    def start(
+        self, images: Sequence[ImageRequest], size: int, pinned: bool = False
+    ) -> tuple[Tensor, list[Future[None]]]:
+        """Start to decode a batch: uint8 [n, 3, size, size], complete when the futures are.
+
+        pinned: in memory that a GPU copies from asynchronously.
+        """
         buffer = torch.empty(len(images), 3, size, size, dtype=torch.uint8, pin_memory=pinned)
         share = max(1, -(-len(images) // self.workers))
         pieces = [slice(first, first + share) for first in range(0, len(images), share)]
-        futures = [self._threads.submit(_decode, self._idle, images[piece], buffer[piece]) for piece in pieces]
-        return PendingBatch(buffer, futures)
-
-
-@dataclass(eq=False)
-class PendingBatch:
-    """A batch that is being decoded."""
-
-    buffer: Tensor
-    futures: list[Future[None]]
-
-    def result(self) -> Tensor:
-        """Wait for uint8 [n, 3, size, size]."""
-        try:
-            for future in self.futures:
-                future.result()
-        except BaseException:
-            self.cancel()
-            raise
-        return self.buffer
-
-    def cancel(self) -> None:
-        """Cancel what has not started."""
-        for future in self.futures:
-            future.cancel()
+        return buffer, [self._threads.submit(_decode, self._idle, images[piece], buffer[piece]) for piece in pieces]
 
 
 def _decode(idle: queue.SimpleQueue[Decoder], images: Sequence[ImageRequest], buffer: Tensor) -> None:

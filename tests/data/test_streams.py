@@ -108,7 +108,7 @@ def test_corners_are_black_as_in_the_released_script_or_grey(channels: int) -> N
     assert black[0, :, 0, 0].tolist() == [-3.0] * channels
     assert grey[0, :, 0, 0].tolist() == [0.0] * channels
     assert black[0, :, 4, 4].tolist() == grey[0, :, 4, 4].tolist() == [pytest.approx(17.0)] * channels
-    with pytest.raises(SupSupError, match="unknown corners='white'"):
+    with pytest.raises(SupSupError, match="unknown corners 'white'; known: black, grey"):
         rotated(source, 2, corners="white")  # type: ignore[arg-type]
 
 

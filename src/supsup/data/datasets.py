@@ -145,10 +145,9 @@ def cifar100(data_dir: PathLike | None = None) -> Source:
     except OSError as error:
         raise SupSupError(f"the files of CIFAR-100 cannot be read: {error}") from error
     assert halves is not None
-    by_class = {half: labels.argsort(stable=True) for half, (_, labels) in halves.items()}
-    train, test = ((halves[half][0][order], halves[half][1][order]) for half, order in by_class.items())
     mean, std = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
-    return _source("cifar100", train, test, _CIFAR_CLASSES, mean, std, Augmentation(padding=4, flip=True))
+    augmentation = Augmentation(padding=4, flip=True)
+    return _source("cifar100", halves["train"], halves["test"], _CIFAR_CLASSES, mean, std, augmentation)
 
 
 SOURCES: dict[str, Callable[[PathLike | None], Source]] = {
@@ -408,4 +407,5 @@ def _check_cifar100(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], 
             f"{where} has labels from {labels.min()} to {labels.max()}, but there are {_CIFAR_CLASSES} classes; get it "
             "again"
         )
-    return torch.from_numpy(np.array(images, order="C")), torch.from_numpy(labels.astype(np.int64))
+    order = labels.argsort(kind="stable")
+    return torch.from_numpy(np.array(images[order], order="C")), torch.from_numpy(labels[order].astype(np.int64))

@@ -21,11 +21,10 @@ from supsup.data.task import BLACK, GREY, Names, Part, Task, check_names, pixels
 from supsup.data.user_data import encode_parts, input_tensor
 from supsup.masks import philox
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, flag, given, real, text, whole
+from supsup.runtime.validation import check_fields, choice, flag, given, real, text, whole
 
 Corners = Literal["black", "grey"]
 Half = Literal["train", "test"]
-_DIMENSIONS = (2, 3, 4)
 _LAYOUTS = "[n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]"
 _ORDERS_IN_A_CHUNK = 64
 _MOST_TASKS = 10**9
@@ -123,7 +122,7 @@ def _images(values: Any, what: str, layout: str | None) -> Tensor:
         images = input_tensor(values)
     except SupSupError as error:
         raise SupSupError(f"{what}: {error}") from error
-    if images.dim() not in _DIMENSIONS:
+    if images.dim() not in (2, 3, 4):
         raise SupSupError(f"{what} has shape {list(images.shape)}; give {_LAYOUTS}")
     images = images.clone() if images.dtype == torch.uint8 else images.to(torch.float32, copy=True)
     images = channels_first(images) if has_channels_last(images, layout) else images.contiguous()
@@ -178,8 +177,7 @@ def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corner
     Each pixel takes its nearest neighbour. Pixels from outside the image are black, as in the released scripts, which
     rotate before normalisation. "grey" corners are 0 after normalisation and reveal the angle.
     """
-    if corners not in get_args(Corners):
-        raise SupSupError(f"unknown corners={corners!r}; use 'black' or 'grey'")
+    outside = BLACK if choice(*get_args(Corners))(corners, "corners") == "black" else GREY
     if len(given(source, Source, "source").shape) != 3:
         raise SupSupError(
             f"source {source.name} has {source.shape[0]} features and no height and width to rotate; "
@@ -193,7 +191,7 @@ def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corner
         angle = Decimal(str(float(step))) * index
         name = f"rotation-{angle.normalize() + 0:f}"
         pixels = rotation_map(height, width, float(angle % 360))
-        return _remapped(source, name, pixels.masked_fill(pixels < 0, BLACK if corners == "black" else GREY))
+        return _remapped(source, name, pixels.masked_fill(pixels < 0, outside))
 
     return Stream(f"rotated-{source.name}", make, _first(tasks))
 

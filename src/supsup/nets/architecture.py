@@ -12,9 +12,10 @@ import json
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -81,44 +82,28 @@ class Architecture:
 
 def architecture(build: Builder) -> Builder:
     """Decorate a function or class that builds a network: what it builds can be saved and loaded by name."""
-    name, signature = build.__name__, inspect.signature(build)
-    _BUILDERS[name] = build
+    name, signature, is_class = build.__name__, inspect.signature(build), isinstance(build, type)
+    call: Callable[..., Any] = build.__init__ if is_class else build
 
-    def create(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(call)
+    def build_and_record(*args: Any, **kwargs: Any) -> Any:
         try:
-            return call(*args, **kwargs)
+            built = call(*args, **kwargs)
         except (MemoryError, RuntimeError) as error:
             raise SupSupError(f"{name} cannot be built in these sizes: {printable(error)}") from error
+        module, *given = args if is_class else (built, *args)
+        if not is_class or type(module) is build:  # a subclass may compute something else
+            bound = signature.bind(*given, **kwargs)
+            bound.apply_defaults()
+            with suppress(TypeError, ValueError):  # other arguments than JSON values: only the owner can build it again
+                arguments = json.loads(json.dumps(bound.arguments))
+                object.__setattr__(module, "_architecture", Architecture(name, arguments))
+        return built
 
-    def record(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        try:
-            arguments = json.loads(json.dumps(bound.arguments))
-        except (TypeError, ValueError):
-            return
-        object.__setattr__(module, "_architecture", Architecture(name, arguments))
-
-    if isinstance(build, type):
-        original_init = build.__init__  # type: ignore[misc]
-
-        @functools.wraps(original_init)
-        def recording_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-            create(original_init, self, *args, **kwargs)
-            if type(self) is build:  # a subclass may compute something else
-                record(self, *args, **kwargs)
-
-        build.__init__ = recording_init  # type: ignore[misc]
-        return build
-
-    @functools.wraps(build)
-    def recording_build(*args: Any, **kwargs: Any) -> nn.Module:
-        module: nn.Module = create(build, *args, **kwargs)
-        record(module, *args, **kwargs)
-        return module
-
-    _BUILDERS[name] = recording_build
-    return recording_build  # type: ignore[return-value]
+    if is_class:
+        build.__init__ = build_and_record  # type: ignore[method-assign]
+    _BUILDERS[name] = build if is_class else build_and_record
+    return cast(Builder, _BUILDERS[name])
 
 
 def architecture_of(module: nn.Module) -> Architecture | None:

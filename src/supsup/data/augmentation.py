@@ -93,14 +93,14 @@ class ResizedCrop:
         aspect = (narrow + (wide - narrow) * chances[..., 1]).exp()
         tried = torch.stack([(area * aspect).sqrt().round(), (area / aspect).sqrt().round()], -1)
         fits = ((tried >= 1) & (tried <= sizes[:, None])).all(-1)
-        first = fits.int().argmax(1)
+        first, any_fits = fits.int().argmax(1), fits.any(1)[:, None]
         every = torch.arange(count)
         narrowed = torch.minimum(width[:, 0], (height[:, 0] * self.aspect[1]).round())
         lowered = torch.minimum(height[:, 0], (width[:, 0] / self.aspect[0]).round())
         central = torch.stack([narrowed, lowered], 1).clamp(min=1)  # the largest of an allowed shape
-        box = torch.where(fits.any(1)[:, None], tried[every, first], central)
+        box = torch.where(any_fits, tried[every, first], central)
         spare = sizes - box
         corner = (chances[every, first, 2:] * (spare + 1)).floor()
-        corner = torch.where(fits.any(1)[:, None], corner, (spare / 2).floor())
+        corner = torch.where(any_fits, corner, (spare / 2).floor())
         flips = words[:, :1] >> 31 if self.flip else torch.zeros_like(words[:, :1])
         return torch.cat([corner.long(), box.long(), flips], 1)

@@ -214,10 +214,22 @@ def read_npz(path: Path) -> dict[str, Any]:
 
 def read_columns(path: Path) -> dict[str, Any]:
     """The columns of a CSV, TSV or Parquet file, as numbers where all values are."""
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
     try:
-        return _read_parquet(path) if path.suffix == ".parquet" else _read_text(path)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SupSupError(f"{path} cannot be read: {error}") from error
+    if len(rows) < 2:
+        raise SupSupError(f"{path} has no rows; give a line with the names of the columns and one for each example")
+    names, rows = rows[0], rows[1:]
+    if len(set(names)) != len(names):
+        raise SupSupError(f"{path} has two columns of one name; the first line must name each column")
+    wrong = next((number for number, row in enumerate(rows, 2) if len(row) != len(names)), None)
+    if wrong is not None:
+        raise SupSupError(f"{path}, line {wrong}: {len(rows[wrong - 2])} values for {len(names)} columns")
+    return {name: _parse_values([row[index].strip() for row in rows]) for index, name in enumerate(names)}
 
 
 def feature_matrix(table: Columns, without: tuple[str | None, ...], path: Path) -> Any:
@@ -251,20 +263,6 @@ def _label_column(table: Columns, label: str | None, path: Path) -> str:
     if len(usual) != 1:
         raise SupSupError(f"say which column of {path} has the labels: --label COLUMN, one of {quoted(list(table))}")
     return usual[0]
-
-
-def _read_text(path: Path) -> dict[str, Any]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if row]
-    if len(rows) < 2:
-        raise SupSupError(f"{path} has no rows; give a line with the names of the columns and one for each example")
-    names, rows = rows[0], rows[1:]
-    if len(set(names)) != len(names):
-        raise SupSupError(f"{path} has two columns of one name; the first line must name each column")
-    wrong = next((number for number, row in enumerate(rows, 2) if len(row) != len(names)), None)
-    if wrong is not None:
-        raise SupSupError(f"{path}, line {wrong}: {len(rows[wrong - 2])} values for {len(names)} columns")
-    return {name: _parse_values([row[index].strip() for row in rows]) for index, name in enumerate(names)}
 
 
 def _parse_values(texts: list[str]) -> Any:

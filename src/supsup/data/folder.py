@@ -42,6 +42,7 @@ from supsup.runtime.validation import path as checked_path
 Normalisation = Literal["measured", "imagenet"]
 T = TypeVar("T")
 ImageRequest = tuple[str, list[int] | None]  # path; box: left, top, width, height, mirrored
+PendingPixels = tuple[Tensor, list[Future[None]]]  # uint8 [n, 3, size, size], complete when the futures are
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MEMORY_LIMIT = 2 << 30  # bytes of pixels kept in memory
 AHEAD = 2  # batches decoded beyond the current one
@@ -342,26 +343,24 @@ class StreamedPart(Part):
 
     def _compute_all(self, wanted: Iterable[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches in order, the next few in progress; nothing new starts when the caller stops early."""
-        waiting: deque[tuple[Tensor, Tensor, list[Future[None]]]] = (
-            deque()
-        )  # positions; pixels, and when they are there
+        waiting: deque[tuple[Tensor, PendingPixels]] = deque()
         try:
             for positions, boxes in wanted:
                 rows = self._rows_at(positions.cpu()).tolist()
                 cut = [None] * len(rows) if boxes is None else boxes.tolist()
                 images = [(self.files.paths[row], box) for row, box in zip(rows, cut)]
-                waiting.append((positions, *self.files.pool.start(images, self.files.size, self.labels.is_cuda)))
+                waiting.append((positions, self.files.pool.start(images, self.files.size, self.labels.is_cuda)))
                 if len(waiting) > AHEAD:
                     yield self._finish(waiting)
             while waiting:
                 yield self._finish(waiting)
         finally:
-            for *_, futures in waiting:
+            for _, (_, futures) in waiting:
                 for future in futures:
                     future.cancel()
 
-    def _finish(self, waiting: deque[tuple[Tensor, Tensor, list[Future[None]]]]) -> tuple[Tensor, Tensor]:
-        positions, buffer, futures = waiting[0]
+    def _finish(self, waiting: deque[tuple[Tensor, PendingPixels]]) -> tuple[Tensor, Tensor]:
+        positions, (buffer, futures) = waiting[0]
         for future in futures:
             future.result()
         waiting.popleft()
@@ -406,13 +405,8 @@ class DecoderPool:
         self._threads.shutdown(cancel_futures=True)
         self._idle = queue.SimpleQueue()
 
-    def start(
-        self, images: Sequence[ImageRequest], size: int, pinned: bool = False
-    ) -> tuple[Tensor, list[Future[None]]]:
-        """Start to decode a batch: uint8 [n, 3, size, size], complete when the futures are.
-
-        pinned: in memory that a GPU copies from asynchronously.
-        """
+    def start(self, images: Sequence[ImageRequest], size: int, pinned: bool = False) -> PendingPixels:
+        """Start to decode a batch; pinned: into memory that a GPU copies from asynchronously."""
         buffer = torch.empty(len(images), 3, size, size, dtype=torch.uint8, pin_memory=pinned)
         share = max(1, -(-len(images) // self.workers))
         pieces = [slice(first, first + share) for first in range(0, len(images), share)]

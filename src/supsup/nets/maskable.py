@@ -36,10 +36,11 @@ def masked_weights(module: nn.Module) -> dict[str, MaskedWeight]:
     found: dict[str, MaskedWeight] = {}
     for path, child in module.named_modules():
         before = f"{path}." if path else ""
-        for name, parameter in child.named_parameters(recurse=False):
+        own = dict(child.named_parameters(recurse=False))
+        for name, parameter in own.items():
             owners.setdefault(id(parameter), []).append(before + name)
         for weight in _layer_weights(child, path):
-            bias = None if weight.bias is None else before + weight.bias
+            bias = f"{before}{weight.bias}" if weight.bias in own else None
             found[before + weight.name] = weight._replace(name=before + weight.name, bias=bias)
     if not found:
         raise SupSupError(
@@ -50,13 +51,12 @@ def masked_weights(module: nn.Module) -> dict[str, MaskedWeight]:
 
 
 def _layer_weights(layer: nn.Module, path: str) -> Iterator[MaskedWeight]:
-    """The weights of one layer, without its children; also computed ones, which `_check_separate` rejects."""
-    own = [name for name, _ in layer.named_parameters(recurse=False)]
+    """The weights of one layer, each with the bias that it may have; computed ones too, for `_check_separate`."""
     if isinstance(layer, _PRODUCTS):
-        yield MaskedWeight("weight", layer.weight[0].numel(), "bias" if "bias" in own else None)
+        yield MaskedWeight("weight", layer.weight[0].numel(), "bias")
     elif isinstance(layer, _TRANSPOSED):
         reached = layer.weight[:, 0].numel() // layer.groups  # inputs of an output that sees the whole window
-        yield MaskedWeight("weight", max(1, reached // math.prod(layer.stride)), "bias" if "bias" in own else None)
+        yield MaskedWeight("weight", max(1, reached // math.prod(layer.stride)), "bias")
     elif isinstance(layer, _EMBEDDINGS):
         _check_embedding(layer, path)
         yield MaskedWeight("weight", 1, padding=layer.padding_idx)
@@ -64,13 +64,12 @@ def _layer_weights(layer: nn.Module, path: str) -> Iterator[MaskedWeight]:
         for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
             weight = getattr(layer, name)
             if weight is not None:
-                yield MaskedWeight(name, weight.shape[1], "in_proj_bias" if "in_proj_bias" in own else None)
+                yield MaskedWeight(name, weight.shape[1], "in_proj_bias")
     elif isinstance(layer, RECURRENT):
         names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else ["weight_ih", "weight_hh"]
         for name in names:
             if name.startswith("weight"):
-                bias = name.replace("weight", "bias", 1)
-                yield MaskedWeight(name, getattr(layer, name).shape[1], bias if bias in own else None)
+                yield MaskedWeight(name, getattr(layer, name).shape[1], name.replace("weight", "bias", 1))
 
 
 def _check_embedding(layer: nn.Embedding | nn.EmbeddingBag, path: str) -> None:

@@ -386,13 +386,10 @@ def _cifar100_mosaics(folder: Path) -> Halves | None:
     mosaics = decode_files(paths, _MOSAIC_ROWS * 32, _MOSAIC_COLUMNS * 32)
     tiles = mosaics.view(_CIFAR_CLASSES, 3, _MOSAIC_ROWS, 32, _MOSAIC_COLUMNS, 32).permute(0, 2, 4, 1, 3, 5)
     by_class = tiles.reshape(_CIFAR_CLASSES, _MOSAIC_ROWS * _MOSAIC_COLUMNS, *_CIFAR_SHAPE)
-    start, halves = 0, {}
-    for half, count in CIFAR100_COUNTS.items():
-        each = count // _CIFAR_CLASSES
-        labels = torch.arange(_CIFAR_CLASSES).repeat_interleave(each)
-        halves[half] = (by_class[:, start : start + each].reshape(-1, *_CIFAR_SHAPE), labels)
-        start += each
-    return halves
+    each = [count // _CIFAR_CLASSES for count in CIFAR100_COUNTS.values()]
+    halves = zip(CIFAR100_COUNTS, each, by_class[:, : sum(each)].split(each, 1))
+    labels = torch.arange(_CIFAR_CLASSES)
+    return {half: (tiles.reshape(-1, *_CIFAR_SHAPE), labels.repeat_interleave(count)) for half, count, tiles in halves}
 
 
 def _check_cifar100(images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], half: str, where: str) -> Split:

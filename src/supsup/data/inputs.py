@@ -112,9 +112,14 @@ def measure_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
     is_series = len(shape) == 2 and shape[0] <= _MOST_SERIES_CHANNELS and 2 * shape[0] < shape[1]
     channels = shape[0] if table or len(shape) >= 3 or is_series else 1
     pixels = images.view(len(images), channels, -1)
-    count = pixels.numel() // channels
-    mean = _sum(pixels, lambda chunk: chunk) / count
-    std = (_sum(pixels, lambda chunk: (chunk - mean[:, None]).square()) / count).sqrt()
+    chunks = pixels.split(max(1, _CHUNK_NUMBERS // math.prod(pixels.shape[1:])))
+
+    def average(term: Callable[[Tensor], Tensor]) -> Tensor:
+        """The mean of a term of the numbers of each channel, in float64."""
+        return torch.stack([term(chunk.double()).sum((0, 2)) for chunk in chunks]).sum(0) / (pixels.numel() // channels)
+
+    mean = average(lambda chunk: chunk)
+    std = average(lambda chunk: (chunk - mean[:, None]).square()).sqrt()
     varies, divisor = std > torch.finfo(torch.float32).eps * mean.abs(), std
     if table:
         divisor = std.maximum((images.amax(0).double() - images.amin(0).double()) / _WIDEST_RANGE)
@@ -135,12 +140,6 @@ def is_compatible(inputs: Inputs, other: Inputs | None) -> bool:
     size = (slope.square() + shift.square()).sqrt()
     overall = float(size.square().mean().sqrt())
     return 1 / _MOST_SCALE <= overall <= _MOST_SCALE and float(size.max()) <= _MOST_CHANNEL_SCALE
-
-
-def _sum(pixels: Tensor, term: Callable[[Tensor], Tensor]) -> Tensor:
-    """The sum of a term over images and pixels, [n, channels, pixels] → [channels], in float64, in chunks."""
-    chunks = pixels.split(max(1, _CHUNK_NUMBERS // math.prod(pixels.shape[1:])))
-    return torch.stack([term(chunk.double()).sum((0, 2)) for chunk in chunks]).sum(0)
 
 
 def has_channels_last(images: Tensor, layout: Any = None) -> bool:

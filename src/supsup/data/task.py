@@ -22,6 +22,7 @@ Device = str | torch.device
 GREY, BLACK = -1, -2  # entries of a pixel map for output pixels outside the image
 Label = str | int | bool | tuple[Any, ...]  # tuples hold labels
 Names = tuple[Label, ...]
+PlainValues = Mapping[str, str | int | float | None]
 _LONGEST = 1000  # characters of a name
 _DEEPEST = 4  # nested tuples
 _LARGEST = 1 << 62  # number
@@ -283,14 +284,12 @@ class TaskInfo:
 
     names: Names | None = None
     inputs: Inputs | None = None
-    recipe: Mapping[str, str | int | float | None] | None = None
+    recipe: PlainValues | None = None
     rotated: bool = False
     normalisation: Inputs | None = None
 
     @classmethod
-    def of(
-        cls, task: Task, recipe: Mapping[str, str | int | float | None] | None = None, rotated: bool = False
-    ) -> TaskInfo:
+    def of(cls, task: Task, recipe: PlainValues | None = None, rotated: bool = False) -> TaskInfo:
         """The metadata of a task that was learned; every way to learn makes it here."""
         return cls(task.names, task.inputs, recipe, rotated, task.normalisation)
 

@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -19,7 +21,6 @@ from torch import Tensor
 from supsup.data import Part, Task
 from supsup.data.rotations import with_rotations
 from supsup.data.task import BLACK, GREY
-from supsup.kernels import available
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores, kept_scores
@@ -33,6 +34,9 @@ Item = TypeVar("Item")
 _FILLED = 0.7  # the share of the free memory that may be filled
 _POSITIONS = 1 << 26  # drawn at once
 _CROPS = 1 << 22  # drawn at once
+
+# Modules of other packages; the `EXECUTORS` of each come before those for any module. A package may be missing.
+PLUG_INS = ["supsup_paper.residual"]
 
 
 class Job(NamedTuple):
@@ -114,7 +118,6 @@ class Executor(Protocol):
         """
 
 
-@cache
 def executors() -> tuple[Executor, ...]:
     """All executors, the fastest first. They are imported here because they import this module."""
     from supsup.training.fast.batched import BatchedOnCPU, BatchedOnGPU
@@ -122,12 +125,9 @@ def executors() -> tuple[Executor, ...]:
     from supsup.training.fast.side_by_side import SideBySide
     from supsup.training.plain import Plain
 
-    fully_connected, others = (BatchedOnCPU(), BatchedOnGPU()), (SideBySide(), Captured(), Plain())
-    if not available.TRITON:
-        return *fully_connected, *others
-    from supsup.training.fast.residual.executor import ResidualOnGPU
-
-    return *fully_connected, ResidualOnGPU(), *others
+    installed = [name for name in PLUG_INS if find_spec(name.partition(".")[0]) is not None]
+    plug_ins = [executor for name in installed for executor in import_module(name).EXECUTORS]
+    return BatchedOnCPU(), BatchedOnGPU(), *plug_ins, SideBySide(), Captured(), Plain()
 
 
 def executors_for(

@@ -35,8 +35,8 @@ from supsup.training.plain import PlainTraining, State
 from supsup.training.recipe import Recipe
 
 if available.TRITON:
-    from supsup.training.fast.residual.executor import TOGETHER, addressable, bytes_of_training, feeds
-    from supsup.training.fast.residual.passes import Passes, ResidualFunction
+    from supsup_paper.residual.executor import TOGETHER, addressable, bytes_of_training, feeds
+    from supsup_paper.residual.passes import Passes, ResidualFunction
 
 if TYPE_CHECKING:
     from supsup_paper.baselines.baseline import Baseline

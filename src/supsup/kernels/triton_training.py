@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -15,6 +14,7 @@ from supsup.kernels.rule import Rule, ScoreState
 
 _PROGRAMS = 256  # programs that a GPU should have before one of them takes several images
 _OPTIMISERS = {"rmsprop": 0, "adam": 1, "sgd": 2}
+_UPDATE = {"block_out": 64, "block_in": 32}  # the tile of an update: with its batch and warps the best of 28 on an H200
 _TINY = 1e-300  # in place of 0, which has no logarithm
 
 
@@ -131,7 +131,16 @@ def _product(
     tl.store(out + here, total.to(out.dtype.element_ty), mask=inside)
 
 
-def _multiply(left: Tensor, right: Tensor, out: Tensor, transposed: bool, relu: bool, gate: Tensor | None) -> None:
+def triton_product(
+    left: Tensor,
+    right: Tensor,
+    out: Tensor,
+    *,
+    transposed: bool = False,
+    relu: bool = False,
+    gate: Tensor | None = None,
+) -> None:
+    """out = left · right for each task, `right` transposed if it is so stored; then as `_product`."""
     tasks, rows, inner = left.shape
     columns = out.shape[2]
     block = 32
@@ -152,16 +161,6 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor, transposed: bool, relu: 
         block_inner=64,
         num_stages=4,
     )
-
-
-def triton_forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
-    _multiply(inputs, masked, out, transposed=True, relu=relu, gate=None)
-
-
-def triton_backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
-    below = torch.empty_like(inputs)
-    _multiply(delta, masked, below, transposed=False, relu=False, gate=inputs)
-    return below
 
 
 @triton.jit
@@ -250,8 +249,8 @@ def _update(
 def triton_update(state: ScoreState, delta: Tensor, inputs: Tensor, step: Tensor, rates: Tensor, rule: Rule) -> None:
     tasks, batch, out_size = delta.shape
     in_size = inputs.shape[2]
-    tile = tile_of(batch, inputs.dtype)
-    programs = triton.cdiv(out_size, tile["block_out"]) * triton.cdiv(in_size, tile["block_in"])
+    block_batch = min(64 if inputs.dtype == torch.bfloat16 else 32, max(16, triton.next_power_of_2(batch)))
+    programs = triton.cdiv(out_size, _UPDATE["block_out"]) * triton.cdiv(in_size, _UPDATE["block_in"])
     _update[(programs, tasks)](
         *(state[1] if each is None else each for each in state),
         delta,
@@ -273,11 +272,7 @@ def triton_update(state: ScoreState, delta: Tensor, inputs: Tensor, step: Tensor
         second_log=math.log2(max(rule.second_decay, _TINY)),
         epsilon=rule.epsilon,
         precision=exact(inputs),
-        **tile,
+        block_batch=block_batch,
+        num_warps=4,
+        **_UPDATE,
     )
-
-
-def tile_of(batch: int, dtype: torch.dtype) -> dict[str, Any]:
-    """Tile sizes and warps of an update: the best of 28 tried on an H200."""
-    block_batch = min(64 if dtype == torch.bfloat16 else 32, max(16, triton.next_power_of_2(batch)))
-    return {"block_out": 64, "block_in": 32, "block_batch": block_batch, "num_warps": 4}

@@ -203,10 +203,15 @@ def grouped(
     return out
 
 
+def same_images(one: Part, other: Part) -> bool:
+    """Whether parts share images and show them in the same way, but for their pixels."""
+    shared = one.images is other.images and one.augmentation == other.augmentation
+    return shared and all(a is b or torch.equal(a, b) for a, b in ((one.gain, other.gain), (one.offset, other.offset)))
+
+
 def alike(one: Job, other: Job) -> bool:
     """Whether two jobs have the same images and length, so that one feed serves both."""
-    first, second = one.task.train, other.task.train
-    return first.images is second.images and first.augmentation == second.augmentation and len(first) == len(second)
+    return same_images(one.task.train, other.task.train) and len(one.task.train) == len(other.task.train)
 
 
 def _epoch_label(task: str, epoch: int) -> str:
@@ -329,28 +334,26 @@ class Feed:
             span = slice(start * batch_size, numbers.stop * batch_size)
             self.crops[indices, span] = (line + (column << 8) + (mirrored << 16)).flatten(1).int()
 
-    def next(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """The next batch of the only task, as on the plain path. It never waits for the host, so it can be captured."""
+    def batch(self, task: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """A task's batch of the present step, as on the plain path; the host never waits, so this can be captured."""
 
         def taken(table: Tensor) -> Tensor:
-            return table.view(-1, batch_size).index_select(0, self.step)[0]
+            return table[task].view(-1, batch_size).index_select(0, self.step)[0]
 
         images, labels = self.part.images.index_select(0, taken(self.rows)), taken(self.labels).long()
-        if not self.part.tokens:
-            images = self._preprocessed(images.float(), None if self.crops is None else taken(self.crops).long())
-        self.step += 1
-        return images, labels
-
-    def _preprocessed(self, images: Tensor, crops: Tensor | None) -> Tensor:
-        if self.part.augmentation is not None and crops is not None:
+        if self.part.tokens:
+            return images, labels
+        images = images.float()
+        if self.part.augmentation is not None and self.crops is not None:
+            crops = taken(self.crops).long()
             drawn = torch.stack([crops & 255, (crops >> 8) & 255, crops >> 16], 1)
             images = self.part.augmentation.apply(images, drawn)
         pixels, (gain, offset) = images.flatten(1), self.by_feature
         if self.maps is None:
-            return (pixels * gain + offset).view(images.shape)
-        source = self.maps[0]
+            return (pixels * gain + offset).view(images.shape), labels
+        source = self.maps[task]
         pixels = pixels.index_select(1, source.clamp(min=0)) * (source != BLACK)
-        return ((pixels * gain + offset) * (source != GREY)).view(images.shape)
+        return ((pixels * gain + offset) * (source != GREY)).view(images.shape), labels
 
     @cached_property
     def by_feature(self) -> tuple[Tensor, Tensor]:

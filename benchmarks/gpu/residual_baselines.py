@@ -82,9 +82,9 @@ def step_rows(each: BaselineCase, device: torch.device, launches: int = 3, repea
             torch.cuda.reset_peak_memory_stats()
         before = _taken(device)
         stack = started(each.baseline(device), stream[:count])
-        steps = launches * stack.loop.steps // stack.loop.launches
+        steps = launches * stack.steps // stack.launches
 
-        def launch(launches: int = launches, once: Callable[[], None] = stack.loop.launch) -> None:
+        def launch(launches: int = launches, once: Callable[[], None] = stack.launch) -> None:
             for _ in range(launches):
                 once()
 

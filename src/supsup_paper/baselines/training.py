@@ -142,16 +142,18 @@ class Stack:
         self.state: State = {name: placed(name, value) for name, value in states[0].items()}
         self._stacked = [name for name in self.state if name not in common]
         self._trained = [name for name in self._stacked if baseline.trains(name, first)]
-        self._steps = steps = recipe.steps_for(len(part))
-        self.pace = ScheduledOptimiser(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
-        self.feed = Feed.empty(part, count, steps * recipe.batch_size, mapped=self.network.mapped)
-        self._launch, self._launches = step_launches(self._step, steps, device, self.network.at_once)
+        self.steps = recipe.steps_for(len(part))
+        self.pace = ScheduledOptimiser(
+            recipe, [self.state[name].requires_grad_() for name in self._trained], self.steps
+        )
+        self.feed = Feed.empty(part, count, self.steps * recipe.batch_size, mapped=self.network.mapped)
+        self.launch, self.launches = step_launches(self._step, self.steps, device, self.network.at_once)
 
     def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
         """Whether these states can be trained here."""
         names = [name for name in states[0] if self.baseline.trains(name, not self.baseline.own)]
         same = (len(states), recipe, names) == (len(self.network.y), self.recipe, self._trained)
-        return same and same_images(part, self.part) and recipe.steps_for(len(part)) == self._steps
+        return same and same_images(part, self.part) and recipe.steps_for(len(part)) == self.steps
 
     def _step(self) -> None:
         self.network.load(self.feed)
@@ -179,8 +181,8 @@ class Stack:
     def run(self) -> None:
         """Go through all batches."""
         with torch.enable_grad():
-            for _ in range(self._launches):
-                self._launch()
+            for _ in range(self.launches):
+                self.launch()
 
     def row(self, index: int) -> State:
         """One state as it stands."""

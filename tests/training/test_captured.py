@@ -13,8 +13,8 @@ from supsup.data import Augmentation, Stream, Task
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.training import Job, train_mask, train_masks
+from supsup.training.executors import CannotTrain
 from supsup.training.fast.captured import (
-    CannotCapture,
     CapturedTraining,
     ScheduledOptimiser,
     can_capture,
@@ -122,7 +122,7 @@ def test_what_python_decides_is_not_captured(besides: Callable[[nn.Module], obje
     """A graph would repeat the first decision for ever: a layer that is skipped by chance would always be skipped."""
     lane = lane_of(FrozenNet(Own(besides), 0, CPU), stream[0], Recipe())
     assert isinstance(lane.trainable, TrainableMask)
-    with pytest.raises(CannotCapture, match="draws random numbers on the host or changes the network"):
+    with pytest.raises(CannotTrain, match="draws random numbers on the host or changes the network"):
         lane.rehearse()
     with pytest.warns(UserWarning, match="cannot be captured"):
         assert not can_capture(lane)

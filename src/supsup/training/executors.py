@@ -107,7 +107,8 @@ class Executor(Protocol):
         """Whether it may train all these jobs on the network's device; runs nothing and changes nothing."""
 
     def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
-        """How many jobs like this one fill the device: more would only wait for each other."""
+        """How many jobs like this one fill the device: more would only wait for each other. 1 if that is not known."""
+        return 1
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance

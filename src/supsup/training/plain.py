@@ -24,7 +24,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask, soft_mask
 from supsup.runtime.locks import new_lock
 from supsup.runtime.progress import Advance, report_step
-from supsup.training.executors import Job, Trained, batch_positions, first_scores
+from supsup.training.executors import Executor, Job, Trained, batch_positions, first_scores
 from supsup.training.recipe import Recipe
 
 RANDOM_LOCK = new_lock()  # held while layers may draw
@@ -263,16 +263,13 @@ def train_mask(
     return training
 
 
-class Plain:
+class Plain(Executor):
     """The executor that takes everything, in float32."""
 
     name = "plain"
 
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
         return precision in (None, torch.float32)
-
-    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
-        return 1
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance

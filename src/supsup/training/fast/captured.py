@@ -22,6 +22,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.runtime.progress import Advance
 from supsup.training.executors import (
     CannotTrain,
+    Executor,
     Feed,
     Job,
     Trained,
@@ -39,10 +40,6 @@ _STREAMS = 10  # tasks at once at most
 _REHEARSALS = 3  # at most: random numbers in one of them may have been drawn by another thread
 _AHEAD = 4  # rounds of launches that the host may be ahead of the device
 _WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured
-
-
-class CannotCapture(CannotTrain):
-    """A network does what no CUDA graph can hold."""
 
 
 def step_launches(
@@ -135,7 +132,7 @@ class CapturedTraining:
                 with torch.enable_grad():
                     self._captured = step_launches(self._step, self.steps, self.trainable.device, at_once)
             except RuntimeError as error:
-                raise CannotCapture(str(error).splitlines()[0]) from error
+                raise CannotTrain(str(error).splitlines()[0]) from error
         return self._captured[1]
 
     @torch.no_grad()
@@ -190,7 +187,7 @@ class CapturedTraining:
     def rehearse(self) -> bool:
         """Run one step without capturing it; returns whether it drew random numbers on the device.
 
-        `CannotCapture` if the step makes the host wait, or if Python decides anything in it that may be decided
+        `CannotTrain` if the step makes the host wait, or if Python decides anything in it that may be decided
         differently next time: a graph would repeat the first decision for ever.
         """
         device = self.trainable.device
@@ -205,7 +202,7 @@ class CapturedTraining:
                 self.feed.step.zero_()
             if before == after:
                 return not torch.equal(drawn, drawn_after)
-        raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
+        raise CannotTrain("its forward pass draws random numbers on the host or changes the network")
 
 
 def run_captured(trainings: Sequence[CapturedTraining], advance: Advance | None = None) -> None:
@@ -238,16 +235,13 @@ def run_captured(trainings: Sequence[CapturedTraining], advance: Advance | None 
         here.wait_stream(stream)
 
 
-class Captured:
+class Captured(Executor):
     """The executor for any module on a GPU."""
 
     name = "captured on a GPU"
 
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
         return net.device.type == "cuda" and precision in (None, torch.bfloat16, torch.float32)
-
-    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
-        return 1  # how many streams there is memory for is known after the first step
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
@@ -285,7 +279,7 @@ def _drawing(net: FrozenNet, job: Job) -> Iterator[None]:
 
 def can_capture(training: CapturedTraining) -> bool:
     """Whether a training's step can be captured; a warning says why not."""
-    with suppress(CannotCapture), _warning():
+    with suppress(CannotTrain), _warning():
         training.rehearse()
         return True
     return False
@@ -331,7 +325,7 @@ def _decisions(modules: nn.Module) -> list[Any]:
 
 @contextmanager
 def _no_waiting(device: torch.device) -> Iterator[None]:
-    """`CannotCapture` where the host waits for the device, or a layer does not take images channels last."""
+    """`CannotTrain` where the host waits for the device, or a layer does not take images channels last."""
     mode = None
     if device.type == "cuda":
         mode = torch.cuda.get_sync_debug_mode()
@@ -341,9 +335,9 @@ def _no_waiting(device: torch.device) -> Iterator[None]:
         yield
     except RuntimeError as error:  # torch's words
         if mode is not None and "synchroniz" in str(error):
-            raise CannotCapture("its forward pass waits for the device") from error
+            raise CannotTrain("its forward pass waits for the device") from error
         if "view" in str(error) and "reshape" in str(error):
-            raise CannotCapture("`view` does not take images channels last: use `reshape` or `nn.Flatten`") from error
+            raise CannotTrain("`view` does not take images channels last: use `reshape` or `nn.Flatten`") from error
         raise
     finally:
         if mode is not None:
@@ -361,7 +355,7 @@ def _warning() -> Iterator[None]:
     """A warning where a network cannot be captured."""
     try:
         yield
-    except CannotCapture as reason:
+    except CannotTrain as reason:
         warnings.warn(
             f"this network cannot be captured in a CUDA graph ({reason}), so its tasks are trained one step at a time, "
             "which is several times slower",

@@ -17,14 +17,13 @@ from supsup.training.executors import CannotTrain
 from supsup.training.fast.captured import (
     CapturedTraining,
     ScheduledOptimiser,
-    can_capture,
     run_captured,
     step_launches,
 )
 from supsup.training.plain import TrainableMask
 from supsup_paper.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
 from supsup_paper.baselines.baseline import Baseline
-from supsup_paper.baselines.training import learn_captured, learn_plain
+from supsup_paper.baselines.training import can_capture, learn_captured, learn_plain
 
 Make = Callable[..., Baseline]
 RIVALS: dict[str, Make] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,15 +22,15 @@ from supsup.kernels import available
 from supsup.nets.resnet import ResNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import listed
-from supsup.training.executors import Feed, count_fitting, free_memory, grouped, same_images
+from supsup.training.executors import CannotTrain, Feed, count_fitting, free_memory, grouped, same_images
 from supsup.training.fast.batched import gather
 from supsup.training.fast.captured import (
     CapturedTraining,
     ScheduledOptimiser,
-    can_capture,
     reuse_or_capture,
     run_captured,
     step_launches,
+    warned,
 )
 from supsup.training.plain import PlainTraining, State
 from supsup.training.recipe import Recipe
@@ -335,6 +336,14 @@ def _captured(baseline: Baseline, task: Task) -> bool:
     if baseline.captures is None:
         baseline.captures = can_capture(_lane(baseline, task))
     return baseline.captures
+
+
+def can_capture(training: CapturedTraining) -> bool:
+    """Whether a training's step can be captured; a warning says why not."""
+    with suppress(CannotTrain), warned():
+        training.rehearse()
+        return True
+    return False
 
 
 def _lane(baseline: Baseline, task: Task) -> CapturedTraining:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -248,7 +248,7 @@ class Captured(Executor):
     ) -> Generator[Trained, None, None]:
         before = torch.cuda.memory_reserved(net.device)
         first = _capture_mask(net, jobs[0], precision)
-        with _warning():
+        with warned():
             draws = first.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
             assert first.launches
         taken = torch.cuda.memory_reserved(net.device) - before
@@ -275,14 +275,6 @@ def _drawing(net: FrozenNet, job: Job) -> Iterator[None]:
     else:
         with RANDOM_LOCK, seeded(net.seed, job.task.name, net.device):
             yield
-
-
-def can_capture(training: CapturedTraining) -> bool:
-    """Whether a training's step can be captured; a warning says why not."""
-    with suppress(CannotTrain), _warning():
-        training.rehearse()
-        return True
-    return False
 
 
 def reuse_or_capture(
@@ -351,7 +343,7 @@ def _watch_waiting(mode: int | str) -> None:
 
 
 @contextmanager
-def _warning() -> Iterator[None]:
+def warned() -> Iterator[None]:
     """A warning where a network cannot be captured."""
     try:
         yield

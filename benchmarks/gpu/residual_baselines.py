@@ -23,11 +23,11 @@ from supsup import nets
 from supsup.data import Stream
 from supsup.training import Recipe
 from supsup.training.fast.captured import CapturedTraining, run_captured
-from supsup.training.fast.residual.executor import bytes_of_training
 from supsup_paper.baselines import Baseline, BatchE, SeparateHeads, UpperBound
 from supsup_paper.baselines.training import started
 from supsup_paper.bench.measurement import once, seconds
 from supsup_paper.catalogue import recipes
+from supsup_paper.residual.executor import bytes_of_training
 
 _STEPS = 400  # that a feed has batches for
 _CAPTURED = 20  # steps of the module itself
@@ -82,9 +82,9 @@ def step_rows(each: BaselineCase, device: torch.device, launches: int = 3, repea
             torch.cuda.reset_peak_memory_stats()
         before = _taken(device)
         stack = started(each.baseline(device), stream[:count])
-        steps = launches * stack.loop.steps // stack.loop.launches
+        steps = launches * stack.steps // stack.launches
 
-        def launch(launches: int = launches, once: Callable[[], None] = stack.loop.launch) -> None:
+        def launch(launches: int = launches, once: Callable[[], None] = stack.launch) -> None:
             for _ in range(launches):
                 once()
 

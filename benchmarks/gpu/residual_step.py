@@ -37,10 +37,10 @@ from supsup.masks.scores import soft_mask
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Job, Recipe
 from supsup.training.executors import Feed
 from supsup.training.fast.captured import _capture_mask, _first_state, run_captured
-from supsup.training.fast.residual.executor import ResidualTrainer, bytes_of_training
 from supsup_paper.bench.measurement import Machine, measure_machine, once, seconds
 from supsup_paper.bench.training import plain_step, work_per_step
 from supsup_paper.provenance import provenance
+from supsup_paper.residual.executor import ResidualTrainer, bytes_of_training
 
 ROOT = Path(__file__).resolve().parents[2]
 _FEW = 16  # images, in float32

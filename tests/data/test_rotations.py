@@ -95,7 +95,7 @@ def test_fast_executors_train_the_plain_masks(pairs: Stream) -> None:
     other = FrozenNet(nn.Sequential(*layers), 0, CPU)
     trainable = TrainableMask(other, recipe)
     lane = CapturedTraining(
-        trainable, trainable.begin(Job(mirrored, recipe).first_scores(other)), recipe, mirrored.train
+        trainable, {**other.statistics, **Job(mirrored, recipe).first_scores(other)}, recipe, mirrored.train
     )
     lane.start(lane.ended(), mirrored)
     run_captured([lane])

@@ -60,12 +60,14 @@ def test_forward_and_backward(relu: bool) -> None:
     inputs, masked = torch.randn(2, 40, 70), torch.randn(2, 33, 70)
     expected, found = (torch.full((2, 40, 33), torch.nan) for _ in range(2))
     batched.forward(inputs, masked, expected, relu)
-    triton_training.triton_forward(inputs, masked, found, relu)
+    triton_training.triton_product(inputs, masked, found, transposed=True, relu=relu)
     assert torch.allclose(found, expected, atol=1e-4)
     delta = torch.randn(2, 40, 33)
     below = batched.backward(delta, masked, inputs)
     assert torch.allclose(below, (delta @ masked) * (inputs > 0), atol=1e-4)
-    assert torch.allclose(triton_training.triton_backward(delta, masked, inputs), below, atol=1e-4)
+    found = torch.full_like(below, torch.nan)
+    triton_training.triton_product(delta, masked, found, gate=inputs)
+    assert torch.allclose(found, below, atol=1e-4)
 
 
 @pytest.mark.parametrize(

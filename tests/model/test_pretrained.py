@@ -137,7 +137,9 @@ def test_a_lane_trains_the_head_of_the_plain_path(net: nn.Module, split: Stream)
     """What runs on a GPU as graphs takes the same steps."""
     frozen, task = FrozenNet(net, 0, CPU, pretrained=True), split[0]
     trainable = TrainableMask(frozen, RECIPE)
-    lane = CapturedTraining(trainable, trainable.begin(Job(task, RECIPE).first_scores(frozen)), RECIPE, task.train)
+    lane = CapturedTraining(
+        trainable, {**frozen.statistics, **Job(task, RECIPE).first_scores(frozen)}, RECIPE, task.train
+    )
     lane.start(lane.ended(), task)
     run_captured([lane])
     plain = train_mask(frozen, task.name, task.train, RECIPE)

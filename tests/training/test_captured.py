@@ -13,19 +13,17 @@ from supsup.data import Augmentation, Stream, Task
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.training import Job, train_mask, train_masks
+from supsup.training.executors import CannotTrain
 from supsup.training.fast.captured import (
-    CannotCapture,
     CapturedTraining,
     ScheduledOptimiser,
-    StepLoop,
-    can_capture,
     run_captured,
-    whole_launches,
+    step_launches,
 )
 from supsup.training.plain import TrainableMask
 from supsup_paper.baselines import BatchE, LowerBound, SeparateHeads, UpperBound
 from supsup_paper.baselines.baseline import Baseline
-from supsup_paper.baselines.training import learn_captured, learn_plain
+from supsup_paper.baselines.training import can_capture, learn_captured, learn_plain
 
 Make = Callable[..., Baseline]
 RIVALS: dict[str, Make] = {
@@ -39,7 +37,7 @@ CPU = torch.device("cpu")
 
 def lane_of(net: FrozenNet, task: Task, recipe: Recipe) -> CapturedTraining:
     trainable = TrainableMask(net, recipe)
-    state = trainable.begin(initial_scores(net.seed, task.name, net.shapes, net.device))
+    state = net.statistics | initial_scores(net.seed, task.name, net.shapes, net.device)
     return CapturedTraining(trainable, state, recipe, task.train)
 
 
@@ -123,7 +121,7 @@ def test_what_python_decides_is_not_captured(besides: Callable[[nn.Module], obje
     """A graph would repeat the first decision for ever: a layer that is skipped by chance would always be skipped."""
     lane = lane_of(FrozenNet(Own(besides), 0, CPU), stream[0], Recipe())
     assert isinstance(lane.trainable, TrainableMask)
-    with pytest.raises(CannotCapture, match="draws random numbers on the host or changes the network"):
+    with pytest.raises(CannotTrain, match="draws random numbers on the host or changes the network"):
         lane.rehearse()
     with pytest.warns(UserWarning, match="cannot be captured"):
         assert not can_capture(lane)
@@ -228,17 +226,11 @@ def test_nets_of_ours_can_be_lanes_too(split: Stream) -> None:
     assert not lane.rehearse()
 
 
-@pytest.mark.parametrize("steps", [1, 7, 1000, 5000, 997, 120])
-def test_launches_make_up_all_steps(steps: int) -> None:
-    at_once = whole_launches(steps, 50)
-    assert steps % at_once == 0
-    assert 1 <= at_once <= 50
-
-
-def test_a_loop_runs_its_steps() -> None:
+def test_on_a_cpu_a_launch_is_a_step() -> None:
     done: list[int] = []
-    StepLoop(lambda: done.append(1), 7, torch.device("cpu")).run()
-    assert len(done) == 7
+    launch, launches = step_launches(lambda: done.append(1), 7, torch.device("cpu"))
+    launch()
+    assert (len(done), launches) == (1, 7)
 
 
 @pytest.mark.parametrize("optimiser", ["rmsprop", "adam", "sgd"])
@@ -271,14 +263,11 @@ def test_a_restarted_optimiser_is_a_new_one(optimiser: str) -> None:
         assert float(plain.detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_launches_are_the_longest_that_make_up_all_steps() -> None:
-    assert [whole_launches(steps, 50) for steps in (1, 7, 50, 1000, 997, 120, 102)] == [1, 7, 50, 50, 1, 40, 34]
-
-
-@pytest.mark.parametrize(("steps", "launches", "captured"), [(1000, 20, (50, 2)), (1, 1, (1, 1)), (53, 53, (1, 2))])
-def test_on_a_gpu_a_launch_is_many_steps(
-    steps: int, launches: int, captured: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("steps", "at_once"), [(1000, 50), (1, 1), (53, 1), (7, 7), (50, 50), (997, 1), (120, 40), (102, 34), (5000, 50)]
+)
+def test_on_a_gpu_a_launch_is_many_steps(steps: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches are the longest that make up all steps; at most two steps are taken one by one before."""
     asked: list[tuple[int, int]] = []
     launched: list[None] = []
 
@@ -287,6 +276,6 @@ def test_on_a_gpu_a_launch_is_many_steps(
         return lambda: launched.append(None)
 
     monkeypatch.setattr("supsup.training.fast.captured.repeat_in_graph", repeated)
-    made = StepLoop(lambda: None, steps, torch.device("cuda"))
-    made.run()
-    assert (made.steps, len(launched), asked) == (steps, launches, [captured])
+    launch, launches = step_launches(lambda: None, steps, torch.device("cuda"))
+    launch()
+    assert (launches * at_once, len(launched), asked) == (steps, 1, [(at_once, min(steps, 2))])

@@ -1,7 +1,10 @@
 """Which executor trains, and which jobs go together."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +144,39 @@ def test_an_executor_that_cannot_go_on_hands_over_what_is_left(split: Stream, mo
     assert probes > 0, "side by side is tried"
     assert all(torch.equal(one, trained.packed) for one, trained in zip(masks, train_masks(net, jobs)))
     assert len(module.passes) == 2 * len(jobs) * recipe.steps + probes, "and not tried again"
+
+
+def test_the_library_trains_without_the_reproduction() -> None:
+    """Its executor for residual networks is found where the package is, and not missed elsewhere."""
+    code = """
+import sys
+sys.modules["supsup_paper"] = None
+import torch
+from supsup import Recipe, SupSup, nets
+from supsup.training.executors import executors
+model = SupSup(nets.ResNet(2, (1,), (4,), channels=1), recipe=Recipe(steps=2, batch_size=4), device="cpu")
+model.learn((torch.rand(12, 1, 8, 8), torch.arange(12) % 2), task="noise")
+print(model.tasks, [executor.name for executor in executors()])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    names = "'batched on a CPU', 'batched on a GPU', 'side by side on a CPU', 'captured on a GPU', 'plain'"
+    assert done.stdout == f"['noise'] [{names}]\n", done.stderr
+
+
+def test_a_module_can_add_executors(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come before those for any module, as CONTRIBUTING.md says; a package that is missing is passed over."""
+    (tmp_path / "own_executors.py").write_text("""
+from supsup.training.plain import Plain
+
+class Own(Plain):
+    name = "own"
+
+EXECUTORS = (Own(),)
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("supsup.training.executors.PLUG_INS", ["missing.executors", "own_executors"])
+    assert [executor.name for executor in executors()][2:4] == ["own", "side by side on a CPU"]
+    assert name_of(nets.ResNet(2, (1,), (4,), channels=1), stream, Recipe()) == "own"
 
 
 def test_groups_fit_into_memory_are_alike_and_keep_the_order() -> None:

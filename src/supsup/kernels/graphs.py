@@ -12,7 +12,7 @@ from torch import Tensor
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import no_garbage_collection
 
-CAPTURING = new_lock()  # held around `capture`: all graphs are captured on one stream
+_CAPTURING = new_lock()  # all graphs are captured on one stream
 # Whether waiting for a GPU is an error is a setting of the whole process: code that may wait holds the read lock, code
 # that changes the setting the write lock.
 WAITING = ReadersWriter()
@@ -26,16 +26,17 @@ def capture() -> Iterator[torch.cuda.CUDAGraph]:
     share the buffer: two that run at the same time would corrupt each other's sums, and deleting one would free the
     other's memory. So the buffer is dropped before, and the graph allocates its own; and after, so that no other graph
     uses it. Garbage collection is off: a graph that is deleted during a capture makes the capture fail. Other threads
-    may use the GPU meanwhile. Hold `CAPTURING`: only one capture may run at a time.
+    may use the GPU meanwhile, but only one captures at a time.
     """
     drop_scratch: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
-    graph = torch.cuda.CUDAGraph()
-    drop_scratch()
-    try:
-        with no_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            yield graph
-    finally:
+    with _CAPTURING:
+        graph = torch.cuda.CUDAGraph()
         drop_scratch()
+        try:
+            with no_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                yield graph
+        finally:
+            drop_scratch()
 
 
 def repeat_in_graph(step: Callable[[], object], times: int = 1, warm_up: int = 1) -> Callable[[], None]:
@@ -49,7 +50,7 @@ def repeat_in_graph(step: Callable[[], object], times: int = 1, warm_up: int = 1
         for _ in range(warm_up):
             step()
     torch.cuda.current_stream().wait_stream(side)
-    with CAPTURING, capture() as graph:
+    with capture() as graph:
         for _ in range(times):
             step()
     return graph.replay
@@ -91,7 +92,7 @@ class Replays:
             replay = self._by_key[key]
             if replay is None:
                 given = x.clone()
-                with CAPTURING, capture() as graph:
+                with capture() as graph:
                     result = compute(given)
                 replay = self._by_key[key] = graph, given, result
             graph, given, result = replay

@@ -27,7 +27,6 @@ from supsup.nets.execution import ModuleCopies, copy_with_tensors, has_only_know
 from supsup.nets.fully_connected import unmodified_layers
 from supsup.nets.imagenet import first_layer_inputs, has_published_weights
 from supsup.nets.maskable import RECURRENT, MaskedWeight, masked_weights
-from supsup.nets.resnet import unmodified_blocks
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import one_thread_when_forked
@@ -106,11 +105,6 @@ class FrozenNet:
     def is_fully_connected(self) -> bool:
         """Whether the module is just a chain of linear layers and ReLU, which kernels can compute."""
         return not self.head and unmodified_layers(self.module) is not None
-
-    @cached_property
-    def is_residual(self) -> bool:
-        """Whether the module is an unchanged residual network of `nets`."""
-        return not self.head and unmodified_blocks(self.module) is not None
 
     @cached_property
     def is_known(self) -> bool:

@@ -160,11 +160,10 @@ class _Fit:
 
     recipe             of a first round
     at_most, done      how long it is trained at most, and was until now
-    length             of the next round
+    length             of the next round; 0: there is none
     scores             where the last round ended, and the head if the task has its own; None after the last round
     right              images of `judging` that the best mask answers correctly
-    best_done          how long the best mask was trained
-    split              the images that the best mask was trained on, and those that it was not
+    best               the best mask, with the recipe of one round as long as it was trained, and its images
     """
 
     task: Task
@@ -174,9 +173,7 @@ class _Fit:
     length: int = 1
     done: int = 0
     right: int = -1
-    best_done: int = 0
     best: Trained | None = None
-    split: tuple[Part, Part | None] | None = None
     scores: dict[str, Tensor] | None = None
 
     @classmethod
@@ -188,11 +185,6 @@ class _Fit:
             return cls(task, images, recipe, auto.rounds)
         recipe = replace(recipe, weight_decay=_DECAY, crops=None)  # narrow crops are for images that are many
         return cls(task, images, recipe, auto.rounds, length=auto.rounds)
-
-    @property
-    def going_on(self) -> bool:
-        """Whether there is another round."""
-        return self.length > 0
 
     @property
     def is_final(self) -> bool:
@@ -214,20 +206,19 @@ class _Fit:
         """Judge a round that was trained, and decide on the next one."""
         assert trained.scores is not None
         self.scores = {name: value[0] for name, value in trained.scores.items()}
-        judged = not self.is_final and self.length < self.at_most
-        images = self.images
+        images, right = self.images, self.right
+        if not self.is_final and self.length < self.at_most:
+            right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
         split = (images.final, images.reserved) if self.is_final else (images.trained, images.judging)
         self.done += self.length
-        right = self.right
-        if judged:
-            right = self._right(net, {name: value[0] for name, value in trained.statistics.items()})
         better = right >= self.right
         if better:
-            self.right, self.best_done, self.best = right, self.done, trained._replace(scores=None)
-            self.split = split if images.reserved is not None else (self.task.train, None)
-        ended = right == len(self.images.judging) or not better
+            splits = [split if images.reserved is not None else (self.task.train, None)]
+            self.right = right
+            self.best = trained._replace(scores=None, recipes=[self.recipe_of(self.done)], splits=splits)
+        ended = right == len(images.judging) or not better
         self.length = 0 if ended else min(_LONGER * self.length, self.at_most - self.done)
-        if not self.going_on:
+        if not self.length:
             self.scores = None
 
     @torch.no_grad()
@@ -300,7 +291,7 @@ def _some(part: Part, chosen: Tensor) -> Part:
 
 def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | None, advance: Advance) -> None:
     """All rounds of some tasks; tasks whose next round has the same recipe are trained together."""
-    while waiting := [fit for fit in fits if fit.going_on]:
+    while waiting := [fit for fit in fits if fit.length]:
         rounds: dict[tuple[Recipe, float], list[_Fit]] = {}
         for fit in waiting:
             rounds.setdefault((fit.recipe_of(fit.length), fit.length / fit.at_most), []).append(fit)
@@ -310,7 +301,7 @@ def _run_rounds(net: FrozenNet, fits: Sequence[_Fit], precision: torch.dtype | N
                 finished = (one for group in groups for one in group.split())
                 for one, fit in zip(finished, alike, strict=True):
                     fit.take(net, one)
-                    if not fit.going_on:
+                    if not fit.length:
                         advance(1 - fit.done / fit.at_most)
 
 
@@ -321,8 +312,8 @@ def _together(fits: Sequence[_Fit], rotated: bool) -> Trained:
         [fit.task for fit in fits],
         torch.cat([each.packed for each in best], 1),
         {name: torch.cat([each.statistics[name] for each in best]) for name in best[0].statistics},
-        recipes=[fit.recipe_of(fit.best_done) for fit in fits],
-        splits=[fit.split for fit in fits if fit.split is not None],
+        recipes=[recipe for each in best for recipe in each.recipes or ()],
+        splits=[split for each in best for split in each.splits or ()],
         rotated=rotated,
     )
 

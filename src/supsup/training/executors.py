@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -19,7 +21,6 @@ from torch import Tensor
 from supsup.data import Part, Task
 from supsup.data.rotations import with_rotations
 from supsup.data.task import BLACK, GREY
-from supsup.kernels import available
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores, kept_scores
@@ -33,6 +34,9 @@ Item = TypeVar("Item")
 _FILLED = 0.7  # the share of the free memory that may be filled
 _POSITIONS = 1 << 26  # drawn at once
 _CROPS = 1 << 22  # drawn at once
+
+# Modules of other packages; the `EXECUTORS` of each come before those for any module. A package may be missing.
+PLUG_INS = ["supsup_paper.residual"]
 
 
 class Job(NamedTuple):
@@ -103,7 +107,8 @@ class Executor(Protocol):
         """Whether it may train all these jobs on the network's device; runs nothing and changes nothing."""
 
     def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
-        """How many jobs like this one fill the device: more would only wait for each other."""
+        """How many jobs like this one fill the device: more would only wait for each other. 1 if that is not known."""
+        return 1
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
@@ -114,7 +119,6 @@ class Executor(Protocol):
         """
 
 
-@cache
 def executors() -> tuple[Executor, ...]:
     """All executors, the fastest first. They are imported here because they import this module."""
     from supsup.training.fast.batched import BatchedOnCPU, BatchedOnGPU
@@ -122,12 +126,9 @@ def executors() -> tuple[Executor, ...]:
     from supsup.training.fast.side_by_side import SideBySide
     from supsup.training.plain import Plain
 
-    fully_connected, others = (BatchedOnCPU(), BatchedOnGPU()), (SideBySide(), Captured(), Plain())
-    if not available.TRITON:
-        return *fully_connected, *others
-    from supsup.training.fast.residual.executor import ResidualOnGPU
-
-    return *fully_connected, ResidualOnGPU(), *others
+    installed = [name for name in PLUG_INS if find_spec(name.partition(".")[0]) is not None]
+    plug_ins = [executor for name in installed for executor in import_module(name).EXECUTORS]
+    return BatchedOnCPU(), BatchedOnGPU(), *plug_ins, SideBySide(), Captured(), Plain()
 
 
 def executors_for(
@@ -203,10 +204,15 @@ def grouped(
     return out
 
 
+def same_images(one: Part, other: Part) -> bool:
+    """Whether parts share images and show them in the same way, but for their pixels."""
+    shared = one.images is other.images and one.augmentation == other.augmentation
+    return shared and all(a is b or torch.equal(a, b) for a, b in ((one.gain, other.gain), (one.offset, other.offset)))
+
+
 def alike(one: Job, other: Job) -> bool:
     """Whether two jobs have the same images and length, so that one feed serves both."""
-    first, second = one.task.train, other.task.train
-    return first.images is second.images and first.augmentation == second.augmentation and len(first) == len(second)
+    return same_images(one.task.train, other.task.train) and len(one.task.train) == len(other.task.train)
 
 
 def _epoch_label(task: str, epoch: int) -> str:
@@ -329,28 +335,26 @@ class Feed:
             span = slice(start * batch_size, numbers.stop * batch_size)
             self.crops[indices, span] = (line + (column << 8) + (mirrored << 16)).flatten(1).int()
 
-    def next(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """The next batch of the only task, as on the plain path. It never waits for the host, so it can be captured."""
+    def batch(self, task: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """A task's batch of the present step, as on the plain path; the host never waits, so this can be captured."""
 
         def taken(table: Tensor) -> Tensor:
-            return table.view(-1, batch_size).index_select(0, self.step)[0]
+            return table[task].view(-1, batch_size).index_select(0, self.step)[0]
 
         images, labels = self.part.images.index_select(0, taken(self.rows)), taken(self.labels).long()
-        if not self.part.tokens:
-            images = self._preprocessed(images.float(), None if self.crops is None else taken(self.crops).long())
-        self.step += 1
-        return images, labels
-
-    def _preprocessed(self, images: Tensor, crops: Tensor | None) -> Tensor:
-        if self.part.augmentation is not None and crops is not None:
+        if self.part.tokens:
+            return images, labels
+        images = images.float()
+        if self.part.augmentation is not None and self.crops is not None:
+            crops = taken(self.crops).long()
             drawn = torch.stack([crops & 255, (crops >> 8) & 255, crops >> 16], 1)
             images = self.part.augmentation.apply(images, drawn)
         pixels, (gain, offset) = images.flatten(1), self.by_feature
         if self.maps is None:
-            return (pixels * gain + offset).view(images.shape)
-        source = self.maps[0]
+            return (pixels * gain + offset).view(images.shape), labels
+        source = self.maps[task]
         pixels = pixels.index_select(1, source.clamp(min=0)) * (source != BLACK)
-        return ((pixels * gain + offset) * (source != GREY)).view(images.shape)
+        return ((pixels * gain + offset) * (source != GREY)).view(images.shape), labels
 
     @cached_property
     def by_feature(self) -> tuple[Tensor, Tensor]:

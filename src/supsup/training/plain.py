@@ -24,7 +24,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask, soft_mask
 from supsup.runtime.locks import new_lock
 from supsup.runtime.progress import Advance, report_step
-from supsup.training.executors import Job, Trained, batch_positions, first_scores
+from supsup.training.executors import Executor, Job, Trained, batch_positions, first_scores
 from supsup.training.recipe import Recipe
 
 RANDOM_LOCK = new_lock()  # held while layers may draw
@@ -34,18 +34,16 @@ class TaskRandom:
     """The generators as one task's training finds them from step to step."""
 
     def __init__(self, seed: int, task: str, device: torch.device) -> None:
-        self._seed, self._task, self._device = seed, task, device
-        self._states: list[Tensor] | None = None  # after the last step
+        self._device = device
+        with RANDOM_LOCK, seeded(seed, task, device):
+            self._states = generator_states(device)  # after the last step
 
     def run(self, step: Callable[[], None]) -> None:
         """One step, drawing on from the last one."""
         with RANDOM_LOCK, _restored(self._device):
-            if self._states is None:
-                _seed_generators(self._seed, self._task, self._device)
-            else:
-                torch.set_rng_state(self._states[0])
-                for state in self._states[1:]:
-                    torch.cuda.set_rng_state(state, self._device)
+            torch.set_rng_state(self._states[0])
+            for state in self._states[1:]:
+                torch.cuda.set_rng_state(state, self._device)
             step()
             self._states = generator_states(self._device)
 
@@ -53,22 +51,18 @@ class TaskRandom:
 @contextmanager
 def seeded(seed: int, task: str, device: torch.device) -> Iterator[None]:
     """While it lasts, layers draw from a seed and a task's name; hold `RANDOM_LOCK` around it."""
+    start = int(philox.words(seed, [f"layers/{task}"], 1))
     with _restored(device):
-        _seed_generators(seed, task, device)
+        torch.default_generator.manual_seed(start)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(start)
         yield
 
 
 def _restored(device: torch.device) -> AbstractContextManager[None]:
     """Restores the generators that layers on a device may draw from."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda")
-
-
-def _seed_generators(seed: int, task: str, device: torch.device) -> None:
-    start = int(philox.words(seed, [f"layers/{task}"], 1))
-    torch.default_generator.manual_seed(start)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(start)
 
 
 def generator_states(device: torch.device) -> list[Tensor]:
@@ -119,10 +113,6 @@ class TrainableMask(Trainable):
         self.net, self.recipe = net, recipe
         self._weights = net.weights if weights is None else weights
         self.device, self.seed, self.draws = net.device, net.seed, not net.is_known
-
-    def begin(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> State:
-        """The state of a task before its first step, with fresh statistics, and a fresh head, if none are given."""
-        return {**self.net.statistics, **scores, **(statistics or {})}
 
     def trained_names(self, state: State) -> list[str]:
         return [*self.net.weights, *self.net.head]
@@ -234,10 +224,8 @@ class MaskTraining(PlainTraining):
         steps: int | None = None,
         statistics: Mapping[str, Tensor] | None = None,
     ) -> None:
-        trainable = TrainableMask(net, recipe)
-        super().__init__(
-            trainable, trainable.begin(scores, statistics), recipe, recipe.steps if steps is None else steps
-        )
+        state = {**net.statistics, **scores, **(statistics or {})}
+        super().__init__(TrainableMask(net, recipe), state, recipe, recipe.steps if steps is None else steps)
 
     @property
     def scores(self) -> State:
@@ -269,21 +257,19 @@ def train_mask(
     if scores is None:
         scores = first_scores(net, task, recipe)
     training = MaskTraining(net, scores, recipe, recipe.steps_for(len(part)))
-    training.draws = TaskRandom(net.seed, task, net.device)
+    if training.trainable.draws:
+        training.draws = TaskRandom(net.seed, task, net.device)
     training.run(task, part, after_step=after_step)
     return training
 
 
-class Plain:
+class Plain(Executor):
     """The executor that takes everything, in float32."""
 
     name = "plain"
 
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
         return precision in (None, torch.float32)
-
-    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
-        return 1
 
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -68,21 +68,15 @@ class StepTrainer:
         return self.trainer.mask() | self.trainer.statistics
 
 
-class _Fed(NamedTuple):
-    """A feed on a GPU, and the steps that take one batch, or several in one launch, from it."""
-
-    feed: Feed
-    step: Callable[[], None]
-    steps: Callable[[], None]
-
-
 class DirectSteps(StepTrainer):
     """The same for fully connected networks, by hand; on a GPU the batches of `run` never wait for the host."""
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
         super().__init__(net, recipe)
         self.batched = BatchedTrainer(net, 1, recipe, recipe.batch_size)
-        self._fed: _Fed | None = None
+        self._feed: Feed | None = None  # on a GPU, and the functions that take one batch, or `_STEPS`, from it
+        self._one_step: Callable[[], None]
+        self._steps: Callable[[], None]
 
     def start(self, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None) -> None:
         self.batched.start(lambda name: [scores[name][None]])
@@ -104,33 +98,30 @@ class DirectSteps(StepTrainer):
             super().run(part, positions)
             return
         part, positions = part.on(self.net.device), positions.to(self.net.device)
-        fed = self._feed(part, positions)
-        feed, order = fed.feed, positions.flatten()
+        feed, order = self._feed_for(part, positions), positions.flatten()
         assert feed.maps is not None
         feed.maps[0] = feature_map(part)
         feed.rows[0, : len(order)] = (order if part.rows is None else part.rows[order]).int()
         feed.labels[0, : len(order)] = part.labels[order].int()
         feed.step.zero_()
         for _ in range(len(positions) // _STEPS):
-            fed.steps()
+            self._steps()
         for _ in range(len(positions) % _STEPS):
-            fed.step()
+            self._one_step()
 
     def mask(self) -> dict[str, Tensor]:
         return {name: bits[0] for name, bits in self.batched.masks().items()}
 
-    def _feed(self, part: Part, positions: Tensor) -> _Fed:
-        """A feed for these images with room for the positions, and the steps that take from it."""
-        batch_size, fed = positions.shape[1], self._fed
+    def _feed_for(self, part: Part, positions: Tensor) -> Feed:
+        """A feed for these images with room for the positions."""
+        batch_size, feed = positions.shape[1], self._feed
         same_size = self.batched.x.shape[1] == batch_size
-        if fed and same_size and fed.feed.part.images is part.images and positions.numel() <= fed.feed.rows.shape[1]:
-            return fed
+        if feed and same_size and feed.part.images is part.images and positions.numel() <= feed.rows.shape[1]:
+            return feed
         if not same_size:
             self.batched.resize(batch_size)
-        feed = Feed.empty(part, 1, positions.numel(), mapped=True)
-        state = self.suspend()
-        one = partial(self.batched.step_from, feed)
-        step, steps = repeat_in_graph(one), repeat_in_graph(one, _STEPS)
+        feed = self._feed = Feed.empty(part, 1, positions.numel(), mapped=True)
+        state, one = self.suspend(), partial(self.batched.step_from, feed)
+        self._one_step, self._steps = repeat_in_graph(one), repeat_in_graph(one, _STEPS)
         self.resume(state)
-        self._fed = _Fed(feed, step, steps)
-        return self._fed
+        return feed

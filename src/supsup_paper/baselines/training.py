@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,22 +22,22 @@ from supsup.kernels import available
 from supsup.nets.resnet import ResNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import listed
-from supsup.training.executors import Feed, count_fitting, free_memory, grouped
+from supsup.training.executors import CannotTrain, Feed, count_fitting, free_memory, grouped, same_images
 from supsup.training.fast.batched import gather
 from supsup.training.fast.captured import (
     CapturedTraining,
     ScheduledOptimiser,
-    StepLoop,
-    can_capture,
     reuse_or_capture,
     run_captured,
+    step_launches,
+    warned,
 )
 from supsup.training.plain import PlainTraining, State
 from supsup.training.recipe import Recipe
 
 if available.TRITON:
-    from supsup.training.fast.residual.executor import TOGETHER, addressable, bytes_of_training, feeds
-    from supsup.training.fast.residual.passes import Passes, ResidualFunction
+    from supsup_paper.residual.executor import TOGETHER, addressable, bytes_of_training, feeds
+    from supsup_paper.residual.passes import Passes, ResidualFunction
 
 if TYPE_CHECKING:
     from supsup_paper.baselines.baseline import Baseline
@@ -142,16 +143,18 @@ class Stack:
         self.state: State = {name: placed(name, value) for name, value in states[0].items()}
         self._stacked = [name for name in self.state if name not in common]
         self._trained = [name for name in self._stacked if baseline.trains(name, first)]
-        steps = recipe.steps_for(len(part))
-        self.pace = ScheduledOptimiser(recipe, [self.state[name].requires_grad_() for name in self._trained], steps)
-        self.feed = Feed.empty(part, count, steps * recipe.batch_size, mapped=self.network.mapped)
-        self.loop = StepLoop(self._step, steps, device, self.network.at_once)
+        self.steps = recipe.steps_for(len(part))
+        self.pace = ScheduledOptimiser(
+            recipe, [self.state[name].requires_grad_() for name in self._trained], self.steps
+        )
+        self.feed = Feed.empty(part, count, self.steps * recipe.batch_size, mapped=self.network.mapped)
+        self.launch, self.launches = step_launches(self._step, self.steps, device, self.network.at_once)
 
     def fits(self, states: Sequence[State], recipe: Recipe, part: Part) -> bool:
         """Whether these states can be trained here."""
         names = [name for name in states[0] if self.baseline.trains(name, not self.baseline.own)]
         same = (len(states), recipe, names) == (len(self.network.y), self.recipe, self._trained)
-        return same and _alike(part, self.part) and recipe.steps_for(len(part)) == self.loop.steps
+        return same and same_images(part, self.part) and recipe.steps_for(len(part)) == self.steps
 
     def _step(self) -> None:
         self.network.load(self.feed)
@@ -179,7 +182,8 @@ class Stack:
     def run(self) -> None:
         """Go through all batches."""
         with torch.enable_grad():
-            self.loop.run()
+            for _ in range(self.launches):
+                self.launch()
 
     def row(self, index: int) -> State:
         """One state as it stands."""
@@ -255,15 +259,7 @@ def _shared_part(baseline: Baseline, tasks: Sequence[Task]) -> Part:
 
 def go_together(one: Task, other: Task) -> bool:
     """Whether two tasks share images and length, so that they can go in step."""
-    return _alike(one.train, other.train) and len(one.train) == len(other.train)
-
-
-def _alike(one: Part, other: Part) -> bool:
-    """Whether parts share images and show them in the same way, but for their pixels."""
-    if one.images is not other.images or one.augmentation != other.augmentation:
-        return False
-    pairs = ((one.gain, other.gain), (one.offset, other.offset))
-    return all(a is b or torch.equal(a, b) for a, b in pairs)
+    return same_images(one.train, other.train) and len(one.train) == len(other.train)
 
 
 def stacks(baseline: Baseline, task: Task) -> bool:
@@ -340,6 +336,14 @@ def _captured(baseline: Baseline, task: Task) -> bool:
     if baseline.captures is None:
         baseline.captures = can_capture(_lane(baseline, task))
     return baseline.captures
+
+
+def can_capture(training: CapturedTraining) -> bool:
+    """Whether a training's step can be captured; a warning says why not."""
+    with suppress(CannotTrain), warned():
+        training.rehearse()
+        return True
+    return False
 
 
 def _lane(baseline: Baseline, task: Task) -> CapturedTraining:

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from supsup_paper import Entry, Row
 from supsup_paper.catalogue.experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
-from supsup_paper.catalogue.rows import at_scale
+from supsup_paper.catalogue.rows import Entry, Row, at_scale
 from supsup_paper.catalogue.settings import settings_of
 from supsup_paper.catalogue.tolerances import Tolerance
 

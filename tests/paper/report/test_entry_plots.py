@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supsup_paper import Entry, Row
 from supsup_paper.catalogue.experiments import OverheadExperiment, OverheadTraining
+from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.report import entry_plots as module
 from supsup_paper.report.entry_plots import byte_tick, entry_plots, family
 from supsup_paper.report.plots import Panel, PlotLine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from supsup_paper import Entry, Row
 from supsup_paper.catalogue.experiments import OverheadExperiment, OverheadTraining
+from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.report.grids import Cell, abridged, figure_grids, headline, number, origin_grid, remarks, shown_time
 from supsup_paper.report.summary import EntrySummary, WallTime, summarise
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from supsup_paper import Entry
+from supsup_paper.catalogue.rows import Entry
 from supsup_paper.catalogue.tolerances import TOLERANCES
 from supsup_paper.report.html import page
 from supsup_paper.report.summary import summarise

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from supsup_paper import Entry
 from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.rows import Entry
 from supsup_paper.records import write_text
 from supsup_paper.report.grids import figure_grids, origin_grid, remarks
 from supsup_paper.report.markdown import (

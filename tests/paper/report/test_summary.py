@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from supsup_paper import Entry, Row
 from supsup_paper.catalogue.experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.catalogue.rows import Entry, Row
 from supsup_paper.catalogue.tolerances import Tolerance
 from supsup_paper.report.summary import RowSummary, Summary, WallTime, read_results, summarise
 from supsup_paper.report.verdicts import BETTER, MEASURED, NOT_RUN, PARTLY, QUICK, REPRODUCED, WORSE

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from supsup_paper import Entry
 from supsup_paper.catalogue.entries import ENTRIES
+from supsup_paper.catalogue.rows import Entry
 from supsup_paper.report.summary import summarise
 from supsup_paper.report.terminal import comparison_table
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from supsup_paper import Row
 from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.catalogue.experiments import LENET, MnistTraining, SupSupExperiment, SupSupGrading
+from supsup_paper.catalogue.rows import Row
 from supsup_paper.catalogue.tolerances import Tolerance
 from supsup_paper.report.grids import remarks
 from supsup_paper.report.summary import summarise

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from supsup.data.task import BLACK, GREY
 from supsup.kernels import available
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks import philox
@@ -48,20 +47,14 @@ _AHEAD = 2  # jobs for each thread, of which one waits
 
 def gather(feed: Feed, x: Tensor, y: Tensor) -> None:
     """Fill the first features of x [t, b, ≥ f], and y [t, b], with the batch of the feed's present step."""
-    assert feed.maps is not None
-    images = feed.part.images.flatten(1)
     if x.is_cuda and available.TRITON:
-        shared = (images, *feed.by_feature, feed.maps, feed.rows, feed.labels, feed.step)
+        assert feed.maps is not None
+        shared = (feed.part.images.flatten(1), *feed.by_feature, feed.maps, feed.rows, feed.labels, feed.step)
         triton_training.triton_gather(shared, x, y)
         return
-    batch, (gain, offset) = x.shape[1], feed.by_feature
-    start = int(feed.step) * batch
-    black, grey = feed.maps == BLACK, feed.maps == GREY
     for task in range(len(x)):
-        pixels = images[feed.rows[task, start : start + batch].long()].float()
-        shown = pixels[:, feed.maps[task].clamp(min=0).long()].masked_fill_(black[task], 0)
-        x[task, :, : shown.shape[1]] = shown.mul_(gain).add_(offset).masked_fill_(grey[task], 0)
-    y.copy_(feed.labels[:, start : start + batch])
+        images, y[task] = feed.batch(task, x.shape[1])
+        x[task, :, : images[0].numel()] = images.flatten(1)
 
 
 def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
@@ -79,7 +72,7 @@ def loss_gradient(outputs: Tensor, y: Tensor, size: int) -> None:
 def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
     """out [t, b, out] = inputs [t, b, in] · masked [t, out, in]ᵀ, with ReLU if `relu`."""
     if out.is_cuda and available.TRITON and len(out) <= _FEW_TASKS:
-        triton_training.triton_forward(inputs, masked, out, relu)
+        triton_training.triton_product(inputs, masked, out, transposed=True, relu=relu)
         return
     torch.bmm(inputs, masked.transpose(1, 2), out=out)
     if relu:
@@ -89,7 +82,9 @@ def forward(inputs: Tensor, masked: Tensor, out: Tensor, relu: bool) -> None:
 def backward(delta: Tensor, masked: Tensor, inputs: Tensor) -> Tensor:
     """The gradient at the inputs [t, b, in] of a layer, through the ReLU that made them."""
     if delta.is_cuda and available.TRITON and len(delta) <= _FEW_TASKS:
-        return triton_training.triton_backward(delta, masked, inputs)
+        below = torch.empty_like(inputs)
+        triton_training.triton_product(delta, masked, below, gate=inputs)
+        return below
     below = torch.bmm(delta, masked)
     torch.ops.aten.threshold_backward.grad_input(below, inputs, 0, grad_input=below)
     return below

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.runtime.progress import Advance
 from supsup.training.executors import (
     CannotTrain,
+    Executor,
     Feed,
     Job,
     Trained,
@@ -29,6 +30,7 @@ from supsup.training.executors import (
     can_feed,
     count_fitting,
     free_memory,
+    same_images,
 )
 from supsup.training.plain import RANDOM_LOCK, State, Trainable, TrainableMask, generator_states, seeded
 from supsup.training.recipe import Recipe
@@ -40,33 +42,17 @@ _AHEAD = 4  # rounds of launches that the host may be ahead of the device
 _WARM_UP = 2  # steps that make the optimiser's state and compile kernels before anything is captured
 
 
-class CannotCapture(CannotTrain):
-    """A network does what no CUDA graph can hold."""
+def step_launches(
+    step: Callable[[], None], steps: int, device: torch.device, at_once: int = 50
+) -> tuple[Callable[[], None], int]:
+    """A launch of up to `at_once` steps on a GPU, where they are captured, else of one; and how many launches to make.
 
-
-def whole_launches(steps: int, most: int) -> int:
-    """The largest divisor of `steps` up to a limit: the number of steps in one launch."""
-    return max(count for count in range(1, most + 1) if steps % count == 0)
-
-
-class StepLoop:
-    """Repeats `step`, which must read and write the same tensors each time and never wait for the host.
-
-    On a GPU up to `at_once` steps are captured when the loop is made; that overwrites the tensors.
+    `step` must read and write the same tensors each time and never wait for the host; capturing overwrites the tensors.
     """
-
-    def __init__(self, step: Callable[[], None], steps: int, device: torch.device, at_once: int = 50) -> None:
-        self.steps = self.launches = steps
-        self.launch = step
-        if device.type == "cuda":
-            at_once = whole_launches(steps, at_once)
-            self.launches = steps // at_once
-            self.launch = repeat_in_graph(step, at_once, min(steps, _WARM_UP))
-
-    def run(self) -> None:
-        """All steps."""
-        for _ in range(self.launches):
-            self.launch()
+    if device.type != "cuda":
+        return step, steps
+    at_once = max(count for count in range(1, at_once + 1) if steps % count == 0)
+    return repeat_in_graph(step, at_once, min(steps, _WARM_UP)), steps // at_once
 
 
 class ScheduledOptimiser:
@@ -123,14 +109,13 @@ class CapturedTraining:
         else:
             self._x = torch.zeros(recipe.batch_size, *part.shape, device=device)
             self._y = torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
-        self._loop: StepLoop | None = None
+        self._captured: tuple[Callable[[], None], int] | None = None
 
     def fits(self, state: State, recipe: Recipe, part: Part) -> bool:
         """Whether a task with this state, recipe and images can be trained here."""
         if self._kind_of(state, recipe, part) != self._kind:
             return False
-        own = self.part
-        return self.feed is None or (part.on(own.images.device).images is own.images and _alike(part, own))
+        return self.feed is None or same_images(part.on(self.trainable.device), self.part)
 
     def _kind_of(self, state: State, recipe: Recipe, part: Part) -> tuple[object, ...]:
         """What tasks that are trained here, one after the other, have in common."""
@@ -141,14 +126,14 @@ class CapturedTraining:
     @property
     def launches(self) -> int:
         """The number of launches that make up a task; the first access captures the step."""
-        if self._loop is None:
+        if self._captured is None:
             at_once = _STEPS if self.feed is not None else 1
             try:
                 with torch.enable_grad():
-                    self._loop = StepLoop(self._step, self.steps, self.trainable.device, at_once)
+                    self._captured = step_launches(self._step, self.steps, self.trainable.device, at_once)
             except RuntimeError as error:
-                raise CannotCapture(str(error).splitlines()[0]) from error
-        return self._loop.launches
+                raise CannotTrain(str(error).splitlines()[0]) from error
+        return self._captured[1]
 
     @torch.no_grad()
     def start(self, state: Mapping[str, Tensor], task: Task, offset: int = 0) -> None:
@@ -167,19 +152,23 @@ class CapturedTraining:
 
     def launch(self) -> None:
         """The next few steps."""
-        assert self._loop is not None
+        assert self._captured is not None
         if self.feed is None:
             x, y = next(self._given)
             self._x.copy_(x, non_blocking=True)
             self._y.copy_(y, non_blocking=True)
-        self._loop.launch()
+        self._captured[0]()
 
     def ended(self) -> State:
         """The state as it stands, a copy."""
         return {name: value.detach().clone() for name, value in self.state.items()}
 
     def _step(self, watched: nn.Module | None = None) -> None:
-        x, y = (self._x, self._y) if self.feed is None else self.feed.next(self.recipe.batch_size)
+        if self.feed is None:
+            x, y = self._x, self._y
+        else:
+            x, y = self.feed.batch(0, self.recipe.batch_size)
+            self.feed.step += 1
         x = _laid_out(x)
         reduced = self.precision != torch.float32
         with (
@@ -198,27 +187,22 @@ class CapturedTraining:
     def rehearse(self) -> bool:
         """Run one step without capturing it; returns whether it drew random numbers on the device.
 
-        `CannotCapture` if the step makes the host wait, or if Python decides anything in it that may be decided
+        `CannotTrain` if the step makes the host wait, or if Python decides anything in it that may be decided
         differently next time: a graph would repeat the first decision for ever.
         """
-        for _ in range(_REHEARSALS):
-            decided, drew = self._rehearsed()
-            if not decided:
-                return drew
-        raise CannotCapture("its forward pass draws random numbers on the host or changes the network")
-
-    def _rehearsed(self) -> tuple[bool, bool]:
-        """Whether Python decided something during one step, and whether random numbers were drawn on the device."""
         device = self.trainable.device
-        with RANDOM_LOCK, seeded(self.trainable.seed, "rehearsal", device), self.trainable.training() as module:
-            before, drawn = _decisions(module), generator_states(device)[-1]
-            with WAITING.writing() if device.type == "cuda" else nullcontext(), _no_waiting(device):
-                self._step(module)
-            after, drawn_after = _decisions(module), generator_states(device)[-1]
-        self.scheduled.restart()
-        if self.feed is not None:
-            self.feed.step.zero_()
-        return before != after, not torch.equal(drawn, drawn_after)
+        for _ in range(_REHEARSALS):
+            with RANDOM_LOCK, seeded(self.trainable.seed, "rehearsal", device), self.trainable.training() as module:
+                before, drawn = _decisions(module), generator_states(device)[-1]
+                with WAITING.writing() if device.type == "cuda" else nullcontext(), _no_waiting(device):
+                    self._step(module)
+                after, drawn_after = _decisions(module), generator_states(device)[-1]
+            self.scheduled.restart()
+            if self.feed is not None:
+                self.feed.step.zero_()
+            if before == after:
+                return not torch.equal(drawn, drawn_after)
+        raise CannotTrain("its forward pass draws random numbers on the host or changes the network")
 
 
 def run_captured(trainings: Sequence[CapturedTraining], advance: Advance | None = None) -> None:
@@ -251,7 +235,7 @@ def run_captured(trainings: Sequence[CapturedTraining], advance: Advance | None 
         here.wait_stream(stream)
 
 
-class Captured:
+class Captured(Executor):
     """The executor for any module on a GPU."""
 
     name = "captured on a GPU"
@@ -259,15 +243,12 @@ class Captured:
     def takes(self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None) -> bool:
         return net.device.type == "cuda" and precision in (None, torch.bfloat16, torch.float32)
 
-    def tasks_at_once(self, net: FrozenNet, job: Job, precision: torch.dtype | None) -> int:
-        return 1  # how many streams there is memory for is known after the first step
-
     def train(
         self, net: FrozenNet, jobs: Sequence[Job], precision: torch.dtype | None, advance: Advance
     ) -> Generator[Trained, None, None]:
         before = torch.cuda.memory_reserved(net.device)
         first = _capture_mask(net, jobs[0], precision)
-        with _warning():
+        with warned():
             draws = first.rehearse()  # random numbers would be drawn in turns, so tasks go one by one
             assert first.launches
         taken = torch.cuda.memory_reserved(net.device) - before
@@ -296,14 +277,6 @@ def _drawing(net: FrozenNet, job: Job) -> Iterator[None]:
             yield
 
 
-def can_capture(training: CapturedTraining) -> bool:
-    """Whether a training's step can be captured; a warning says why not."""
-    with suppress(CannotCapture), _warning():
-        training.rehearse()
-        return True
-    return False
-
-
 def reuse_or_capture(
     captured: list[CapturedTraining],
     index: int,
@@ -325,21 +298,12 @@ def _capture_mask(net: FrozenNet, job: Job, precision: torch.dtype | None) -> Ca
 
 
 def _first_state(net: FrozenNet, job: Job) -> State:
-    return TrainableMask(net, job.recipe).begin(job.first_scores(net))
+    return {**net.statistics, **job.first_scores(net)}
 
 
 def _laid_out(value: Tensor) -> Tensor:
     """Channels last, which convolution kernels of a GPU prefer."""
     return value.contiguous(memory_format=torch.channels_last) if value.is_cuda and value.ndim == 4 else value
-
-
-def _alike(one: Part, other: Part) -> bool:
-    """Whether parts that share images also share augmentation and normalisation."""
-    return (
-        one.augmentation == other.augmentation
-        and torch.equal(one.gain.cpu(), other.gain.cpu())
-        and torch.equal(one.offset.cpu(), other.offset.cpu())
-    )
 
 
 def _decisions(modules: nn.Module) -> list[Any]:
@@ -353,7 +317,7 @@ def _decisions(modules: nn.Module) -> list[Any]:
 
 @contextmanager
 def _no_waiting(device: torch.device) -> Iterator[None]:
-    """`CannotCapture` where the host waits for the device, or a layer does not take images channels last."""
+    """`CannotTrain` where the host waits for the device, or a layer does not take images channels last."""
     mode = None
     if device.type == "cuda":
         mode = torch.cuda.get_sync_debug_mode()
@@ -363,9 +327,9 @@ def _no_waiting(device: torch.device) -> Iterator[None]:
         yield
     except RuntimeError as error:  # torch's words
         if mode is not None and "synchroniz" in str(error):
-            raise CannotCapture("its forward pass waits for the device") from error
+            raise CannotTrain("its forward pass waits for the device") from error
         if "view" in str(error) and "reshape" in str(error):
-            raise CannotCapture("`view` does not take images channels last: use `reshape` or `nn.Flatten`") from error
+            raise CannotTrain("`view` does not take images channels last: use `reshape` or `nn.Flatten`") from error
         raise
     finally:
         if mode is not None:
@@ -379,11 +343,11 @@ def _watch_waiting(mode: int | str) -> None:
 
 
 @contextmanager
-def _warning() -> Iterator[None]:
+def warned() -> Iterator[None]:
     """A warning where a network cannot be captured."""
     try:
         yield
-    except CannotCapture as reason:
+    except CannotTrain as reason:
         warnings.warn(
             f"this network cannot be captured in a CUDA graph ({reason}), so its tasks are trained one step at a time, "
             "which is several times slower",

@@ -83,18 +83,13 @@ class FlatTraining:
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
         """Where each weight lies in a tensor of all of them."""
         shapes = self.net.shapes
-        pieces = flat.split([shape.numel() for shape in shapes.values()])
-        return {name: self._shaped(piece, shape) for (name, shape), piece in zip(shapes.items(), pieces)}
-
-    def _shaped(self, flat: Tensor, shape: torch.Size) -> Tensor:
-        if self.layout == torch.channels_last and len(shape) == 4:
-            outputs, inputs, height, width = shape
-            return flat.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
-        return flat.view(shape)
-
-
-class _Large(Exception):
-    """A step keeps more than `_SMALL` bytes."""
+        views = {}
+        for (name, shape), piece in zip(shapes.items(), flat.split([shape.numel() for shape in shapes.values()])):
+            views[name] = piece.view(shape)
+            if self.layout == torch.channels_last and len(shape) == 4:
+                outputs, inputs, height, width = shape
+                views[name] = piece.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+        return views
 
 
 _layouts: WeakKeyDictionary[FrozenNet, dict[Any, torch.memory_format | None]] = WeakKeyDictionary()
@@ -159,7 +154,7 @@ def _layout(net: FrozenNet, recipe: Recipe, x: Tensor) -> torch.memory_format | 
     for layout in (torch.channels_last, torch.contiguous_format):
         try:
             return layout if _is_plain(net, recipe, x, layout) else None
-        except _Large:
+        except CannotTrain:
             return None
         except RuntimeError:
             continue
@@ -167,7 +162,7 @@ def _layout(net: FrozenNet, recipe: Recipe, x: Tensor) -> torch.memory_format | 
 
 
 def _is_plain(net: FrozenNet, recipe: Recipe, x: Tensor, layout: torch.memory_format) -> bool:
-    """Whether a step draws no random numbers and uses every weight; an error where it cannot be taken."""
+    """Whether a step draws no random numbers and uses every weight; an error where it cannot be taken or is large."""
     training = FlatTraining(net, recipe, 1, layout)
     kept: dict[int, int] = {}
 
@@ -175,7 +170,7 @@ def _is_plain(net: FrozenNet, recipe: Recipe, x: Tensor, layout: torch.memory_fo
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
         if sum(kept.values()) > _SMALL:
-            raise _Large
+            raise CannotTrain
         return tensor
 
     for _ in range(_PROBES):

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from supsup import nets
-from supsup.training.fast.residual.passes import Passes, ResidualFunction
+from supsup_paper.residual.passes import Passes, ResidualFunction
 
 pytest.importorskip("triton")
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from supsup.kernels import triton_residual, triton_training
 from supsup.nets.resnet import ResNet
 from supsup.training.executors import Feed
-from supsup.training.fast.residual.layers import (
+from supsup_paper.residual import flat_kernels, kernels
+from supsup_paper.residual.layers import (
     BLOCK,
     Normal,
     Normalised,
@@ -102,7 +102,7 @@ class Passes:
         height, width = feed.part.images.shape[2:]
         size = height * width * channels
         block = min(_PIXELS, triton.next_power_of_2(size))
-        triton_residual._gather[(batch, tasks, triton.cdiv(size, block))](
+        kernels._gather[(batch, tasks, triton.cdiv(size, block))](
             feed.part.images,
             feed.rows,
             feed.labels,
@@ -267,7 +267,7 @@ class ResidualFunction:
         tables, out = self.passes.tables, self.passes.weights
         start, stride = self._span(self.shared(weights))
         values = torch.cat([each.reshape(-1) for each in weights])
-        triton_training._pack[(len(tables.layer_of), len(out))](
+        flat_kernels._pack[(len(tables.layer_of), len(out))](
             values, out, self._place, tables.layer_of, start, stride, out.shape[1], block=BLOCK
         )
 
@@ -277,7 +277,7 @@ class ResidualFunction:
         tasks = len(gradients)
         start, stride = self._span((False,) * len(self._sizes))
         out = torch.empty(tasks * sum(self._sizes), device=self._device)
-        triton_training._unpack[(len(tables.layer_of), tasks)](
+        flat_kernels._unpack[(len(tables.layer_of), tasks)](
             gradients, out, self._place, *tables, start, stride, gradients.shape[1], block=BLOCK
         )
         parts = out.split([tasks * size for size in self._sizes])

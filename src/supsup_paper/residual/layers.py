@@ -13,9 +13,9 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from supsup.kernels import triton_residual as k
 from supsup.kernels.triton_training import exact
 from supsup.nets.resnet import Bottleneck, ResNet, unmodified_blocks
+from supsup_paper.residual import kernels as k
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
 _PROGRAMS = 96  # for the weight gradient of one task, about

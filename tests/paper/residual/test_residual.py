@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from supsup import nets
+from supsup import data, nets
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores, soft_mask
-from supsup.training import MaskTraining, Recipe
+from supsup.training import Job, MaskTraining, Recipe
 
 pytest.importorskip("triton")
 
 from supsup.data import Augmentation, Part
 from supsup.training.executors import Feed
-from supsup.training.fast.residual import layers
-from supsup.training.fast.residual import passes as passes_module
-from supsup.training.fast.residual.executor import ResidualTrainer
+from supsup_paper.residual import layers
+from supsup_paper.residual import passes as passes_module
+from supsup_paper.residual.executor import ResidualTrainer, knows
 
 CPU = torch.device("cpu")
 RECIPE = Recipe("adam", 1e-2, steps=4, weight_decay=1e-3, schedule="cosine", selection="edge-popup", budget=2)
@@ -45,7 +45,7 @@ def test_normalisation_is_that_of_the_module(epsilon: float, momentum: float) ->
         if isinstance(layer, nn.BatchNorm2d):
             layer.eps, layer.momentum = epsilon, momentum
     net = FrozenNet(module, 0, CPU)
-    assert net.is_residual
+    assert knows(net, [Job(data.split(data.digits(), 5)[0], RECIPE)])
     compare_gradients(net, batch=6, side=8)
 
 

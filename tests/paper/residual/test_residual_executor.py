@@ -11,12 +11,12 @@ from torch import nn
 from supsup import data, nets
 from supsup.data import Augmentation, Source, Stream
 from supsup.masks.frozen import FrozenNet
-from supsup.training import Job, Recipe
-from supsup.training.executors import Feed, alike, batch_positions
+from supsup.training import SPLIT_CIFAR100, Job, Recipe
+from supsup.training.executors import Feed, alike, batch_positions, executors, executors_for
 
 pytest.importorskip("triton")
 
-from supsup.training.fast.residual.executor import (
+from supsup_paper.residual.executor import (
     ResidualTrainer,
     addressable,
     bytes_of_training,
@@ -74,6 +74,20 @@ def test_jobs_go_together_that_share_images_and_length(stream: Stream) -> None:
     assert rows is not None
     shorter = replace(stream[1].train, rows=rows[:-4], labels=stream[1].train.labels[:-4])
     assert not alike(first, Job(replace(stream[1], train=shorter), RECIPE)), "it would be trained for too many steps"
+
+
+def test_the_paper_s_residual_network_goes_to_the_kernels_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library finds the executor by its place in a table: lost, the paper's tables would take hours longer."""
+    chance = torch.Generator().manual_seed(0)
+    images, labels = torch.randint(256, (20, 3, 32, 32), dtype=torch.uint8, generator=chance), torch.arange(20) % 10
+    tasks = data.split(data.arrays(images, labels, images, labels), 5)
+    net, jobs = FrozenNet(nets.gem_resnet18(5), 0, CPU), [Job(task, SPLIT_CIFAR100) for task in tasks]
+    monkeypatch.setattr(net, "device", torch.device("cuda"))
+    assert [executor.name for executor in executors()].index("residual on a GPU") == 2, "before those for any module"
+    assert next(executors_for(net, jobs)).name == "residual on a GPU"
+    assert next(executors_for(net, jobs, torch.float32)).name == "residual on a GPU"
+    monkeypatch.setattr(net, "device", CPU)
+    assert next(executors_for(net, jobs)).name == "plain"
 
 
 def test_what_the_kernels_cannot_do_is_left_to_others(net: FrozenNet, stream: Stream) -> None:

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part
-from supsup.kernels import triton_training as k
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
-from supsup.nets.resnet import ResNet
+from supsup.nets.resnet import ResNet, unmodified_blocks
 from supsup.runtime.progress import Advance
 from supsup.training.executors import Feed, Job, Trained, alike, can_feed, count_fitting, free_memory, grouped
 from supsup.training.fast.batched import LayerState, loss_gradient, run_steps
-from supsup.training.fast.residual.layers import BLOCK, layout_of
-from supsup.training.fast.residual.passes import Passes
 from supsup.training.recipe import Recipe
+from supsup_paper.residual import flat_kernels as k
+from supsup_paper.residual.layers import BLOCK, layout_of
+from supsup_paper.residual.passes import Passes
 
 TOGETHER = 120  # tasks at once at most: more are not faster, and an interruption loses them
 _NUMBERED = 1 << 31  # numbers that kernels can address within one tensor of one task
@@ -78,7 +78,8 @@ def knows(net: FrozenNet, jobs: Sequence[Job]) -> bool:
     def but_for_budget(recipe: Recipe) -> tuple[str, Recipe]:
         return recipe.selection, replace(recipe, selection="threshold", budget=None, density=None)
 
-    return net.is_residual and len({but_for_budget(job.recipe) for job in jobs}) == 1
+    is_residual = not net.head and unmodified_blocks(net.module) is not None
+    return is_residual and len({but_for_budget(job.recipe) for job in jobs}) == 1
 
 
 def feeds(part: Part) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -58,83 +58,30 @@ def card_command(
 
 
 def write_card(name: str, model: ModelContents, tasks: Sequence[TaskContents], licence: str | None = None) -> str:
-    """The text of a model card."""
-    images = model.header.image_shape is None or len(model.header.image_shape) == _IMAGE_DIMENSIONS
+    """The text of a model card. In its YAML every text of a user is a JSON string, which is valid YAML."""
+    header, quoted = model.header, json.dumps
+    images = header.image_shape is None or len(header.image_shape) == _IMAGE_DIMENSIONS
     kind = "image-classification" if images else "tabular-classification"
     graded = [task.accuracy for task in tasks if task.accuracy is not None]
-    sections = [
-        *_metadata(name, kind, model, graded, licence),
-        *_introduction(name, kind, model, len(tasks)),
-        *_task_table(tasks),
-        *_accuracy(graded),
-        *_details(model, tasks),
-    ]
-    return "\n".join(sections) + "\n"
-
-
-def _metadata(name: str, kind: str, model: ModelContents, graded: list[float], licence: str | None) -> Iterator[str]:
-    """YAML in which every user text is a JSON string, which is valid YAML."""
-    yield "---"
-    yield "library_name: supsup"
-    if licence:
-        yield f"license: {json.dumps(licence)}"
-    yield f"pipeline_tag: {kind}"
-    yield "tags: [supsup, continual-learning, supermasks]"
-    if "data" in model.header.notes:
-        yield f"datasets: [{json.dumps(str(model.header.notes['data']))}]"
-    yield "metrics: [accuracy]"
+    lines = ["---", "library_name: supsup"]
+    lines += [f"license: {quoted(licence)}"] if licence else []
+    lines += [f"pipeline_tag: {kind}", "tags: [supsup, continual-learning, supermasks]"]
+    lines += [f"datasets: [{quoted(str(header.notes['data']))}]"] if "data" in header.notes else []
+    lines.append("metrics: [accuracy]")
+    measured = "The file contains no accuracies; `supsup evaluate` measures them on labelled data."
     if graded:
-        yield "model-index:"
-        yield f"- name: {json.dumps(name)}"
-        yield "  results:"
-        yield f"  - task: {{type: {kind}}}"
-        yield f"    dataset: {{name: {json.dumps(f'held-out examples of {len(graded)} tasks')}, type: own}}"
-        yield f"    metrics: [{{type: accuracy, value: {sum(graded) / len(graded):.4f}, name: task given}}]"
-    yield "---\n"
-
-
-def _introduction(name: str, kind: str, model: ModelContents, tasks: int) -> Iterator[str]:
-    yield f"# {_text(name)}\n"
-    yield (
-        f"{tasks:,} tasks on one network of {model.weights:,} frozen weights. Each task is a mask that selects the "
-        "weights it uses, so no task can change another. The task is inferred for each input.\n"
-    )
-    yield "```sh"
-    yield f"pip install {_INSTALLED[kind]}   # in a clone of the supsup repository"
-    yield f"supsup predict {shlex.quote(printable(f'{name}.supsup'))} {_EXAMPLE_INPUTS[kind]}"
-    yield "```\n"
-
-
-def _task_table(tasks: Sequence[TaskContents]) -> Iterator[str]:
-    yield "## Tasks\n"
-    yield "| task | classes | examples | accuracy, % | learned | bytes |"
-    yield "|---|---|---|---|---|---|"
-    for task in tasks[:_LISTED_TASKS]:
-        accuracy = "–" if task.accuracy is None else f"{100 * task.accuracy:.1f}"
-        cells = (_text(task.task), _classes(task), _number(task.examples), accuracy, _text(task.learned[:10]))
-        yield f"| {' | '.join(cells)} | {_number(task.bytes)} |"
-    if len(tasks) > _LISTED_TASKS:
-        yield f"\n{len(tasks) - _LISTED_TASKS:,} more; `supsup tasks` lists all of them."
-    yield ""
-
-
-def _accuracy(graded: list[float]) -> Iterator[str]:
-    if graded:
-        yield (
-            f"Accuracy is measured on examples held out of training, with the task given: "
-            f"{100 * sum(graded) / len(graded):.1f} % on average over {len(graded):,} tasks. "
-            "`supsup evaluate` also measures it with the task inferred.\n"
+        mean = sum(graded) / len(graded)
+        lines += ["model-index:", f"- name: {quoted(name)}", "  results:", f"  - task: {{type: {kind}}}"]
+        lines.append(f"    dataset: {{name: {quoted(f'held-out examples of {len(graded)} tasks')}, type: own}}")
+        lines.append(f"    metrics: [{{type: accuracy, value: {mean:.4f}, name: task given}}]")
+        measured = (
+            f"Accuracy is measured on examples held out of training, with the task given: {100 * mean:.1f} % on "
+            f"average over {len(graded):,} tasks. `supsup evaluate` also measures it with the task inferred."
         )
-    else:
-        yield "The file contains no accuracies; `supsup evaluate` measures them on labelled data.\n"
-
-
-def _details(model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[str]:
-    yield "## Data, training and size\n"
-    shape = " × ".join(map(str, model.header.image_shape)) if model.header.image_shape else "none yet"
-    notes = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in model.header.notes.items())
+    shape = " × ".join(map(str, header.image_shape)) if header.image_shape else "none yet"
+    notes = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in header.notes.items())
     recipes = {summarise_recipe(task.info.recipe) for task in tasks if task.info.recipe is not None}
-    recipe = ", ".join(f"{key} {value}" for key, value in model.header.recipe.items())
+    recipe = ", ".join(f"{key} {value}" for key, value in header.recipe.items())
     if recipes:
         recipe = f"chosen for each task on held-out examples, for example {min(recipes)}"
     size = f"{model.file_bytes:,} bytes"
@@ -142,22 +89,46 @@ def _details(model: ModelContents, tasks: Sequence[TaskContents]) -> Iterator[st
         size += f", of which masks {model.masks:,}: {model.masks / len(tasks):,.0f} per task"
     if model.memory is not None:
         size += f", of which memory {model.memory:,}, independent of the number of tasks"
-    network = network_call(model.header) or "your own module, which must be given"
-    yield f"- Inputs: {shape}" + (f"; {notes}" if notes else "")
-    yield f"- Network: {_text(network)}, seed {model.header.seed}"
-    yield f"- Weights: {model.weights:,}, checksum `{_text(model.header.weights)}`"
-    yield f"- Recipe: {_text(recipe)}"
-    yield f"- File: {size}"
-    created = f"{_text(model.header.created)} by supsup {_text(model.header.library)}"
-    yield f"- Created {created}; card by supsup {supsup.__version__}"
+    metadata = "\n".join(lines)
+    more = f"\n{len(tasks) - _LISTED_TASKS:,} more; `supsup tasks` lists all of them.\n"
+    return f"""{metadata}
+---
+
+# {_text(name)}
+
+{len(tasks):,} tasks on one network of {model.weights:,} frozen weights. Each task is a mask that selects the weights \
+it uses, so no task can change another. The task is inferred for each input.
+
+```sh
+pip install {_INSTALLED[kind]}   # in a clone of the supsup repository
+supsup predict {shlex.quote(printable(f"{name}.supsup"))} {_EXAMPLE_INPUTS[kind]}
+```
+
+## Tasks
+
+| task | classes | examples | accuracy, % | learned | bytes |
+|---|---|---|---|---|---|
+{"".join(map(_task_row, tasks[:_LISTED_TASKS]))}{more if len(tasks) > _LISTED_TASKS else ""}
+{measured}
+
+## Data, training and size
+
+- Inputs: {shape}{f"; {notes}" if notes else ""}
+- Network: {_text(network_call(header) or "your own module, which must be given")}, seed {header.seed}
+- Weights: {model.weights:,}, checksum `{_text(header.weights)}`
+- Recipe: {_text(recipe)}
+- File: {size}
+- Created {_text(header.created)} by supsup {_text(header.library)}; card by supsup {supsup.__version__}
+"""
 
 
-def _classes(task: TaskContents) -> str:
-    names = task.info.names
-    if names is None:
-        return f"{task.classes:,}"
-    some = ", ".join(_text(name) for name in names[:_LISTED_CLASSES])
-    return f"{task.classes:,}: {some}{', …' if len(names) > _LISTED_CLASSES else ''}"
+def _task_row(task: TaskContents) -> str:
+    classes, names = f"{task.classes:,}", task.info.names
+    if names is not None:
+        classes += f": {', '.join(map(_text, names[:_LISTED_CLASSES]))}{', …' * (len(names) > _LISTED_CLASSES)}"
+    accuracy = "–" if task.accuracy is None else f"{100 * task.accuracy:.1f}"
+    cells = (_text(task.task), classes, _number(task.examples), accuracy, _text(task.learned[:10]), _number(task.bytes))
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _number(value: int | None) -> str:

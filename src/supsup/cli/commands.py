@@ -47,23 +47,18 @@ COMMANDS = {command: CommandEntry(*entry) for command, *entry in _TABLE}
 
 
 class LazyGroup(TyperGroup):
-    """All commands in the order of the table; only the one that is called is imported."""
+    """All commands in the order of the table, with their lines in the overview; only one that is called is imported."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=entry.help, rich_markup_mode=None) for name, entry in COMMANDS.items()
+        }
 
-
-class LazyCommand(TyperCommand):
-    """Stands for a command in the overview."""
-
-    def __init__(self, name: str, entry: CommandEntry) -> None:
-        super().__init__(name, help=entry.help, rich_markup_mode=None)
-        self._entry = entry
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Pass the arguments on to the command itself."""
-        return load_command(self._entry).make_context(info_name, args, parent=parent, **extra)
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command itself instead of its line."""
+        name, listed, others = super().resolve_command(ctx, args)
+        return name, listed and load_command(COMMANDS[str(name)]), others
 
 
 class PlainCommand(TyperCommand):

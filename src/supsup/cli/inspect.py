@@ -9,12 +9,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 from torch import Tensor
 from typer import Argument, Option
 
@@ -56,9 +56,8 @@ class TaskContents:
 
     def describe(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        figures = ("learned", "density", "bytes", "bits_per_weight", "examples", "accuracy")
-        values = {name: getattr(self, name) for name in figures}
-        return {"task": self.task, "classes": self.classes} | self.info.describe() | values
+        about = {"task": self.task, "classes": self.classes} | self.info.describe()
+        return about | {name: value for name, value in vars(self).items() if name != "info"}
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class ModelContents:
         about = {name: getattr(header, name) for name in ("kind", "seed", "image_shape", "recipe", "notes", "created")}
         about |= {"library": header.library, "format": header.format, "weights_checksum": header.weights}
         about |= {"network": network_call(header), "weights": self.weights, "tensors": len(header.shapes)}
-        return about | {each.name: getattr(self, each.name) for each in fields(self) if each.name != "header"}
+        return about | {name: value for name, value in vars(self).items() if name != "header"}
 
 
 def tasks_command(file: File, json: Json = False) -> None:
@@ -111,11 +110,9 @@ def tasks_command(file: File, json: Json = False) -> None:
         return
     masks = any(task.bytes is not None for task in tasks)
     graded = any(task.accuracy is not None for task in tasks)
-    figures = ["density %", "bytes", "bits/weight"] if masks else []
-    table = Table("task", title=escape_for_terminal(file.name))
-    for heading in ("classes", *figures, *(["accuracy %"] if graded else []), "learned"):
-        table.add_column(heading, justify="right")
-    table.add_column("labels and inputs")
+    headings = ["classes"] + masks * ["density %", "bytes", "bits/weight"] + graded * ["accuracy %"] + ["learned"]
+    figures = (Column(heading, justify="right") for heading in headings)
+    table = Table("task", *figures, "labels and inputs", title=escape_for_terminal(file.name))
     for task in tasks:
         cells = [f"{task.classes:,}"]
         if masks:
@@ -192,31 +189,27 @@ def read_contents(model: ModelFile) -> ModelContents:
         contents = read_hop_contents(model)
         recovery = {"rule": contents.rule, **asdict(contents.recovery)}
         return ModelContents(header, size, len(contents.tasks), recovery, memory=len(model.state()))
-    totals: Counter[str] = Counter()
-    bound = paper = 0.0
+    totals: dict[str, Any] = dict.fromkeys(("masks", "extras", "named", "raw", "profiles", "checked", "correct"), 0)
+    totals |= {"entropy_bound": 0.0, "papers_count": 0.0}
     recipes: Counter[str] = Counter()
     for row in model.records():
-        packed = row.decoded(header, model.reference).packed
-        bound += codec.entropy_bytes(packed, header.sizes)
-        paper += codec.paper_bytes(codec.kept_weights(packed, header.sizes), list(header.shapes.values()))
-        info = info_of(row, header)
-        totals.update(masks=len(row.mask), extras=len(row.extras))
-        totals.update(named=info.names is not None, raw=info.inputs is not None)
+        packed, info = row.decoded(header, model.reference).packed, info_of(row, header)
+        totals["masks"] += len(row.mask)
+        totals["extras"] += len(row.extras)
+        totals["entropy_bound"] += codec.entropy_bytes(packed, header.sizes)
+        kept = codec.kept_weights(packed, header.sizes)
+        totals["papers_count"] += codec.paper_bytes(kept, list(header.shapes.values()))
+        totals["named"] += info.names is not None
+        totals["raw"] += info.inputs is not None
         checked = tensors_of(row).get(f"{PROFILE}checked")
         if checked is not None and checked.shape == (2,):
-            totals.update(profiles=1, checked=int(checked[0]), correct=int(checked[1]))
+            totals["profiles"] += 1
+            totals["checked"] += int(checked[0])
+            totals["correct"] += int(checked[1])
         if info.recipe is not None:
             recipes[summarise_recipe(info.recipe)] += 1
-    return ModelContents(
-        header,
-        size,
-        len(model.names),
-        header.inference,
-        entropy_bound=bound,
-        papers_count=paper,
-        chosen_recipes=dict(recipes.most_common()),
-        **{name: totals[name] for name in ("masks", "extras", "named", "raw", "profiles", "checked", "correct")},
-    )
+    chosen = dict(recipes.most_common())
+    return ModelContents(header, size, len(model.names), header.inference, chosen_recipes=chosen, **totals)
 
 
 def network_call(header: Header) -> str | None:

@@ -10,14 +10,14 @@ from typer import Argument, Option
 
 import supsup
 from supsup import SupSupError
-from supsup.cli.console import Yes, confirm, escape_for_terminal, interruptible, say
+from supsup.cli.console import File, Yes, confirm, escape_for_terminal, interruptible, say
 from supsup.cli.networks import UserNet, user_network
 
 _READABLE = " ,;()[]+&='"  # characters of file names beside letters, digits and _.-~
 
 
 def export_command(
-    file: Annotated[Path, Argument(help="The model file.")],
+    file: File,
     task: Annotated[str, Argument(metavar="[TASK]", help="The task to export; omit it with --all.")],
     out: Annotated[
         Path | None, Argument(metavar="OUT", help="out.safetensors or out.onnx; a folder with --all.")

@@ -13,8 +13,8 @@ from typer import Argument, Option
 
 import supsup.file.repair
 from supsup import SupSupError
-from supsup.cli.console import LONG_LINE, Yes, confirm, escape_for_terminal, interruptible, say
-from supsup.cli.inspect import File, Json, to_json
+from supsup.cli.console import LONG_LINE, File, Yes, confirm, escape_for_terminal, interruptible, say
+from supsup.cli.inspect import Json, to_json
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.learner import KIND
 

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from typer import Argument, Option
 
 from supsup import SupSup, SupSupError
-from supsup.cli.console import escape_for_terminal, print_table, say
+from supsup.cli.console import File, escape_for_terminal, print_table, say
 from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestShare
 from supsup.cli.networks import UserNet, user_network
 from supsup.data import Task
@@ -39,7 +39,6 @@ _LISTED_MISTAKES = 10
 _COUNTS = ("images", "task given", "task unknown", "task correct")
 _MISTAKE = ("task", "class", "predicted", "count")
 
-ModelPath = Annotated[Path, Argument(help="The model file.")]
 MethodOption = Annotated[
     MethodName | None,
     Option("--method", help="How to infer the task.", show_default="the model's setting"),
@@ -47,7 +46,7 @@ MethodOption = Annotated[
 
 
 def predict_command(
-    model: ModelPath,
+    model: File,
     data: Annotated[list[str], Argument(help="Images, folders of images, tables or arrays; - reads paths from stdin.")],
     task: Annotated[str | None, Option(help="The task, if known.", show_default="inferred for each input")] = None,
     label: Annotated[
@@ -129,7 +128,7 @@ def _rows(path: Path, label: str | None) -> torch.Tensor:
 
 
 def evaluate_command(
-    model: ModelPath,
+    model: File,
     data: Data,
     task: Annotated[str | None, Option(help="The name under which the task was learned.")] = None,
     each: Each = False,

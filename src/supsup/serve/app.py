@@ -40,8 +40,8 @@ from supsup.model.state import check_name
 from supsup.runtime.errors import printable
 from supsup.serve.jobs import JobQueue, ServerJob
 from supsup.serve.requests import PredictRequest, read_learn_request, read_predict_request
+from supsup.serve.server import LOOPBACK, ServerSettings
 from supsup.serve.service import Batcher, Json, ModelService
-from supsup.serve.settings import LOOPBACK, ServerSettings
 
 
 class _TaskName(StringConvertor):

@@ -32,7 +32,6 @@ class ServerJob:
     work      does the change; None once it has finished, because it holds all images of a task
     bytes     of memory that `work` holds
     progress  the fraction that is done
-    seconds   how long it has been running, or ran
     """
 
     kind: Literal["learn", "forget"]
@@ -45,25 +44,13 @@ class ServerJob:
     error: str | None = None
     finished: Future[None] = field(default_factory=Future)
     _began: float | None = None
-    _seconds: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        if self._seconds is not None:
-            return self._seconds
-        return 0.0 if self._began is None else time.monotonic() - self._began
+    _ended: float | None = None
 
     def info(self) -> dict[str, object]:
-        """The job as JSON values."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "task": self.task,
-            "state": self.state,
-            "progress": round(self.progress, 4),
-            "seconds": round(self.seconds, 2),
-            "error": self.error,
-        }
+        """The job as JSON values; `seconds`: how long it has been running, or ran."""
+        seconds = 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began
+        values = {name: getattr(self, name) for name in ("id", "kind", "task", "state")}
+        return values | {"progress": round(self.progress, 4), "seconds": round(seconds, 2), "error": self.error}
 
 
 class JobQueue:
@@ -132,31 +119,29 @@ class JobQueue:
                     return
                 job = self._waiting()[0]
                 job.state, job._began = "running", time.monotonic()
-            self._run_job(job)
+            self._finish(job, *self._run_job(job))
 
-    def _run_job(self, job: ServerJob) -> None:
-        assert job.work is not None
-
+    def _run_job(self, job: ServerJob) -> tuple[State, str | None]:
         def progress(fraction: float) -> None:
             job.progress = min(1.0, max(job.progress, fraction))
             if self._stopping:
                 raise ServerStopping
 
         try:
+            assert job.work is not None
             job.work(progress)
         except ServerStopping:
-            self._finish(job, "stopped", "the server shut down before it finished")
+            return "stopped", "the server shut down before it finished"
         except SupSupError as error:
-            self._finish(job, "failed", str(error))
+            return "failed", str(error)
         except MemoryError:
-            self._finish(job, "failed", "not enough memory for this task; send fewer or smaller images")
+            return "failed", "not enough memory for this task; send fewer or smaller images"
         except Exception as error:  # the thread must survive for the next job
-            self._finish(job, "failed", f"{type(error).__name__}: {error}")
-        else:
-            job.progress = 1.0
-            self._finish(job, "done", None)
+            return "failed", f"{type(error).__name__}: {error}"
+        job.progress = 1.0
+        return "done", None
 
     def _finish(self, job: ServerJob, state: State, error: str | None) -> None:
-        job._seconds, job.work, job.error, job.state = job.seconds, None, error, state
+        job._ended, job.work, job.error, job.state = time.monotonic(), None, error, state
         self._ended.labels(job.kind, state).inc()
         job.finished.set_result(None)

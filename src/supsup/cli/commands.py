@@ -38,7 +38,7 @@ _TABLE = (
     ("repair", "supsup.cli.maintenance", "repair_command", "Copy the intact tasks of a damaged file to a new file."),
     ("forget", "supsup.cli.maintenance", "forget_command", "Delete tasks permanently."),
     ("compact", "supsup.cli.maintenance", "compact_command", "Make a model file as small as possible."),
-    ("export", "supsup.cli.export", "export_command", "Export tasks as ordinary networks."),
+    ("export", "supsup.cli.maintenance", "export_command", "Export tasks as ordinary networks."),
     ("card", "supsup.cli.inspect", "card_command", "Write a model card in Markdown."),
     ("serve", "supsup.cli.serve", "serve_command", "Serve a model over HTTP, with a web page."),
     ("bench", f"{_PAPER}.commands.bench", "app", "Measure speed and memory on this machine."),

@@ -98,7 +98,7 @@ def learn_command(
     """
     reading = ReadOptions(each, label, task_column, size, test_share, seed, crop, flip)
     found = find_tasks(data, reading, task)
-    done: list[tuple[str, ...]] = []  # rows of the table at the end: name, classes, examples, accuracy, seconds
+    done: list[list[str]] = []  # rows of the table at the end: name, classes, examples, accuracy, seconds
     known: list[str] = []
     if model.exists():
         with ModelFile(model) as file:
@@ -149,7 +149,7 @@ def _learn(
     reading: ReadOptions,
     cluster: str | None,
     examples: bool,
-) -> list[tuple[str, ...]]:
+) -> list[list[str]]:
     """Learn tasks at once, and a row for each of them with its share of the seconds; `first`: read before."""
     begin = time.perf_counter()
     if isinstance(learner.module, nets.ImageNetwork):
@@ -172,7 +172,7 @@ def _learn(
         record_outcome(learner, task.name, len(task.train), accuracy, example_images(task) if examples else None)
         learner.save()
         figures = (f"{task.classes:,}", f"{len(task.train):,}", f"{100 * accuracy:.1f} %", f"{seconds:.1f}")
-        rows.append((escape_for_terminal(task.name), *figures))
+        rows.append([escape_for_terminal(task.name), *figures])
     return rows
 
 

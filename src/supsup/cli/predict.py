@@ -103,15 +103,11 @@ def _inputs(data: list[str], learner: SupSup, label: str | None) -> Iterator[tup
         raise SupSupError("the model has no tasks yet; learn one with supsup learn MODEL DATA")
     paths = [line.strip() for line in sys.stdin if line.strip()] if data == ["-"] else data
     for path in map(Path, paths):
-        if path.suffix in TABLE_SUFFIXES:
-            rows = _rows(path, label)
-            for start in range(0, len(rows), _BATCH):
-                some = rows[start : start + _BATCH]
-                yield [f"{path.name}:{start + number + 1}" for number in range(len(some))], some
-            continue
-        files = find_images(path)
-        for start in range(0, len(files), _BATCH):
-            yield files[start : start + _BATCH], decode_for_model(files[start : start + _BATCH], shape)
+        rows = _rows(path, label) if path.suffix in TABLE_SUFFIXES else None
+        names = find_images(path) if rows is None else [f"{path.name}:{row + 1}" for row in range(len(rows))]
+        for start in range(0, len(names), _BATCH):
+            some = slice(start, start + _BATCH)
+            yield names[some], decode_for_model(names[some], shape) if rows is None else rows[some]
 
 
 def _rows(path: Path, label: str | None) -> torch.Tensor:

@@ -84,10 +84,10 @@ class _Patience(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         self._end = time.monotonic() + within
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(self._connect, http.client.HTTPConnection), req)  # type: ignore[arg-type]
+        return self.do_open(partial(self._connect, http.client.HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(self._connect, http.client.HTTPSConnection), req)  # type: ignore[arg-type]
+        return self.do_open(partial(self._connect, http.client.HTTPSConnection), req)
 
     def _connect(self, kind: type[http.client.HTTPConnection], host: str, **options: Any) -> http.client.HTTPConnection:
         connection = kind(host, **options)

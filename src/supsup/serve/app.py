@@ -113,7 +113,7 @@ class ModelServer:
         app = Starlette(
             routes=routes,
             middleware=[Middleware(AccessControl, settings=self.settings, metrics=self.metrics)],
-            exception_handlers=dict.fromkeys((HTTPException, SupSupError, Exception), _handle_error),
+            exception_handlers=dict.fromkeys((HTTPException, SupSupError, Exception), _error_response),
             lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False  # a task's name may end with a slash
@@ -244,9 +244,9 @@ class AccessControl:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                response = MutableHeaders(scope=message)
+                sent = MutableHeaders(scope=message)
                 for name, value in _SECURITY_HEADERS.items():
-                    response.setdefault(name, value)
+                    sent.setdefault(name, value)
             await send(message)
 
         try:
@@ -258,7 +258,8 @@ class AccessControl:
             except HTTPException as error:
                 if error.status_code == 413:
                     await _drain(receive)
-                await _error_response(error)(scope, receive, send_with_headers)
+                response = await _error_response(Request(scope), error)
+                await response(scope, receive, send_with_headers)
                 return
             await self._app(scope, limited, send_with_headers)
         finally:
@@ -322,11 +323,7 @@ def _host_name(host: str) -> str:
     return name.lower()
 
 
-async def _handle_error(request: Request, error: Exception) -> Response:
-    return _error_response(error)
-
-
-def _error_response(error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     """JSON that says why a request was rejected."""
     status, reason = 500, "internal server error; see the server's log"
     if isinstance(error, HTTPException):

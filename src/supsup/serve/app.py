@@ -38,10 +38,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from supsup import SupSupError, __version__
 from supsup.model.state import check_name
 from supsup.runtime.errors import printable
-from supsup.serve.jobs import JobQueue, ServerJob
 from supsup.serve.requests import PredictRequest, read_learn_request, read_predict_request
 from supsup.serve.server import LOOPBACK, ServerSettings
-from supsup.serve.service import Batcher, Json, ModelService
+from supsup.serve.service import Batcher, JobQueue, Json, ModelService, ServerJob
 
 
 class _TaskName(StringConvertor):
@@ -93,9 +92,8 @@ class ModelServer:
         tasks.set_function(lambda: len(service.model.tasks))
         active = Gauge("supsup_jobs_under_way", "Jobs queued or running.", registry=self.metrics.registry)
         active.set_function(lambda: len(self.jobs.active()))
-        self._page = {
-            name: files("supsup.serve").joinpath("page", file).read_bytes() for name, (file, _) in _PAGE.items()
-        }
+        folder = files("supsup.serve").joinpath("page")
+        self._page = {name: folder.joinpath(file).read_bytes() for name, (file, _) in _PAGE.items()}
 
     def app(self) -> Starlette:
         """The ASGI application."""

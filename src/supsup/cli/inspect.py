@@ -7,7 +7,6 @@ and the metadata of a card as quoted strings.
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 from collections import Counter
@@ -216,19 +215,9 @@ def summarise_recipe(recipe: Mapping[str, object]) -> str:
 
 
 def to_json(contents: object) -> str:
-    """Plain values as ASCII JSON."""
-    return json.dumps(_finite(contents), indent=1)
-
-
-def _finite(value: object) -> object:
-    """JSON has no infinities, and labels may be of any type."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    """Plain values as ASCII JSON, which has no infinities; what it has no type for, such as some labels, as text."""
+    plain = json.loads(json.dumps(contents, default=str), parse_constant=lambda _: None)
+    return json.dumps(plain, indent=1)
 
 
 def _lines(model: Contents) -> dict[str, str]:

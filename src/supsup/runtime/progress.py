@@ -142,18 +142,18 @@ class Steps:
 
     def __init__(self, task: str, steps: int, callback: Callback | None, shown: ProgressBar) -> None:
         self.task, self.steps, self._callback, self._shown = task, steps, callback, shown
-        self.share, self._heard = 0.0, 0
+        self.share, self._reported = 0.0, 0
 
     def __call__(self, share: float) -> None:
         """Note that a share of the task is done; reports a step if `report_step` has not."""
         self.share += share
         step = min(self.steps, round(self.share * self.steps))
-        if step - self._heard >= REPORTED or (step == self.steps and self._heard < step):
-            self.hear(Step(self.task, step, self.steps))
+        if step - self._reported >= REPORTED or (step == self.steps and self._reported < step):
+            self.report(Step(self.task, step, self.steps))
 
-    def hear(self, step: Step) -> None:
+    def report(self, step: Step) -> None:
         """Report a step."""
-        self._heard = step.step
+        self._reported = step.step
         if self._callback is not None:
             self._callback(step)
         known = step.loss is not None and step.accuracy is not None
@@ -170,9 +170,9 @@ class _Round(Steps):
     def __call__(self, share: float) -> None:
         self._whole(share * self._part)
 
-    def hear(self, step: Step) -> None:
+    def report(self, step: Step) -> None:
         whole = self._whole
-        whole.hear(replace(step, task=whole.task, step=self._first + step.step, steps=whole.steps))
+        whole.report(replace(step, task=whole.task, step=self._first + step.step, steps=whole.steps))
 
 
 def in_rounds(advance: Advance, share: float) -> Advance:
@@ -183,4 +183,4 @@ def in_rounds(advance: Advance, share: float) -> Advance:
 def report_step(advance: Advance, task: str, step: int, steps: int, figures: Figures) -> None:
     """Report loss and accuracy of a batch (`figures`), if a callback or bar wants them at this step."""
     if isinstance(advance, Steps) and (step % REPORTED == 0 or step == steps):
-        advance.hear(Step(task, step, steps, *figures()))
+        advance.report(Step(task, step, steps, *figures()))

@@ -38,8 +38,8 @@ def whole(least: float = -math.inf, most: float = math.inf) -> Check[int]:
 
     def check(value: Any, name: str) -> int:
         try:
-            truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
-            if truth or getattr(value, "shape", ()) != ():
+            is_bool = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+            if is_bool or getattr(value, "shape", ()) != ():
                 raise TypeError
             number = operator.index(value)
         except Exception:  # from a user's __index__
@@ -168,8 +168,8 @@ def wrong(value: Any, name: str, wanted: str) -> SupSupError:
 
 def _bounds(least: float, most: float, above: float = -math.inf, below: float = math.inf) -> str:
     pairs = ((least, "at least"), (most, "at most"), (above, "above"), (below, "below"))
-    said = [f"{words} {bound:,}" for bound, words in pairs if math.isfinite(bound)]
-    return f", {' and '.join(said)}" if said else ""
+    finite = [f"{words} {bound:,}" for bound, words in pairs if math.isfinite(bound)]
+    return f", {' and '.join(finite)}" if finite else ""
 
 
 def plain_tensor(values: Any, what: str) -> Tensor:

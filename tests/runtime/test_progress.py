@@ -79,7 +79,7 @@ def test_listening_changes_no_mask(make: Net, stream: Stream) -> None:
 def test_shares_are_steps_where_nobody_reports() -> None:
     """An executor that says only how far it is still moves the bar and lets a callback stop it."""
     heard: list[Step] = []
-    advance = progress.Steps("t", 100, heard.append, None)
+    advance = progress.Steps("t", 100, heard.append, progress.ProgressBar())
     for _ in range(10):
         advance(0.1)
     assert heard == [Step("t", 50, 100), Step("t", 100, 100)]

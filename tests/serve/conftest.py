@@ -27,9 +27,8 @@ from PIL import Image
 from supsup import Recipe, SupSup, nets
 from supsup.serve.app import ModelServer
 from supsup.serve.requests import LearnRequest, PredictRequest
-from supsup.serve.server import listen, url_of
+from supsup.serve.server import ServerSettings, listen, url_of
 from supsup.serve.service import ModelService
-from supsup.serve.settings import ServerSettings
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Files = list[tuple[str, tuple[str, bytes]]]

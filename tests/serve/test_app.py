@@ -17,7 +17,7 @@ import torch
 
 import supsup
 from supsup import Recipe, SupSup, data, nets
-from supsup.serve.settings import RequestLimits
+from supsup.serve.requests import RequestLimits
 
 PNG, JSON = {"Content-Type": "image/png"}, {"Content-Type": "application/json"}
 NAMES = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supsup.runtime.errors import SupSupError
-from supsup.serve.settings import ServerSettings
+from supsup.serve.server import ServerSettings
 
 TOKEN = "a-long-secret"
 

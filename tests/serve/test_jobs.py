@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from supsup.runtime.errors import SupSupError
 from supsup.serve.app import Metrics
-from supsup.serve.jobs import JobQueue, Progress, ServerJob
+from supsup.serve.service import JobQueue, Progress, ServerJob
 
 
 def failing(error: Exception) -> ServerJob:

@@ -22,9 +22,8 @@ from supsup.cli import main
 from supsup.file.repair import verify
 from supsup.model.state import state_of
 from supsup.runtime.errors import SupSupError
-from supsup.serve.server import listen
+from supsup.serve.server import ServerSettings, listen
 from supsup.serve.service import ModelService
-from supsup.serve.settings import ServerSettings
 
 ENVIRONMENT = os.environ | {"COLUMNS": "400", "OMP_NUM_THREADS": "1"}
 

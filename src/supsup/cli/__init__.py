@@ -38,7 +38,11 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:
-        _print_usage_error(error)
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message())
+        else:
+            command = "supsup" if error.ctx is None else error.ctx.command_path
+            print_error(SupSupError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))
         sys.exit(2)
     except typer.Abort:
         sys.exit(INTERRUPTED)
@@ -48,12 +52,3 @@ def main() -> None:
     except OSError as error:
         print_error(error)
         sys.exit(1)
-
-
-def _print_usage_error(error: Any) -> None:
-    """One line about wrong arguments; the help if there were none."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(error.format_message())
-        return
-    command = "supsup" if error.ctx is None else error.ctx.command_path
-    print_error(SupSupError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))

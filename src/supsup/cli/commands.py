@@ -38,8 +38,8 @@ _TABLE = (
     ("repair", "supsup.cli.maintenance", "repair_command", "Copy the intact tasks of a damaged file to a new file."),
     ("forget", "supsup.cli.maintenance", "forget_command", "Delete tasks permanently."),
     ("compact", "supsup.cli.maintenance", "compact_command", "Make a model file as small as possible."),
-    ("export", "supsup.cli.export", "export_command", "Export tasks as ordinary networks."),
-    ("card", "supsup.cli.card", "card_command", "Write a model card in Markdown."),
+    ("export", "supsup.cli.maintenance", "export_command", "Export tasks as ordinary networks."),
+    ("card", "supsup.cli.inspect", "card_command", "Write a model card in Markdown."),
     ("serve", "supsup.cli.serve", "serve_command", "Serve a model over HTTP, with a web page."),
     ("bench", f"{_PAPER}.commands.bench", "app", "Measure speed and memory on this machine."),
 )
@@ -47,23 +47,18 @@ COMMANDS = {command: CommandEntry(*entry) for command, *entry in _TABLE}
 
 
 class LazyGroup(TyperGroup):
-    """All commands in the order of the table; only the one that is called is imported."""
+    """All commands in the order of the table, with their lines in the overview; only one that is called is imported."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=entry.help, rich_markup_mode=None) for name, entry in COMMANDS.items()
+        }
 
-
-class LazyCommand(TyperCommand):
-    """Stands for a command in the overview."""
-
-    def __init__(self, name: str, entry: CommandEntry) -> None:
-        super().__init__(name, help=entry.help, rich_markup_mode=None)
-        self._entry = entry
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Pass the arguments on to the command itself."""
-        return load_command(self._entry).make_context(info_name, args, parent=parent, **extra)
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command itself instead of its line."""
+        name, listed, others = super().resolve_command(ctx, args)
+        return name, listed and load_command(COMMANDS[str(name)]), others
 
 
 class PlainCommand(TyperCommand):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
-from typer import Option
+from typer import Argument, Option
 
 from supsup import SupSupError
 from supsup.runtime.errors import Damaged, printable
@@ -22,6 +23,7 @@ from supsup.runtime.errors import Damaged, printable
 INTERRUPTED = 130  # the shell's exit code after Ctrl-C
 LONG_LINE = 2000  # characters of an error or a list
 
+File = Annotated[Path, Argument(help="The model file.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation; required when not interactive.")]
 
 

@@ -1,105 +1,46 @@
-"""`supsup tasks` and `supsup info`: the contents of a model file, as tables and as JSON; model cards use them too.
+"""`supsup tasks`, `info` and `card`: the contents of a model file, as tables, as JSON and as a model card.
 
-Names in a file may come from anyone: they are printed through `escape_for_terminal` only.
+Names in a file may come from anyone: they are printed through `escape_for_terminal` only, Markdown gets them escaped,
+and the metadata of a card as quoted strings.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import re
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 from torch import Tensor
 from typer import Argument, Option
 
+import supsup
 from supsup import SupSup
-from supsup.cli.console import LONG_LINE, escape_for_terminal, interruptible, print_table
+from supsup.cli.console import LONG_LINE, File, Yes, confirm, escape_for_terminal, interruptible, print_table, say
 from supsup.data import Task
-from supsup.data.task import TaskInfo
 from supsup.file import codec
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile
+from supsup.file.paths import writable_path
 from supsup.file.task_record import EXAMPLES, PROFILE, info_of, tensors_of
 from supsup.hopfield.learner import KIND, read_hop_contents
 from supsup.inference.methods import METHODS
+from supsup.runtime.errors import printable
 
-File = Annotated[Path, Argument(help="The model file.")]
 Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
+Contents = dict[str, Any]  # of a file or a task, as plain values
 _ACCURACY, _EXAMPLES = "held-back accuracy", "training examples"  # names of extras of a task
-_LISTED_CLASSES = 5
-
-
-@dataclass(frozen=True)
-class TaskContents:
-    """One task; None where the file does not say.
-
-    density   fraction of the weights that the mask keeps
-    bytes     of the mask and all other data of the task
-    accuracy  on images held out when the task was learned, with the task given
-    """
-
-    task: str
-    classes: int
-    info: TaskInfo
-    learned: str
-    density: float | None = None
-    bytes: int | None = None
-    bits_per_weight: float | None = None
-    examples: int | None = None
-    accuracy: float | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        figures = ("learned", "density", "bytes", "bits_per_weight", "examples", "accuracy")
-        values = {name: getattr(self, name) for name in figures}
-        return {"task": self.task, "classes": self.classes} | self.info.describe() | values
-
-
-@dataclass(frozen=True)
-class ModelContents:
-    """A whole file: its header and figures over all tasks.
-
-    named, raw        tasks with class names, and tasks that take raw inputs
-    masks             bytes of all masks, with the entropy bound and the paper's count for comparison
-    memory            bytes of the memory that holds all masks of a HopSupSup model
-    profiles          tasks with a profile, by which the task is inferred
-    checked, correct  held-out images when tasks were learned, and how many had their task inferred correctly
-    """
-
-    header: Header
-    file_bytes: int
-    tasks: int
-    inference: dict[str, Any]
-    named: int = 0
-    raw: int = 0
-    masks: int | None = None
-    entropy_bound: float | None = None
-    papers_count: float | None = None
-    extras: int | None = None
-    memory: int | None = None
-    profiles: int = 0
-    checked: int = 0
-    correct: int = 0
-    chosen_recipes: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def weights(self) -> int:
-        """The number of frozen weights."""
-        return sum(self.header.sizes)
-
-    def describe(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        header = self.header
-        about = {name: getattr(header, name) for name in ("kind", "seed", "image_shape", "recipe", "notes", "created")}
-        about |= {"library": header.library, "format": header.format, "weights_checksum": header.weights}
-        about |= {"network": network_call(header), "weights": self.weights, "tensors": len(header.shapes)}
-        return about | {each.name: getattr(self, each.name) for each in fields(self) if each.name != "header"}
+_LISTED_CLASSES = 5  # of a task in a table
+_CARD_TASKS, _CARD_CLASSES = 200, 10  # listed on a card
+_EXAMPLE_INPUTS = {"image-classification": "picture.png", "tabular-classification": "table.csv"}
+_INSTALLED = {"image-classification": "'.[images]'", "tabular-classification": "."}
+_IMAGE_DIMENSIONS = 3
 
 
 def tasks_command(file: File, json: Json = False) -> None:
@@ -107,23 +48,24 @@ def tasks_command(file: File, json: Json = False) -> None:
     with interruptible("nothing was changed"), ModelFile(file) as model:
         tasks = list(read_tasks(model))
     if json:
-        print(to_json([task.describe() for task in tasks]))
+        print(to_json(tasks))
         return
-    masks = any(task.bytes is not None for task in tasks)
-    graded = any(task.accuracy is not None for task in tasks)
-    figures = ["density %", "bytes", "bits/weight"] if masks else []
-    table = Table("task", title=escape_for_terminal(file.name))
-    for heading in ("classes", *figures, *(["accuracy %"] if graded else []), "learned"):
-        table.add_column(heading, justify="right")
-    table.add_column("labels and inputs")
+    masks = any(task["bytes"] is not None for task in tasks)
+    graded = any(task["accuracy"] is not None for task in tasks)
+    headings = ["classes"] + masks * ["density %", "bytes", "bits/weight"] + graded * ["accuracy %"] + ["learned"]
+    figures = (Column(heading, justify="right") for heading in headings)
+    table = Table("task", *figures, "labels and inputs", title=escape_for_terminal(file.name))
     for task in tasks:
-        cells = [f"{task.classes:,}"]
+        cells = [f"{task['classes']:,}"]
         if masks:
-            cells += [f"{100 * (task.density or 0):.2f}", f"{task.bytes:,}", f"{task.bits_per_weight:.4f}"]
+            cells += [f"{100 * (task['density'] or 0):.2f}", f"{task['bytes']:,}", f"{task['bits_per_weight']:.4f}"]
         if graded:
-            cells.append("–" if task.accuracy is None else f"{100 * task.accuracy:.1f}")
-        cells.append(escape_for_terminal(task.learned[:10]))
-        table.add_row(escape_for_terminal(task.task, LONG_LINE), *cells, _labels(task.info))
+            cells.append("–" if task["accuracy"] is None else f"{100 * task['accuracy']:.1f}")
+        cells.append(escape_for_terminal(task["learned"][:10]))
+        names = task["class_names"] or ()
+        labels = ", ".join(map(str, names[:_LISTED_CLASSES])) + (", …" if len(names) > _LISTED_CLASSES else "")
+        remarks = escape_for_terminal("; ".join(filter(None, (labels, task["inputs"]))), LONG_LINE)
+        table.add_row(escape_for_terminal(task["task"], LONG_LINE), *cells, remarks)
     print_table(table)
 
 
@@ -135,13 +77,43 @@ def info_command(file: File, json: Json = False) -> None:
     with interruptible("nothing was changed"), ModelFile(file) as model:
         contents = read_contents(model)
     if json:
-        print(to_json(contents.describe()))
+        print(to_json(contents))
         return
     table = Table(title=escape_for_terminal(file.name), show_header=False)
     for name, value in _lines(contents).items():
         if value:
             table.add_row(name, escape_for_terminal(value, LONG_LINE))
     print_table(table)
+
+
+def card_command(
+    file: File,
+    out: Annotated[
+        Path | None, Argument(help="The Markdown file to write, or - to print it.", show_default="FILE.md")
+    ] = None,
+    licence: Annotated[
+        str | None, Option("--licence", "--license", help="Licence of the model, such as mit or cc-by-4.0.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Write a model card in Markdown.
+
+    It has tasks, classes, accuracies, data, recipe and size. Asks before replacing a file; when not interactive, that
+    needs --yes.
+    """
+    target = out or file.with_suffix(".md")
+    with interruptible(f"{target} is unchanged; run the command again"):
+        with ModelFile(file) as model:
+            contents, tasks = read_contents(model), list(read_tasks(model))
+        text = write_card(file.stem, contents, tasks, licence)
+        if target == Path("-"):
+            print(text, end="")
+            return
+        path = writable_path(target)
+        if path.is_file():
+            confirm(f"Replace {target}?", yes)
+        path.write_text(text, encoding="utf-8")
+    say(f"{escape_for_terminal(target)}: {len(tasks):,} tasks")
 
 
 def record_outcome(model: SupSup, task: str, examples: int, accuracy: float, images: Tensor | None = None) -> None:
@@ -163,60 +135,69 @@ def example_images(task: Task, most: int = 6) -> Tensor | None:
     return images[:, :1] if bool((images == images[:, :1]).all()) else images
 
 
-def read_tasks(model: ModelFile) -> Iterator[TaskContents]:
-    """Every task, in order."""
+def read_tasks(model: ModelFile) -> Iterator[Contents]:
+    """Every task, in order, as `supsup tasks --json` prints it; None where the file does not say.
+
+    density   fraction of the weights that the mask keeps
+    bytes     of the mask and all other data of the task
+    accuracy  on images held out when the task was learned, with the task given
+    """
+    figures = ("density", "bytes", "bits_per_weight", "examples", "accuracy")
     if model.header.kind == KIND:
         for task in read_hop_contents(model).tasks:
-            yield TaskContents(task.name, task.classes, task.info, task.learned_at)
+            about = {"task": task.name, "classes": task.classes} | task.info.describe()
+            yield about | {"learned": task.learned_at} | dict.fromkeys(figures)
         return
     weights = sum(model.header.sizes)
     for row in model.records():
         scalars = {name: float(value) for name, value in tensors_of(row).items() if value.numel() == 1}
-        yield TaskContents(
-            row.name,
-            row.classes,
-            info_of(row, model.header),
-            row.created,
-            row.kept / weights,
-            len(row.mask) + len(row.extras),
-            8 * len(row.mask) / weights,
-            int(scalars[_EXAMPLES]) if _EXAMPLES in scalars else None,
-            scalars.get(_ACCURACY),
-        )
+        about = {"task": row.name, "classes": row.classes} | info_of(row, model.header).describe()
+        examples = int(scalars[_EXAMPLES]) if _EXAMPLES in scalars else None
+        size, bits = len(row.mask) + len(row.extras), 8 * len(row.mask) / weights
+        values = (row.kept / weights, size, bits, examples, scalars.get(_ACCURACY))
+        yield about | {"learned": row.created} | dict(zip(figures, values, strict=True))
 
 
-def read_contents(model: ModelFile) -> ModelContents:
-    """The file as a whole; reads every mask."""
-    header, size = model.header, model.path.stat().st_size
+def read_contents(model: ModelFile) -> Contents:
+    """The file as a whole, as `supsup info --json` prints it: its header, and figures over all tasks. Reads every mask.
+
+    named, raw        tasks with class names, and tasks that take raw inputs
+    masks             bytes of all masks, with the entropy bound and the paper's count for comparison
+    memory            bytes of the memory that holds all masks of a HopSupSup model
+    profiles          tasks with a profile, by which the task is inferred
+    checked, correct  held-out images when tasks were learned, and how many had their task inferred correctly
+    """
+    header = model.header
+    about = ("kind", "seed", "image_shape", "recipe", "notes", "created", "library", "format")
+    found: Contents = {name: getattr(header, name) for name in about}
+    found |= {"weights_checksum": header.weights, "network": network_call(header)}
+    found |= {"weights": sum(header.sizes), "tensors": len(header.shapes), "file_bytes": model.path.stat().st_size}
+    found |= {"tasks": len(model.names), "inference": header.inference, "named": 0, "raw": 0}
+    found |= dict.fromkeys(("masks", "entropy_bound", "papers_count", "extras", "memory"))
+    found |= {"profiles": 0, "checked": 0, "correct": 0, "chosen_recipes": {}}
     if header.kind == KIND:
         contents = read_hop_contents(model)
         recovery = {"rule": contents.rule, **asdict(contents.recovery)}
-        return ModelContents(header, size, len(contents.tasks), recovery, memory=len(model.state()))
-    totals: Counter[str] = Counter()
-    bound = paper = 0.0
+        return found | {"tasks": len(contents.tasks), "inference": recovery, "memory": len(model.state())}
+    found |= {"masks": 0, "entropy_bound": 0.0, "papers_count": 0.0, "extras": 0}
     recipes: Counter[str] = Counter()
     for row in model.records():
-        packed = row.decoded(header, model.reference).packed
-        bound += codec.entropy_bytes(packed, header.sizes)
-        paper += codec.paper_bytes(codec.kept_weights(packed, header.sizes), list(header.shapes.values()))
-        info = info_of(row, header)
-        totals.update(masks=len(row.mask), extras=len(row.extras))
-        totals.update(named=info.names is not None, raw=info.inputs is not None)
+        packed, info = row.decoded(header, model.reference).packed, info_of(row, header)
+        kept = codec.kept_weights(packed, header.sizes)
+        found["masks"] += len(row.mask)
+        found["entropy_bound"] += codec.entropy_bytes(packed, header.sizes)
+        found["papers_count"] += codec.paper_bytes(kept, list(header.shapes.values()))
+        found["extras"] += len(row.extras)
+        found["named"] += info.names is not None
+        found["raw"] += info.inputs is not None
         checked = tensors_of(row).get(f"{PROFILE}checked")
         if checked is not None and checked.shape == (2,):
-            totals.update(profiles=1, checked=int(checked[0]), correct=int(checked[1]))
+            found["profiles"] += 1
+            found["checked"] += int(checked[0])
+            found["correct"] += int(checked[1])
         if info.recipe is not None:
             recipes[summarise_recipe(info.recipe)] += 1
-    return ModelContents(
-        header,
-        size,
-        len(model.names),
-        header.inference,
-        entropy_bound=bound,
-        papers_count=paper,
-        chosen_recipes=dict(recipes.most_common()),
-        **{name: totals[name] for name in ("masks", "extras", "named", "raw", "profiles", "checked", "correct")},
-    )
+    return found | {"chosen_recipes": dict(recipes.most_common())}
 
 
 def network_call(header: Header) -> str | None:
@@ -234,67 +215,129 @@ def summarise_recipe(recipe: Mapping[str, object]) -> str:
 
 
 def to_json(contents: object) -> str:
-    """Plain values as ASCII JSON."""
-    return json.dumps(_finite(contents), indent=1)
+    """Plain values as ASCII JSON, which has no infinities; what it has no type for, such as some labels, as text."""
+    plain = json.loads(json.dumps(contents, default=str), parse_constant=lambda _: None)
+    return json.dumps(plain, indent=1)
 
 
-def _finite(value: object) -> object:
-    """JSON has no infinities, and labels may be of any type."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-
-def _labels(info: TaskInfo) -> str:
-    """A task's class names and its inputs, in a few words."""
-    names = info.names or ()
-    labels = ", ".join(map(str, names[:_LISTED_CLASSES])) + (", …" if len(names) > _LISTED_CLASSES else "")
-    return escape_for_terminal("; ".join(filter(None, (labels, info.describe()["inputs"]))), LONG_LINE)
-
-
-def _lines(model: ModelContents) -> dict[str, str]:
+def _lines(model: Contents) -> dict[str, str]:
     """The lines of `supsup info`; empty ones are left out."""
-    header = model.header
-    weights = f"{model.weights:,} in {len(header.shapes)} tensors, seed {header.seed}"
+    kind = "masked" if model["memory"] is None else "frozen"
     lines = {
-        "kind": header.kind,
-        "network": network_call(header) or "your own module",
-        "weights checksum": header.weights,
-        "images": " × ".join(map(str, header.image_shape)) if header.image_shape else "none learned yet",
-        "recipe": ", ".join(f"{key} {value}" for key, value in header.recipe.items()),
+        "kind": model["kind"],
+        "network": model["network"] or "your own module",
+        "weights checksum": model["weights_checksum"],
+        "images": " × ".join(map(str, model["image_shape"] or ())) or "none learned yet",
+        "recipe": ", ".join(f"{key} {value}" for key, value in model["recipe"].items()),
+        f"{kind} weights": f"{model['weights']:,} in {model['tensors']} tensors, seed {model['seed']}",
     }
-    if model.memory is not None:
-        lines["frozen weights"] = weights
-        lines["memory"] = f"{model.memory:,} bytes, independent of the number of tasks"
+    if model["memory"] is not None:
+        lines["memory"] = f"{model['memory']:,} bytes, independent of the number of tasks"
     else:
-        lines["masked weights"] = weights
-        sizes = f"entropy bound {model.entropy_bound:,.0f}, the paper's count {model.papers_count:,.0f}"
-        lines["masks"] = f"{model.masks:,} bytes ({sizes})"
-        lines["extras"] = f"{model.extras:,} bytes"
-    lines["tasks"] = f"{model.tasks:,}"
-    lines["tasks"] += f", {model.named:,} with class names" if model.named else ""
-    lines["tasks"] += f", {model.raw:,} from raw inputs" if model.raw else ""
+        sizes = f"entropy bound {model['entropy_bound']:,.0f}, the paper's count {model['papers_count']:,.0f}"
+        lines["masks"] = f"{model['masks']:,} bytes ({sizes})"
+        lines["extras"] = f"{model['extras']:,} bytes"
+    lines["tasks"] = f"{model['tasks']:,}"
+    lines["tasks"] += f", {model['named']:,} with class names" if model["named"] else ""
+    lines["tasks"] += f", {model['raw']:,} from raw inputs" if model["raw"] else ""
     lines["inference"] = _inference(model)
-    if model.checked:
-        share = f"{100 * model.correct / model.checked:.0f} %"
-        lines["task inference"] = f"correct for {share} of {model.checked:,} held-out images when tasks were learned"
-    lines["chosen recipes"] = "; ".join(f"{text} ({count:,} ×)" for text, count in model.chosen_recipes.items())
-    lines["notes"] = ", ".join(f"{key}: {value}" for key, value in header.notes.items())
-    lines["created"] = f"{header.created} by supsup {header.library}, format {header.format}"
-    lines["file"] = f"{model.file_bytes:,} bytes"
+    if model["checked"]:
+        share = f"{100 * model['correct'] / model['checked']:.0f} % of {model['checked']:,} held-out images"
+        lines["task inference"] = f"correct for {share} when tasks were learned"
+    lines["chosen recipes"] = "; ".join(f"{text} ({count:,} ×)" for text, count in model["chosen_recipes"].items())
+    lines["notes"] = ", ".join(f"{key}: {value}" for key, value in model["notes"].items())
+    lines["created"] = f"{model['created']} by supsup {model['library']}, format {model['format']}"
+    lines["file"] = f"{model['file_bytes']:,} bytes"
     return lines
 
 
-def _inference(model: ModelContents) -> str:
+def _inference(model: Contents) -> str:
     """How tasks are inferred."""
-    method = METHODS.get(model.inference.get("method", ""))
+    settings = model["inference"]
+    method = METHODS.get(settings.get("method", ""))
     if method is None or method.settings:
-        return ", ".join(f"{key} {value}" for key, value in model.inference.items() if value is not None)
+        return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
     if not method.needs_profiles:
-        return str(model.inference["method"])
-    some = "all" if model.profiles == model.tasks else f"{model.profiles:,} of {model.tasks:,}"
-    return f"{model.inference['method']}, with the profiles of {some} tasks"
+        return str(settings["method"])
+    some = "all" if model["profiles"] == model["tasks"] else f"{model['profiles']:,} of {model['tasks']:,}"
+    return f"{settings['method']}, with the profiles of {some} tasks"
+
+
+def write_card(name: str, model: Contents, tasks: Sequence[Contents], licence: str | None = None) -> str:
+    """The text of a model card. In its YAML every text of a user is a JSON string, which is valid YAML."""
+    shape, notes, quoted = model["image_shape"], model["notes"], json.dumps
+    images = shape is None or len(shape) == _IMAGE_DIMENSIONS
+    kind = "image-classification" if images else "tabular-classification"
+    graded = [task["accuracy"] for task in tasks if task["accuracy"] is not None]
+    lines = ["---", "library_name: supsup"]
+    lines += [f"license: {quoted(licence)}"] if licence else []
+    lines += [f"pipeline_tag: {kind}", "tags: [supsup, continual-learning, supermasks]"]
+    lines += [f"datasets: [{quoted(str(notes['data']))}]"] if "data" in notes else []
+    lines.append("metrics: [accuracy]")
+    measured = "The file contains no accuracies; `supsup evaluate` measures them on labelled data."
+    if graded:
+        mean = sum(graded) / len(graded)
+        lines += ["model-index:", f"- name: {quoted(name)}", "  results:", f"  - task: {{type: {kind}}}"]
+        lines.append(f"    dataset: {{name: {quoted(f'held-out examples of {len(graded)} tasks')}, type: own}}")
+        lines.append(f"    metrics: [{{type: accuracy, value: {mean:.4f}, name: task given}}]")
+        measured = (
+            f"Accuracy is measured on examples held out of training, with the task given: {100 * mean:.1f} % on "
+            f"average over {len(graded):,} tasks. `supsup evaluate` also measures it with the task inferred."
+        )
+    metadata = "\n".join(lines)
+    more = f"\n{len(tasks) - _CARD_TASKS:,} more; `supsup tasks` lists all of them.\n"
+    inputs = " × ".join(map(str, shape or ())) or "none yet"
+    inputs += f"; {', '.join(f'{_text(key)}: {_text(value)}' for key, value in notes.items())}" if notes else ""
+    recipes = {summarise_recipe(task["recipe"]) for task in tasks if task["recipe"] is not None}
+    recipe = ", ".join(f"{key} {value}" for key, value in model["recipe"].items())
+    if recipes:
+        recipe = f"chosen for each task on held-out examples, for example {min(recipes)}"
+    size = f"{model['file_bytes']:,} bytes"
+    if model["masks"] is not None and tasks:
+        size += f", of which masks {model['masks']:,}: {model['masks'] / len(tasks):,.0f} per task"
+    if model["memory"] is not None:
+        size += f", of which memory {model['memory']:,}, independent of the number of tasks"
+    return f"""{metadata}
+---
+
+# {_text(name)}
+
+{len(tasks):,} tasks on one network of {model["weights"]:,} frozen weights. Each task is a mask that selects the \
+weights it uses, so no task can change another. The task is inferred for each input.
+
+```sh
+pip install {_INSTALLED[kind]}   # in a clone of the supsup repository
+supsup predict {shlex.quote(printable(f"{name}.supsup"))} {_EXAMPLE_INPUTS[kind]}
+```
+
+## Tasks
+
+| task | classes | examples | accuracy, % | learned | bytes |
+|---|---|---|---|---|---|
+{"".join(map(_task_row, tasks[:_CARD_TASKS]))}{more if len(tasks) > _CARD_TASKS else ""}
+{measured}
+
+## Data, training and size
+
+- Inputs: {inputs}
+- Network: {_text(model["network"] or "your own module, which must be given")}, seed {model["seed"]}
+- Weights: {model["weights"]:,}, checksum `{_text(model["weights_checksum"])}`
+- Recipe: {_text(recipe)}
+- File: {size}
+- Created {_text(model["created"])} by supsup {_text(model["library"])}; card by supsup {supsup.__version__}
+"""
+
+
+def _task_row(task: Contents) -> str:
+    classes, names = f"{task['classes']:,}", task["class_names"]
+    if names is not None:
+        classes += f": {', '.join(map(_text, names[:_CARD_CLASSES]))}{', …' if len(names) > _CARD_CLASSES else ''}"
+    accuracy = "–" if task["accuracy"] is None else f"{100 * task['accuracy']:.1f}"
+    examples, size = ("–" if value is None else f"{value:,}" for value in (task["examples"], task["bytes"]))
+    cells = (_text(task["task"]), classes, examples, accuracy, _text(task["learned"][:10]), size)
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _text(value: object) -> str:
+    """Escape text from a file for Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~!$&])", r"\\\1", printable(value))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from rich.table import Table
+from rich.table import Column, Table
 from typer import Argument, Option
 
 from supsup import SupSup, evaluate, nets
@@ -51,17 +52,6 @@ Cluster = Annotated[
         metavar="local:N|ADDRESS", help="Train many tasks at once, in N processes or on the Ray cluster at ADDRESS."
     ),
 ]
-
-
-@dataclass(frozen=True)
-class LearnedRow:
-    """A row of the table that is printed at the end."""
-
-    name: str
-    classes: int
-    examples: int
-    accuracy: float
-    seconds: float
 
 
 def learn_command(
@@ -108,7 +98,7 @@ def learn_command(
     """
     reading = ReadOptions(each, label, task_column, size, test_share, seed, crop, flip)
     found = find_tasks(data, reading, task)
-    done: list[LearnedRow] = []
+    done: list[list[str]] = []  # rows of the table at the end: name, classes, examples, accuracy, seconds
     known: list[str] = []
     if model.exists():
         with ModelFile(model) as file:
@@ -133,61 +123,57 @@ def learn_command(
             check_same_network(net, model)
         module = user_network(net, model) if net is not None and ":" in net else None
         with SupSup.load(model, module, in_place=True, device=device) as learner:
-            if cluster is not None:
-                done += _learn_on_cluster(learner, waiting, first, reading, cluster, examples)
-                _note_source(learner, data)
-            for number, one in enumerate(waiting if cluster is None else [], 1):
-                done.append(_learn_one(learner, one, first if number == 1 else None, reading, examples))
-                _note_source(learner, data)
-                say(f"{number} of {len(waiting)}  {escape_for_terminal(one.name)}: {100 * done[-1].accuracy:.1f} %")
-    _print_learned(model, done)
+            for some in [waiting] if cluster is not None else [[one] for one in waiting]:
+                done += _learn(learner, some, first, reading, cluster, examples)
+                first = None
+                sources = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
+                learner.notes["data"] = ", ".join(dict.fromkeys([*sources, data.resolve().name]))
+                if cluster is None:
+                    say(f"{len(done)} of {len(waiting)}  {done[-1][0]}: {done[-1][3]}")
+    with ModelFile(model) as file:
+        sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
+        network = network_call(file.header) or "your own network"
+    figures = (Column(name, justify="right") for name in ("classes", "examples", "accuracy", "bytes", "seconds"))
+    table = Table(
+        "task", *figures, title=f"learned into {escape_for_terminal(model)} on {escape_for_terminal(network)}"
+    )
+    for one, (*cells, seconds) in zip(waiting, done, strict=True):
+        table.add_row(*cells, f"{sizes[one.name]:,}", seconds)
+    print_table(table)
 
 
-def _learn_one(learner: SupSup, found: TaskFile, read: Task | None, reading: ReadOptions, examples: bool) -> LearnedRow:
+def _learn(
+    learner: SupSup,
+    found: Sequence[TaskFile],
+    first: Task | None,
+    reading: ReadOptions,
+    cluster: str | None,
+    examples: bool,
+) -> list[list[str]]:
+    """Learn tasks at once, and a row for each of them with its share of the seconds; `first`: read before."""
     begin = time.perf_counter()
-    task = _read(found, read, reading, learner)
-    learner.learn(task)
-    return _grade(learner, task, time.perf_counter() - begin, examples)
-
-
-def _learn_on_cluster(
-    learner: SupSup, waiting: list[TaskFile], first: Task | None, reading: ReadOptions, cluster: str, examples: bool
-) -> list[LearnedRow]:
-    """Learn all tasks at once; the seconds of each are the mean."""
-    begin = time.perf_counter()
-    tasks: list[Task] = []
-    for one in waiting:
-        tasks.append(_read(one, None if tasks else first, reading, learner))
-        reading = _with_size(reading, tasks[0].train.shape)
-    learner.learn_many(tasks, cluster=cluster)
-    seconds = (time.perf_counter() - begin) / len(tasks)
-    return [_grade(learner, task, seconds, examples) for task in tasks]
-
-
-def _read(found: TaskFile, read: Task | None, reading: ReadOptions, learner: SupSup) -> Task:
-    """A task with images of the size that the model has learned or expects; `read`: it was read before."""
     if isinstance(learner.module, nets.ImageNetwork):
         reading = replace(reading, default_size=learner.module.size)
-    if learner.image_shape is not None:
-        reading = _with_size(reading, learner.image_shape)
-    return replace(read or found.read(reading), name=found.name)
-
-
-def _with_size(reading: ReadOptions, shape: tuple[int, ...]) -> ReadOptions:
-    return replace(reading, size=shape[-1]) if len(shape) == 3 else reading
-
-
-def _grade(learner: SupSup, task: Task, seconds: float, examples: bool) -> LearnedRow:
-    accuracy = evaluate(learner, [task], "GG", show_progress=False).average_accuracy
-    record_outcome(learner, task.name, len(task.train), accuracy, example_images(task) if examples else None)
-    learner.save()
-    return LearnedRow(task.name, task.classes, len(task.train), accuracy, seconds)
-
-
-def _note_source(learner: SupSup, data: Path) -> None:
-    """Add the name of the data to the model's notes."""
-    known = [name for name in str(learner.notes.get("data", "")).split(", ") if name]
-    learner.notes["data"] = ", ".join(dict.fromkeys([*known, data.resolve().name]))
+    tasks: list[Task] = []
+    for one in found:  # with images of the size that the model has learned, or that of the first task
+        shape = learner.image_shape or (tasks[0].train.shape if tasks else None)
+        if shape is not None and len(shape) == 3:
+            reading = replace(reading, size=shape[-1])
+        task = one.read(reading) if first is None or tasks else first
+        tasks.append(replace(task, name=one.name))
+    if cluster is None:
+        learner.learn(tasks[0])
+    else:
+        learner.learn_many(tasks, cluster=cluster)
+    seconds = (time.perf_counter() - begin) / len(tasks)
+    rows = []
+    for task in tasks:
+        accuracy = evaluate(learner, [task], "GG", show_progress=False).average_accuracy
+        record_outcome(learner, task.name, len(task.train), accuracy, example_images(task) if examples else None)
+        learner.save()
+        figures = (f"{task.classes:,}", f"{len(task.train):,}", f"{100 * accuracy:.1f} %", f"{seconds:.1f}")
+        rows.append([escape_for_terminal(task.name), *figures])
+    return rows
 
 
 def _create(path: Path, task: Task, net: str | None, outputs: int | None, size: int | None, seed: int) -> None:
@@ -202,17 +188,3 @@ def _create(path: Path, task: Task, net: str | None, outputs: int | None, size: 
     with ModelFile(path) as file:
         network = escape_for_terminal(network_call(file.header) or net)
     say(f"{escape_for_terminal(path)}: a new model on {network}, {weights:,} weights")
-
-
-def _print_learned(path: Path, done: list[LearnedRow]) -> None:
-    with ModelFile(path) as file:
-        sizes = {row.name: len(row.mask) + len(row.extras) for row in file.records()}
-        network = network_call(file.header) or "your own network"
-    table = Table("task", title=f"learned into {escape_for_terminal(path)} on {escape_for_terminal(network)}")
-    for name in ("classes", "examples", "accuracy", "bytes", "seconds"):
-        table.add_column(name, justify="right")
-    for one in done:
-        accuracy, size = f"{100 * one.accuracy:.1f} %", f"{sizes.get(one.name, 0):,}"
-        figures = (f"{one.classes:,}", f"{one.examples:,}", accuracy, size, f"{one.seconds:.1f}")
-        table.add_row(escape_for_terminal(one.name), *figures)
-    print_table(table)

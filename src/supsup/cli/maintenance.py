@@ -1,4 +1,4 @@
-"""`supsup verify`, `repair`, `forget` and `compact`: care for a model file.
+"""`supsup verify`, `repair`, `forget`, `compact` and `export`: care for a model file, and its tasks as networks.
 
 Names in a file may come from anyone: they are printed through `escape_for_terminal` only.
 """
@@ -6,17 +6,22 @@ Names in a file may come from anyone: they are printed through `escape_for_termi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
+from urllib.parse import quote
 
 import typer
 from typer import Argument, Option
 
+import supsup
 import supsup.file.repair
 from supsup import SupSupError
-from supsup.cli.console import LONG_LINE, Yes, confirm, escape_for_terminal, interruptible, say
-from supsup.cli.inspect import File, Json, to_json
+from supsup.cli.console import LONG_LINE, File, Yes, confirm, escape_for_terminal, interruptible, say
+from supsup.cli.inspect import Json, to_json
+from supsup.cli.networks import UserNet, user_network
 from supsup.file.modelfile import ModelFile
 from supsup.hopfield.learner import KIND
+
+_READABLE = " ,;()[]+&='"  # characters of file names beside letters, digits and _.-~
 
 
 def verify_command(file: File, json: Json = False) -> None:
@@ -74,7 +79,14 @@ def forget_command(
     """
     with ModelFile(file, write=True) as model:
         wanted = list(dict.fromkeys(names))
-        _check_forgettable(model, wanted)
+        path = model.path
+        if model.header.kind == KIND:
+            shared = "whose tasks share one memory: none can be deleted separately"
+            raise SupSupError(f"{path} holds a {KIND} model, {shared}")
+        unknown = [repr(name) for name in wanted if name not in model]
+        if unknown:
+            nothing = f"{path}: no task {_first_of(unknown)}, so nothing was changed"
+            raise SupSupError(f"{nothing}; `supsup tasks {path.name}` lists the tasks")
         confirm(f"Forget {len(wanted):,} of {len(model.names):,} tasks of {file.name}: {_first_of(wanted)}?", yes)
 
         def outcome() -> str:
@@ -89,20 +101,6 @@ def forget_command(
                 model.compact()
         left = len(model.names)
     say(f"{', '.join(map(escape_for_terminal, wanted))} forgotten; {left:,} tasks left")
-
-
-def _check_forgettable(model: ModelFile, names: list[str]) -> None:
-    """Raise an error unless all of these tasks can be deleted."""
-    if model.header.kind == KIND:
-        raise SupSupError(
-            f"{model.path} holds a {KIND} model, whose tasks share one memory: none can be deleted separately"
-        )
-    unknown = [name for name in names if name not in model]
-    if unknown:
-        raise SupSupError(
-            f"{model.path}: no task {_first_of([repr(name) for name in unknown])}, so nothing was changed; "
-            f"`supsup tasks {model.path.name}` lists the tasks"
-        )
 
 
 def _first_of(names: list[str], most: int = 5) -> str:
@@ -124,3 +122,42 @@ def compact_command(
     with interruptible(again), ModelFile(file, write=True) as model:
         model.compact(against_mean=against_mean)
     say(f"{escape_for_terminal(file)}: {before:,} → {file.stat().st_size:,} bytes")
+
+
+def export_command(
+    file: File,
+    task: Annotated[str, Argument(metavar="[TASK]", help="The task to export; omit it with --all.")],
+    out: Annotated[
+        Path | None, Argument(metavar="OUT", help="out.safetensors or out.onnx; a folder with --all.")
+    ] = None,
+    everything: Annotated[bool, Option("--all", help="Export every task to a file with its name in OUT.")] = False,
+    form: Annotated[Literal["safetensors", "onnx"], Option("--format", help="Format for --all.")] = "safetensors",
+    net: UserNet = None,
+    yes: Yes = False,
+) -> None:
+    """Export tasks as ordinary networks.
+
+    Each is checked by running it. Asks before replacing a file; when not interactive, that needs --yes.
+    """
+    if everything and out is not None:
+        raise SupSupError("--all takes no task name: supsup export FILE --all FOLDER")
+    if not everything and out is None:
+        raise SupSupError("give a task and a file: supsup export FILE TASK OUT, or supsup export FILE --all FOLDER")
+    target = Path(task) if out is None else out
+    with interruptible(f"files already written are in {target}; run the command again"):
+        model = supsup.SupSup.load(file, user_network(net, file), device="cpu")
+        if everything:
+            places = {name: target / f"{quote(name, _READABLE)}.{form}" for name in model.tasks}
+        else:
+            model.classes(task)  # an unknown task is an error, before any question
+            places = {task: target}
+        existing = [place for place in places.values() if place.is_file()]
+        if existing:
+            which = str(existing[0]) if len(existing) == 1 else f"{len(existing):,} files in {target}"
+            confirm(f"Replace {which}?", yes)
+        if everything:
+            target.mkdir(parents=True, exist_ok=True)
+        for name, place in places.items():
+            supsup.export(model, name, place)
+    what = f"{len(places):,} tasks" if everything else f"task {escape_for_terminal(task)}"
+    say(f"{escape_for_terminal(target)}: {what}, same outputs as the model")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -69,10 +69,8 @@ def network_from_name(name: str, outputs: int, size: int | None = None) -> nn.Mo
     size  of images, for pretrained networks
     """
     if ":" in name:
-        make = _import_function(*name.split(":", 1))
-        accepted = _parameters(make)
-        any_keyword = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-        build = partial(make, outputs=outputs) if "outputs" in accepted or any_keyword else make
+        build = _import_function(*name.split(":", 1))
+        build = partial(build, outputs=outputs) if _accepts_outputs(build) else build
     elif name in PRETRAINED:
         build = partial(getattr(nets, name), outputs, True, max(size or _PHOTOGRAPHS, _LEAST_SIZE))
     elif name in KNOWN:
@@ -111,11 +109,12 @@ def user_network(name: str | None, file: Path) -> nn.Module | None:
     return network_from_name(name, outputs if isinstance(outputs, int) else OUTPUTS)
 
 
-def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+def _accepts_outputs(make: Callable[..., object]) -> bool:
     try:
-        return inspect.signature(make).parameters
-    except (TypeError, ValueError):  # functions in C may have no signature
-        return {}
+        inspect.signature(make).bind_partial(outputs=OUTPUTS)
+    except (TypeError, ValueError):  # no such parameter; or a function in C, which may have no signature
+        return False
+    return True
 
 
 def _import_function(path: str, function: str) -> Callable[..., object]:
@@ -126,8 +125,7 @@ def _import_function(path: str, function: str) -> Callable[..., object]:
         module = import_module(path)
     except Exception as error:  # a user's module may raise anything
         raise SupSupError(f"module {path!r} cannot be imported from {here}: {printable(error)}") from error
-    make = getattr(module, function, None)
+    make: Callable[..., object] | None = getattr(module, function, None)
     if not callable(make):
         raise SupSupError(f"module {path!r} has no function or class {function!r}")
-    made: Callable[..., object] = make
-    return made
+    return make

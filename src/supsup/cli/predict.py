@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 from typer import Argument, Option
 
 from supsup import SupSup, SupSupError
-from supsup.cli.console import escape_for_terminal, print_table, say
+from supsup.cli.console import File, escape_for_terminal, print_table, say
 from supsup.cli.learn import Data, Device, Each, Label, Seed, TaskColumn, TestShare
 from supsup.cli.networks import UserNet, user_network
 from supsup.data import Task
@@ -39,7 +39,6 @@ _LISTED_MISTAKES = 10
 _COUNTS = ("images", "task given", "task unknown", "task correct")
 _MISTAKE = ("task", "class", "predicted", "count")
 
-ModelPath = Annotated[Path, Argument(help="The model file.")]
 MethodOption = Annotated[
     MethodName | None,
     Option("--method", help="How to infer the task.", show_default="the model's setting"),
@@ -47,7 +46,7 @@ MethodOption = Annotated[
 
 
 def predict_command(
-    model: ModelPath,
+    model: File,
     data: Annotated[list[str], Argument(help="Images, folders of images, tables or arrays; - reads paths from stdin.")],
     task: Annotated[str | None, Option(help="The task, if known.", show_default="inferred for each input")] = None,
     label: Annotated[
@@ -104,15 +103,11 @@ def _inputs(data: list[str], learner: SupSup, label: str | None) -> Iterator[tup
         raise SupSupError("the model has no tasks yet; learn one with supsup learn MODEL DATA")
     paths = [line.strip() for line in sys.stdin if line.strip()] if data == ["-"] else data
     for path in map(Path, paths):
-        if path.suffix in TABLE_SUFFIXES:
-            rows = _rows(path, label)
-            for start in range(0, len(rows), _BATCH):
-                some = rows[start : start + _BATCH]
-                yield [f"{path.name}:{start + number + 1}" for number in range(len(some))], some
-            continue
-        files = find_images(path)
-        for start in range(0, len(files), _BATCH):
-            yield files[start : start + _BATCH], decode_for_model(files[start : start + _BATCH], shape)
+        rows = _rows(path, label) if path.suffix in TABLE_SUFFIXES else None
+        names = find_images(path) if rows is None else [f"{path.name}:{row + 1}" for row in range(len(rows))]
+        for start in range(0, len(names), _BATCH):
+            some = slice(start, start + _BATCH)
+            yield names[some], decode_for_model(names[some], shape) if rows is None else rows[some]
 
 
 def _rows(path: Path, label: str | None) -> torch.Tensor:
@@ -129,7 +124,7 @@ def _rows(path: Path, label: str | None) -> torch.Tensor:
 
 
 def evaluate_command(
-    model: ModelPath,
+    model: File,
     data: Data,
     task: Annotated[str | None, Option(help="The name under which the task was learned.")] = None,
     each: Each = False,
@@ -155,59 +150,56 @@ def evaluate_command(
     size = shape[-1] if shape is not None and len(shape) == 3 else None
     reading = ReadOptions(each, label, task_column, size, test_share, seed, crop=False)
     mistakes: Counter[tuple[str, str, str]] = Counter()
-    counts: dict[str, torch.Tensor] = {}
+    counts: dict[str, Counter[str]] = {}
     for found in find_tasks(data, reading, task):
         learner.classes(found.name)  # an unknown task is an error
         counts[found.name] = _count_correct(learner, found.read(reading), everything, mistakes)
     if as_json:
-        by_task = {name: dict(zip(_COUNTS, map(int, row.tolist()))) for name, row in counts.items()}
         listed = [dict(zip(_MISTAKE, (*which, count))) for which, count in mistakes.most_common()]
-        print(json.dumps({"tasks": by_task, "mistakes": listed}, ensure_ascii=False, indent=1))
+        print(json.dumps({"tasks": counts, "mistakes": listed}, ensure_ascii=False, indent=1))
         return
-    table = Table("task", title=escape_for_terminal(model))
-    for name in _COUNTS:
-        table.add_column(name, justify="right")
-    for name, row in counts.items():
-        table.add_row(escape_for_terminal(name), *_percentages(row))
+    table = Table("task", *(Column(name, justify="right") for name in _COUNTS), title=escape_for_terminal(model))
+    for name, correct in counts.items():
+        table.add_row(escape_for_terminal(name), *_percentages(correct))
     if len(counts) > 1:
+        total: Counter[str] = Counter()
+        for correct in counts.values():
+            total.update(correct)
         table.add_section()
-        table.add_row("all", *_percentages(torch.stack(list(counts.values())).sum(0)))
+        table.add_row("all", *_percentages(total))
     print_table(table)
     if mistakes:
-        worst = Table(*_MISTAKE[:3], title="most common mistakes, task given")
-        worst.add_column(_MISTAKE[3], justify="right")
+        worst = Table(*_MISTAKE[:3], Column(_MISTAKE[3], justify="right"), title="most common mistakes, task given")
         for which, count in mistakes.most_common(_LISTED_MISTAKES):
             worst.add_row(*map(escape_for_terminal, which), f"{count:,}")
         print_table(worst)
 
 
-def _percentages(counts: torch.Tensor) -> list[str]:
-    images, *correct = counts.tolist()
-    return [f"{images:,.0f}", *(f"{100 * count / images:.1f} %" for count in correct)]
+def _percentages(counts: Counter[str]) -> list[str]:
+    images, *correct = counts.values()
+    return [f"{images:,}", *(f"{100 * count / images:.1f} %" for count in correct)]
 
 
 def _count_correct(
     learner: SupSup, task: Task, everything: bool, mistakes: Counter[tuple[str, str, str]]
-) -> torch.Tensor:
+) -> Counter[str]:
     """The numbers of `_COUNTS`: images, correct with the task given, correct without it, task inferred correctly."""
-    counts = torch.zeros(len(_COUNTS))
+    counts = Counter(dict.fromkeys(_COUNTS, 0))
     classes = learner.task_info(task.name).names
     if classes is not None and task.names is not None and not set(task.names) & set(classes):
         raise SupSupError(f"{task.name} was learned with the classes {list(classes)}; the data has none of them")
     for part in (task.train, task.test) if everything else (task.test,):
         for start in range(0, len(part), _BATCH):
             positions = torch.arange(start, min(start + _BATCH, len(part)))
-            raw = part.raw(positions)
-            labels = part.labels[positions].tolist()
-            truth = [label if task.names is None else task.names[label] for label in labels]
+            raw, labels = part.raw(positions), part.labels[positions].tolist()
             given, inferred = learner.predict(raw, task.name), learner.predict(raw)
-            right_task = [name == task.name for name in inferred.tasks]
-            right_given = [name == true for name, true in zip(given.names, truth)]
-            right_both = [hit and name == true for hit, name, true in zip(right_task, inferred.names, truth)]
-            counts += torch.tensor([float(len(truth)), *map(float, map(sum, (right_given, right_both, right_task)))])
-            mistakes.update(
-                (task.name, str(true), str(name)) for true, name, hit in zip(truth, given.names, right_given) if not hit
-            )
+            for label, name, name_inferred, found in zip(labels, given.names, inferred.names, inferred.tasks):
+                truth = label if task.names is None else task.names[label]
+                right_task = found == task.name
+                correct = (name == truth, right_task and name_inferred == truth, right_task)
+                counts.update(dict(zip(_COUNTS, map(int, (True, *correct)))))
+                if name != truth:
+                    mistakes[task.name, str(truth), str(name)] += 1
     return counts
 
 

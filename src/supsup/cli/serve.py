@@ -52,9 +52,9 @@ def serve_command(
     Ctrl-C stops the server: requests in progress finish, and every task reported as learned is in the file.
     """
     try:
-        from supsup.serve.server import listen, run_server, url_of
+        from supsup.serve.app import ModelServer
+        from supsup.serve.server import ServerSettings, listen, run_server, url_of
         from supsup.serve.service import ModelService
-        from supsup.serve.settings import ServerSettings
     except ModuleNotFoundError as error:
         raise SupSupError(f"serving needs the package {error.name}: pip install 'supsup[serve]'") from error
     settings = ServerSettings(host=host, port=port, token=token, read_only=read_only, max_batch=max_batch)
@@ -69,7 +69,7 @@ def serve_command(
             say(f"{escape_for_terminal(model)}: {info['tasks']:,} tasks on {info['device']}, at {where}")
             say(_access(settings.local, settings.token is not None, read_only))
 
-        run_server(service, settings, listening, ready)
+        run_server(ModelServer(service, settings).app(), listening, ready)
     say(f"stopped; {escape_for_terminal(model)} has {len(service.model.tasks):,} tasks")
 
 

@@ -9,7 +9,6 @@ import secrets
 import socket
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -85,18 +84,15 @@ class _Patience(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         self._end = time.monotonic() + within
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection(http.client.HTTPConnection), req)
+        return self.do_open(partial(self._connect, http.client.HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection(http.client.HTTPSConnection), req)
+        return self.do_open(partial(self._connect, http.client.HTTPSConnection), req)
 
-    def _connection(self, kind: Callable[..., http.client.HTTPConnection]) -> Any:
-        def connect(host: str, **options: Any) -> http.client.HTTPConnection:
-            connection = kind(host, **options)
-            connection.response_class = partial(_TimedResponse, self._end)  # type: ignore[assignment]
-            return connection
-
-        return connect
+    def _connect(self, kind: type[http.client.HTTPConnection], host: str, **options: Any) -> http.client.HTTPConnection:
+        connection = kind(host, **options)
+        connection.response_class = partial(_TimedResponse, self._end)  # type: ignore[assignment]
+        return connection
 
 
 class _TimedResponse(http.client.HTTPResponse):
@@ -109,8 +105,7 @@ class _TimedSocket(io.RawIOBase):
     """A socket's stream that waits for each piece no longer than until the deadline."""
 
     def __init__(self, end: float, sock: socket.socket, stream: io.RawIOBase) -> None:
-        self._end, self._sock, self._stream = end, sock, stream
-        self._silence = sock.gettimeout()
+        self._end, self._sock, self._stream, self._silence = end, sock, stream, sock.gettimeout()
 
     def readable(self) -> bool:
         return True

@@ -11,45 +11,38 @@ from typing import Any
 
 _NEVER_HANDLED = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
 _SIGNALS = sorted({int(number) for number in signal.valid_signals()} - _NEVER_HANDLED, key=lambda n: n == signal.SIGINT)
-_deferral: _Deferral | None = None  # in the main thread, the only one that handles signals
+_outermost: uninterrupted | None = None  # in the main thread, the only one that handles signals
 
 
 class uninterrupted:
     """A context in which signals with Python handlers are deferred; at its end the handlers are called.
 
-    Only the main thread handles signals, so in others it does nothing. At the end all handlers are restored.
+    Only the main thread handles signals, so in others it does nothing, and neither inside another such context. It
+    takes the place of all handlers: it records signals, and once it has ended calls the handler that it replaced.
     """
 
     def __enter__(self) -> None:
-        global _deferral
-        self._outermost: _Deferral | None = None
-        if _deferral is None and threading.get_ident() == threading.main_thread().ident:
-            self._outermost = _Deferral()
-            self._outermost.begin()
-            _deferral = self._outermost
+        global _outermost
+        if _outermost is None and threading.get_ident() == threading.main_thread().ident:
+            self._active = True
+            self._replaced: dict[int, Callable[[int, FrameType | None], Any]] = {}
+            self._noted: dict[int, FrameType | None] = {}  # in order; as in the system, repeated signals count once
+            self._replace_handlers()
+            _outermost = self
 
     def __exit__(self, *_: object) -> None:
-        global _deferral
-        if self._outermost is not None:
-            _deferral = None
-            self._outermost.end()
-
-
-class _Deferral:
-    """Replaces all handlers: records signals while `active`, and else calls the handler that it replaced."""
-
-    def __init__(self) -> None:
-        self.active = True
-        self._replaced: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._noted: dict[int, FrameType | None] = {}  # in order; as in the system, repeated signals count once
+        global _outermost
+        if _outermost is self:
+            _outermost = None
+            self._restore_handlers()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.active:
+        if self._active:
             self._noted[number] = frame
         else:
             self._replaced[number](number, frame)
 
-    def begin(self) -> None:
+    def _replace_handlers(self) -> None:
         try:
             for number in _SIGNALS:
                 handler = _signal.getsignal(number)
@@ -57,10 +50,10 @@ class _Deferral:
                     self._replaced[number] = handler
                     _signal.signal(number, self)
         except BaseException:
-            self.end()
+            self._restore_handlers()
             raise
 
-    def end(self) -> None:
+    def _restore_handlers(self) -> None:
         waiting, raised = list(self._replaced), None
         while waiting:
             try:
@@ -69,7 +62,7 @@ class _Deferral:
                     del waiting[0]
             except BaseException as error:  # from a handler that was just restored: restore the others, too
                 raised = error
-        self.active = False
+        self._active = False
         noted, self._noted = self._noted, {}
         try:
             self._deliver(list(noted.items()))

@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol, cast
 
 from supsup.runtime.errors import SupSupError
@@ -18,16 +18,12 @@ from supsup.runtime.interrupts import uninterrupted
 _FORK_WAITS = 5.0  # seconds that a fork waits for changes in other threads
 
 
-class Lock(Protocol):
+class Lock(AbstractContextManager[bool], Protocol):
     """The interpreter's own re-entrant lock."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
     def release(self) -> None: ...
-
-    def __enter__(self) -> bool: ...
-
-    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
     def _is_owned(self) -> bool: ...
 

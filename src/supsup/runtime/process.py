@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 SLEEPING_TEAM = "supsup's sleeping team"  # the name of the thread
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # variables that say how OpenMP's threads wait
@@ -75,14 +75,10 @@ def _keep_freed_memory() -> None:
 @cache
 def one_thread_when_forked() -> None:
     """Give torch one thread in every process forked from now on: it would wait forever for threads that are gone."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_use_one_thread)
-
-
-def _use_one_thread() -> None:
     import torch
 
-    torch.set_num_threads(1)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,19 +39,16 @@ Callback = Callable[[Step], None]
 Figures = Callable[[], tuple[float, float]]
 
 
-class ProgressBar(Protocol):
-    """The result of `bar`: call it with the number of pieces just done."""
+class ProgressBar:
+    """The result of `bar`: call it with the number of pieces just done. This one shows nothing."""
 
     def __call__(self, pieces: float) -> None: ...
 
     def describe(self, description: str) -> None:
         """Change the description of the work."""
 
-
-class _Silence:
-    def __call__(self, pieces: float) -> None: ...
-
-    def describe(self, description: str) -> None: ...
+    def reach(self, done: float, figures: str) -> None:
+        """Show the total number of pieces done, with figures about them."""
 
 
 class _Rate(ProgressColumn):
@@ -64,13 +61,14 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.1f} {self._unit}/s" if speed else f"– {self._unit}/s")
 
 
-class Lines:
+class Lines(ProgressBar):
     """Lines instead of a bar, if stderr is a file or a pipe: at most one every `EVERY` seconds."""
 
     EVERY = 10.0
 
     def __init__(self, description: str, total: int, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._description, self._total, self._unit, self._clock = printable(description), total, unit, clock
+        self.describe(description)
+        self._total, self._unit, self._clock = total, unit, clock
         self._done, self._begin = 0.0, clock()
         self._last = self._begin
 
@@ -78,11 +76,9 @@ class Lines:
         self.reach(self._done + pieces)
 
     def describe(self, description: str) -> None:
-        """Change the description of the work."""
         self._description = printable(description)
 
-    def reach(self, done: float) -> None:
-        """Report the total number of pieces done."""
+    def reach(self, done: float, figures: str = "") -> None:
         self._done = done
         now = self._clock()
         if now - self._last >= self.EVERY and _stderr() is not None:
@@ -92,62 +88,10 @@ class Lines:
             print(f"{self._description}: {self._done:,.4g} of {self._total:,} {self._unit}{left}", file=sys.stderr)
 
 
-def _stderr() -> TextIO | None:
-    """stderr, or None if the program has none or has closed it."""
-    stream: TextIO | None = sys.stderr
-    return None if stream is None or getattr(stream, "closed", False) else stream
-
-
-def report_step(advance: Advance, task: str, step: int, steps: int, figures: Figures) -> None:
-    """Report loss and accuracy of a batch (`figures`), if a callback or bar wants them at this step."""
-    if isinstance(advance, Steps) and (step % REPORTED == 0 or step == steps):
-        advance.hear(Step(task, step, steps, *figures()))
-
-
-class Steps:
-    """Reports the steps of one task to a callback and a bar."""
-
-    def __init__(self, task: str, steps: int, callback: Callback | None, show: Callback | None) -> None:
-        self._task, self._steps, self._listeners = task, steps, [each for each in (callback, show) if each is not None]
-        self._share, self._heard = 0.0, 0
-
-    def __call__(self, share: float) -> None:
-        """Note that a share of the task is done; reports a step if `report_step` has not."""
-        self._share += share
-        step = min(self._steps, round(self._share * self._steps))
-        if step - self._heard >= REPORTED or (step == self._steps and self._heard < step):
-            self.hear(Step(self._task, step, self._steps))
-
-    def hear(self, step: Step) -> None:
-        """Call all listeners."""
-        self._heard = step.step
-        for listener in self._listeners:
-            listener(step)
-
-    def round(self, share: float) -> Steps:
-        """The function to call during a round of training that is a share of the whole."""
-        return _Round(self, share)
-
-
-class _Round(Steps):
-    def __init__(self, whole: Steps, share: float) -> None:
-        self._whole, self._part, self._first = whole, share, round(whole._share * whole._steps)
-
-    def __call__(self, share: float) -> None:
-        self._whole(share * self._part)
-
-    def hear(self, step: Step) -> None:
-        self._whole.hear(replace(step, task=self._whole._task, step=self._first + step.step, steps=self._whole._steps))
-
-
-def in_rounds(advance: Advance, share: float) -> Advance:
-    """The function to call during a round of training that is a share of the whole."""
-    return advance.round(share) if isinstance(advance, Steps) else lambda done: advance(done * share)
-
-
-class _OnTerminal:
+class _OnTerminal(ProgressBar):
     def __init__(self, progress: Progress, description: str, total: int) -> None:
-        self._progress, self._job = progress, progress.add_task(escape(printable(description)), total=total)
+        self._progress, self._job = progress, progress.add_task("", total=total, figures="")
+        self.describe(description)
 
     def __call__(self, pieces: float) -> None:
         self._progress.advance(self._job, pieces)
@@ -155,49 +99,88 @@ class _OnTerminal:
     def describe(self, description: str) -> None:
         self._progress.update(self._job, description=escape(printable(description)))
 
+    def reach(self, done: float, figures: str) -> None:
+        self._progress.update(self._job, completed=done, figures=figures)
+
+
+def _stderr() -> TextIO | None:
+    """stderr, or None if the program has none or has closed it."""
+    stream: TextIO | None = sys.stderr
+    return None if stream is None or getattr(stream, "closed", False) else stream
+
+
+@contextmanager
+def bar(
+    description: str, total: int, unit: str = "tasks", show: bool | None = None, *, last: ProgressColumn | None = None
+) -> Iterator[ProgressBar]:
+    """A function to call with the number of pieces just done.
+
+    show  True: a bar; False: nothing; None: a bar on a terminal, lines elsewhere
+    last  the last column of the bar, instead of the time that remains
+    """
+    stream = _stderr()
+    if stream is None or show is False:
+        yield ProgressBar()
+    elif show is None and not stream.isatty():
+        yield Lines(description, total, unit)
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit))
+        with Progress(*columns, last or TimeRemainingColumn(compact=True), console=Console(stderr=True)) as progress:
+            yield _OnTerminal(progress, description, total)
+
 
 @contextmanager
 def steps(task: str, count: int, show: bool | None, callback: Callback | None) -> Iterator[Advance]:
     """The function to call while one task of `count` steps is trained."""
-    stream = _stderr()
-    if stream is None or show is False:
-        yield (lambda share: None) if callback is None else Steps(task, count, callback, None)
-        return
-    if show is None and not stream.isatty():
-        lines = Lines(f"learning {task}", count, "steps")
-        yield Steps(task, count, callback, lambda step: lines.reach(step.step))
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate("steps"))
-    with Progress(*columns, TextColumn("{task.fields[figures]}"), console=Console(stderr=True)) as progress:
-        job = progress.add_task(escape(printable(f"learning {task}")), total=count, figures="")
-
-        def shown(step: Step) -> None:
-            known = step.loss is not None and step.accuracy is not None
-            figures = f"loss {step.loss:.3f}, accuracy {100 * (step.accuracy or 0):.1f} %" if known else ""
-            progress.update(job, completed=step.step, figures=figures)
-
-        yield Steps(task, count, callback, shown)
+    with bar(f"learning {task}", count, "steps", show, last=TextColumn("{task.fields[figures]}")) as shown:
+        silent = callback is None and type(shown) is ProgressBar
+        yield shown if silent else Steps(task, count, callback, shown)
 
 
-@contextmanager
-def bar(description: str, total: int, unit: str = "tasks", show: bool | None = None) -> Iterator[ProgressBar]:
-    """A function to call with the number of pieces just done.
+class Steps:
+    """Reports the steps of one task to a callback and a bar."""
 
-    show  True: a bar; False: nothing; None: a bar on a terminal, lines elsewhere
-    """
-    stream = _stderr()
-    if stream is None or show is False:
-        yield _Silence()
-        return
-    if show is None and not stream.isatty():
-        yield Lines(description, total, unit)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(unit),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield _OnTerminal(progress, description, total)
+    def __init__(self, task: str, steps: int, callback: Callback | None, shown: ProgressBar) -> None:
+        self.task, self.steps, self._callback, self._shown = task, steps, callback, shown
+        self.share, self._reported = 0.0, 0
+
+    def __call__(self, share: float) -> None:
+        """Note that a share of the task is done; reports a step if `report_step` has not."""
+        self.share += share
+        step = min(self.steps, round(self.share * self.steps))
+        if step - self._reported >= REPORTED or (step == self.steps and self._reported < step):
+            self.report(Step(self.task, step, self.steps))
+
+    def report(self, step: Step) -> None:
+        """Report a step."""
+        self._reported = step.step
+        if self._callback is not None:
+            self._callback(step)
+        known = step.loss is not None and step.accuracy is not None
+        figures = f"loss {step.loss:.3f}, accuracy {100 * (step.accuracy or 0):.1f} %" if known else ""
+        self._shown.reach(step.step, figures)
+
+
+class _Round(Steps):
+    """A round of training that is a share of the whole."""
+
+    def __init__(self, whole: Steps, share: float) -> None:
+        self._whole, self._part, self._first = whole, share, round(whole.share * whole.steps)
+
+    def __call__(self, share: float) -> None:
+        self._whole(share * self._part)
+
+    def report(self, step: Step) -> None:
+        whole = self._whole
+        whole.report(replace(step, task=whole.task, step=self._first + step.step, steps=whole.steps))
+
+
+def in_rounds(advance: Advance, share: float) -> Advance:
+    """The function to call during a round of training that is a share of the whole."""
+    return _Round(advance, share) if isinstance(advance, Steps) else lambda done: advance(done * share)
+
+
+def report_step(advance: Advance, task: str, step: int, steps: int, figures: Figures) -> None:
+    """Report loss and accuracy of a batch (`figures`), if a callback or bar wants them at this step."""
+    if isinstance(advance, Steps) and (step % REPORTED == 0 or step == steps):
+        advance.report(Step(task, step, steps, *figures()))

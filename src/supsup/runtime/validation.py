@@ -32,19 +32,19 @@ def check_fields(settings: object, **checks: Check[Any]) -> None:
         object.__setattr__(settings, name, check(getattr(settings, name), f"{type(settings).__name__}.{name}"))
 
 
-def whole(least: int | None = None, most: int | None = None) -> Check[int]:
+def whole(least: float = -math.inf, most: float = math.inf) -> Check[int]:
     """A whole number within bounds; no float, no bool."""
     wanted = f"a whole number{_bounds(least, most)}"
 
     def check(value: Any, name: str) -> int:
         try:
-            truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
-            if truth or getattr(value, "shape", ()) != ():
+            is_bool = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+            if is_bool or getattr(value, "shape", ()) != ():
                 raise TypeError
             number = operator.index(value)
         except Exception:  # from a user's __index__
             raise wrong(value, name, wanted) from None
-        if (least is not None and number < least) or (most is not None and number > most):
+        if not least <= number <= most:
             raise wrong(value, name, wanted)
         return number
 
@@ -52,7 +52,7 @@ def whole(least: int | None = None, most: int | None = None) -> Check[int]:
 
 
 def real(
-    least: float | None = None, most: float | None = None, *, above: float | None = None, below: float | None = None
+    least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf, below: float = math.inf
 ) -> Check[float]:
     """A finite number within bounds; `above` and `below` are exclusive."""
     wanted = f"a number{_bounds(least, most, above, below)}"
@@ -64,9 +64,7 @@ def real(
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             raise wrong(value, name, wanted) from None
-        inside = (least is None or number >= least) and (most is None or number <= most)
-        inside = inside and (above is None or number > above) and (below is None or number < below)
-        if not inside or not math.isfinite(number):
+        if not (least <= number <= most and above < number < below):  # so neither infinite nor NaN
             raise wrong(value, name, wanted)
         return number
 
@@ -168,12 +166,10 @@ def wrong(value: Any, name: str, wanted: str) -> SupSupError:
     return SupSupError(f"{name} is {quoted(value)}{kind}; give {wanted}")
 
 
-def _bounds(
-    least: float | None = None, most: float | None = None, above: float | None = None, below: float | None = None
-) -> str:
+def _bounds(least: float, most: float, above: float = -math.inf, below: float = math.inf) -> str:
     pairs = ((least, "at least"), (most, "at most"), (above, "above"), (below, "below"))
-    said = [f"{words} {bound:,}" for bound, words in pairs if bound is not None]
-    return f", {' and '.join(said)}" if said else ""
+    finite = [f"{words} {bound:,}" for bound, words in pairs if math.isfinite(bound)]
+    return f", {' and '.join(finite)}" if finite else ""
 
 
 def plain_tensor(values: Any, what: str) -> Tensor:

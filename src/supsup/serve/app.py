@@ -38,10 +38,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from supsup import SupSupError, __version__
 from supsup.model.state import check_name
 from supsup.runtime.errors import printable
-from supsup.serve.jobs import JobQueue, ServerJob
 from supsup.serve.requests import PredictRequest, read_learn_request, read_predict_request
-from supsup.serve.service import Batcher, Json, ModelService
-from supsup.serve.settings import LOOPBACK, ServerSettings
+from supsup.serve.server import LOOPBACK, ServerSettings
+from supsup.serve.service import Batcher, JobQueue, Json, ModelService, ServerJob
 
 
 class _TaskName(StringConvertor):
@@ -93,9 +92,8 @@ class ModelServer:
         tasks.set_function(lambda: len(service.model.tasks))
         active = Gauge("supsup_jobs_under_way", "Jobs queued or running.", registry=self.metrics.registry)
         active.set_function(lambda: len(self.jobs.active()))
-        self._page = {
-            name: files("supsup.serve").joinpath("page", file).read_bytes() for name, (file, _) in _PAGE.items()
-        }
+        folder = files("supsup.serve").joinpath("page")
+        self._page = {name: folder.joinpath(file).read_bytes() for name, (file, _) in _PAGE.items()}
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -113,7 +111,7 @@ class ModelServer:
         app = Starlette(
             routes=routes,
             middleware=[Middleware(AccessControl, settings=self.settings, metrics=self.metrics)],
-            exception_handlers=dict.fromkeys((HTTPException, SupSupError, Exception), _handle_error),
+            exception_handlers=dict.fromkeys((HTTPException, SupSupError, Exception), _error_response),
             lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False  # a task's name may end with a slash
@@ -244,9 +242,9 @@ class AccessControl:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                response = MutableHeaders(scope=message)
+                sent = MutableHeaders(scope=message)
                 for name, value in _SECURITY_HEADERS.items():
-                    response.setdefault(name, value)
+                    sent.setdefault(name, value)
             await send(message)
 
         try:
@@ -258,7 +256,8 @@ class AccessControl:
             except HTTPException as error:
                 if error.status_code == 413:
                     await _drain(receive)
-                await _error_response(error)(scope, receive, send_with_headers)
+                response = await _error_response(Request(scope), error)
+                await response(scope, receive, send_with_headers)
                 return
             await self._app(scope, limited, send_with_headers)
         finally:
@@ -322,11 +321,7 @@ def _host_name(host: str) -> str:
     return name.lower()
 
 
-async def _handle_error(request: Request, error: Exception) -> Response:
-    return _error_response(error)
-
-
-def _error_response(error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     """JSON that says why a request was rejected."""
     status, reason = 500, "internal server error; see the server's log"
     if isinstance(error, HTTPException):

@@ -24,7 +24,7 @@ from starlette.requests import Request
 
 from supsup.data.decode import resize_and_crop, to_rgb
 from supsup.data.folder import IMAGE_SUFFIXES
-from supsup.serve.settings import RequestLimits
+from supsup.runtime.validation import check_fields, whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -38,6 +38,29 @@ _ACCEPTED = (
     "send an image file (Content-Type: image/png, image/jpeg, …), a multipart form with files, or JSON with image, "
     "images or arrays"
 )
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """The most that one request may send, and how much may be queued.
+
+    predict_bytes, predict_images  to classify
+    learn_bytes, learn_images      to learn a task from
+    pixels                         of one decoded image
+    queued_images                  waiting for a prediction; further requests get 503
+    queued_jobs                    changes waiting for their turn; further ones get 429
+    """
+
+    predict_bytes: int = 32 << 20
+    predict_images: int = 256
+    learn_bytes: int = 512 << 20
+    learn_images: int = 20_000
+    pixels: int = 40_000_000
+    queued_images: int = 4096
+    queued_jobs: int = 64
+
+    def __post_init__(self) -> None:
+        check_fields(self, **{name: whole(1) for name in self.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -105,7 +128,9 @@ async def read_learn_request(request: Request, task: str, shape: Shape | None, l
     kind = _content_type(request)
     if kind == "application/json":
         content = await _json(request)
-        labels = _labels(content.get("labels"))
+        labels = content.get("labels")
+        if not isinstance(labels, list) or any(type(label) not in (str, int) for label in labels):
+            raise HTTPException(400, "labels must be a list with a string or an integer for each image")
         images = await _json_inputs(content, shape, limits.learn_images, limits.pixels)
     elif kind == "multipart/form-data":
         async with request.form(max_files=limits.learn_images, max_fields=16) as form:
@@ -251,25 +276,14 @@ async def _json(request: Request) -> Mapping[str, Any]:
 async def _json_inputs(content: Mapping[str, Any], shape: Shape | None, most: int, max_pixels: int) -> Array:
     """The arrays or base64 images of a request."""
     if "arrays" in content:
-        arrays = to_array(content["arrays"], shape)
-        _check_count(len(arrays), most)
-        return arrays
-    texts = [content["image"]] if "image" in content else content.get("images")
-    if not isinstance(texts, list):
+        values = content["arrays"]
+    else:
+        values = [content["image"]] if "image" in content else content.get("images")
+    if isinstance(values, list) and len(values) > most:
+        raise HTTPException(413, f"{len(values):,} images are too many; send at most {most:,} per request")
+    if "arrays" in content:
+        return to_array(values, shape)
+    if not isinstance(values, list):
         raise HTTPException(400, _ACCEPTED)
-    _check_count(len(texts), most)
-    files = [image_from_base64(text, f"images[{number}]") for number, text in enumerate(texts)]
+    files = [image_from_base64(text, f"images[{number}]") for number, text in enumerate(values)]
     return await _decode(files, shape, max_pixels)
-
-
-def _check_count(count: int, most: int) -> None:
-    if count > most:
-        raise HTTPException(413, f"{count:,} images are too many; send at most {most:,} per request")
-
-
-def _labels(values: object) -> list[Any]:
-    if not isinstance(values, list) or any(
-        isinstance(each, bool) or not isinstance(each, str | int) for each in values
-    ):
-        raise HTTPException(400, "labels must be a list with a string or an integer for each image")
-    return values

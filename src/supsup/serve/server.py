@@ -1,4 +1,4 @@
-"""Running the server: bind the port before loading anything else, close the model last."""
+"""Running the server: its settings, the socket that is bound before anything else is loaded, and its end."""
 
 from __future__ import annotations
 
@@ -7,16 +7,54 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from supsup import SupSupError
-from supsup.serve.app import ModelServer
-from supsup.serve.service import ModelService
-from supsup.serve.settings import ServerSettings
+from supsup.runtime.validation import check_fields, flag, optional, text, whole
+from supsup.serve.requests import RequestLimits
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_SHORTEST_TOKEN = 8  # characters
 _CONNECTIONS = 1000  # at the same time; further ones are refused
 _SHUTDOWN = 5  # seconds for requests in progress when the server stops
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a model is served.
+
+    token      required to learn or forget; None: not required, which is allowed on this machine only
+    read_only  requests that would change the model are rejected
+    max_batch  the most images to classify in one batch
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    read_only: bool = False
+    max_batch: int = 256
+    limits: RequestLimits = field(default_factory=RequestLimits)
+
+    def __post_init__(self) -> None:
+        check_fields(self, host=text, port=whole(0, 65535), token=optional(text), read_only=flag, max_batch=whole(1))
+        if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii()):
+            raise SupSupError(
+                f"the token must have at least {_SHORTEST_TOKEN} characters, ASCII only; "
+                "python -c 'import secrets; print(secrets.token_urlsafe())' makes a good one"
+            )
+        if self.token is None and not self.local and not self.read_only:
+            raise SupSupError(
+                f"without a token, anyone who can reach {self.host} could change the model: set --token or "
+                "SUPSUP_TOKEN, or use --read-only, or serve on 127.0.0.1"
+            )
+
+    @property
+    def local(self) -> bool:
+        """Whether only programs on this machine can reach the server."""
+        return self.host in LOOPBACK
 
 
 def listen(settings: ServerSettings) -> socket.socket:
@@ -51,15 +89,13 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run_server(
-    service: ModelService, settings: ServerSettings, listening: socket.socket, ready: Callable[[], None]
-) -> None:
+def run_server(app: ASGIApp, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish requests in progress, stop jobs and close the model.
 
     ready  called once the server accepts requests
     """
     config = uvicorn.Config(
-        ModelServer(service, settings).app(),
+        app,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -166,7 +166,7 @@ def example_images(task: Task, most: int = 6) -> Tensor | None:
 def read_tasks(model: ModelFile) -> Iterator[TaskContents]:
     """Every task, in order."""
     if model.header.kind == KIND:
-        for task in read_hop_contents(model).tasks:
+        for task in read_hop_contents(model)[1]:
             yield TaskContents(task.name, task.classes, task.info, task.learned_at)
         return
     weights = sum(model.header.sizes)
@@ -189,14 +189,14 @@ def read_contents(model: ModelFile) -> ModelContents:
     """The file as a whole; reads every mask."""
     header, size = model.header, model.path.stat().st_size
     if header.kind == KIND:
-        contents = read_hop_contents(model)
-        recovery = {"rule": contents.rule, **asdict(contents.recovery)}
-        return ModelContents(header, size, len(contents.tasks), recovery, memory=len(model.state()))
+        settings, tasks = read_hop_contents(model)
+        recovery = {"rule": settings["rule"], **asdict(settings["recovery"])}
+        return ModelContents(header, size, len(tasks), recovery, memory=len(model.state()))
     totals: Counter[str] = Counter()
     bound = paper = 0.0
     recipes: Counter[str] = Counter()
     for row in model.records():
-        packed = row.decoded(header, model.reference).packed
+        packed = row.decoded(header, model.reference)
         bound += codec.entropy_bytes(packed, header.sizes)
         paper += codec.paper_bytes(codec.kept_weights(packed, header.sizes), list(header.shapes.values()))
         info = info_of(row, header)

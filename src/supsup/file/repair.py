@@ -119,7 +119,11 @@ def repair(path: AnyPath, out: AnyPath, net: nn.Module | None = None) -> Finding
             f"{source}: nothing can be rescued, both copies of the header are lost "
             f"({printable(findings.structure[0])}); restore it from a backup"
         )
-    write_new(target, header, (record.decoded(header, reference) for record in findings.intact))
+    records = (
+        TaskRecord.encoded(header, each.name, each.created, each.classes, each.decoded(header, reference), each.extras)
+        for each in findings.intact
+    )
+    write_new(target, header, records)
     return findings
 
 

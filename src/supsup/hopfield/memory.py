@@ -52,11 +52,6 @@ def energy(psi: Tensor, z: Tensor) -> Tensor:
     return -0.5 * (z * (z @ psi)).sum(-1)
 
 
-def unstable(psi: Tensor, z: Tensor) -> Tensor:
-    """Which units [..., k, d] an update would flip; none at a fixed point."""
-    return (z @ psi - _diagonal(psi) * z) * z < 0
-
-
 def settle(psi: Tensor, z: Tensor, most_sweeps: int = 100) -> Tensor:
     """Asynchronous updates, one unit after the other, until none flips: a minimum of the energy.
 

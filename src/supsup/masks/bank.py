@@ -144,13 +144,13 @@ class Bank:
     def prepare_replace(self, index: int, mask: Mapping[str, Tensor]) -> Change:
         """Prepare `replace`."""
         self._check_in_memory(index)
-        column, bits = self.column(index), self._flat_bits(mask)
+        column, packed, total = self.column(index), self.pack(mask), self._sum.clone()
+        tally(total, packed[:, None], sign=1)
+        tally(total, column[:, None], sign=-1)
         row = self._statistics[index].clone()
         for name, value in self._by_name(row).items():
             if name in mask:
                 value.copy_(mask[name])
-        packed = _packed(bits)[0]
-        total = self._sum.add(bits[0].view(torch.uint8)).sub_(unpacked(column[:, None]).flatten().view(torch.uint8))
 
         def change() -> None:
             self._changed()
@@ -187,11 +187,7 @@ class Bank:
 
     def pack(self, mask: Mapping[str, Tensor]) -> Tensor:
         """A mask as bytes: eight weights in each, the first one lowest, every weight tensor padded to whole bytes."""
-        return _packed(self._flat_bits(mask))[0]
-
-    def _flat_bits(self, mask: Mapping[str, Tensor]) -> Tensor:
-        """One mask as booleans end to end, [1, bits]."""
-        return end_to_end({name: mask[name].to(self.device)[None].bool() for name in self.shapes})
+        return pack_columns({name: mask[name].to(self.device)[None] for name in self.shapes})[:, 0]
 
     def packed(self, index: int) -> Tensor:
         """The bytes of one mask, a copy."""
@@ -313,7 +309,8 @@ class Bank:
 
 def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:
     """Masks [tasks, *shape] of each weight to bytes [bytes, tasks]."""
-    return _packed(end_to_end({name: bits.bool() for name, bits in masks.items()})).T.contiguous()
+    bits = end_to_end({name: bits.bool() for name, bits in masks.items()})
+    return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8).T.contiguous()  # one product for each byte
 
 
 def end_to_end(values: Mapping[str, Tensor]) -> Tensor:
@@ -327,11 +324,6 @@ def split_by_name(flat: Tensor, shapes: Mapping[str, torch.Size], padded: int = 
     sizes = [-(-shape.numel() // padded) * padded for shape in shapes.values()]
     parts = zip(shapes.items(), flat.split(sizes, -1) if sizes else ())
     return {name: part[..., : shape.numel()].unflatten(-1, shape) for (name, shape), part in parts}
-
-
-def _packed(bits: Tensor) -> Tensor:
-    """Booleans [tasks, bits] to bytes [tasks, bits / 8], by one product for each byte."""
-    return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8)
 
 
 def unpacked(packed: Tensor) -> Tensor:

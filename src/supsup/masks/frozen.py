@@ -297,10 +297,12 @@ def _plain_recurrence() -> Iterator[None]:
 
 
 def _freeze(module: nn.Module, weights: Sequence[MaskedWeight], seed: int) -> None:
-    """Weights to ±c from the seed, their biases to 0."""
+    """Weights to ±sqrt(2 / inputs), the signs from the seed and the weight's name; their biases to 0."""
     parameters = dict(module.named_parameters())
     for name, inputs, bias, padding in weights:
-        parameters[name].copy_(signed_constant(seed, name, parameters[name].shape, inputs))
+        shape = parameters[name].shape
+        signs = philox.signs(seed, f"weights/{name}", shape.numel()).view(shape)
+        parameters[name].copy_(signs * math.sqrt(2.0 / inputs))
         if bias is not None:
             parameters[bias].zero_()
         if padding is not None:
@@ -338,12 +340,6 @@ def _check_values(module: nn.Module) -> None:
                 )
             if value.is_meta:
                 raise SupSupError(f"layer {path!r} ({type(child).__name__}) is on 'meta' and has no values; build it")
-
-
-def signed_constant(seed: int, name: str, shape: torch.Size, inputs: int) -> Tensor:
-    """Frozen weights: ±sqrt(2 / inputs), the signs from the seed and the weight's name."""
-    constant = math.sqrt(2.0 / inputs)
-    return philox.signs(seed, f"weights/{name}", shape.numel()).view(shape) * constant
 
 
 def fan_in(shape: torch.Size) -> int:

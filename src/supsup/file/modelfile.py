@@ -110,9 +110,8 @@ class ModelFile:
         with self._reading():
             return tables.read_state(self._connection)
 
-    def put(self, records: Iterable[TaskRecord], header: Header | None = None) -> None:
+    def put(self, records: Iterable[TaskRecord], header: Header) -> None:
         """Commit tasks, all or none: new ones, or new masks for old ones; they get the positions of this file."""
-        header = header or self.header
         index = dict(self._known_index())
         next_position = max((position for position, _ in index.values()), default=-1) + 1
         with self._writing(header, index):

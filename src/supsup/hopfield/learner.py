@@ -37,7 +37,7 @@ from supsup.file.task_record import (
     tensors_from_bytes,
     tensors_to_bytes,
 )
-from supsup.hopfield.memory import overfull, rule_named, running_mean
+from supsup.hopfield.memory import RULES, overfull, running_mean
 from supsup.hopfield.units import Recovered, Recovery, UnitRecipe, recover, train_units
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
@@ -50,7 +50,7 @@ from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import Damaged, SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
-from supsup.runtime.validation import flag, given, listed, plain_tensor, text, whole
+from supsup.runtime.validation import choice, flag, given, listed, plain_tensor, text, whole
 
 KIND = "HopSupSup"
 
@@ -88,8 +88,7 @@ class HopSupSup:
             raise SupSupError(f"HopSupSup masks the units of a HopMLP, not of a {type(net).__name__}; use nets.hop_mlp")
         self.device = resolve(device)
         self.net = FrozenNet(net, seed, self.device)
-        self.rule = rule
-        self._store = rule_named(rule)
+        self.rule = choice(*RULES)(rule, "learning rule")
         self.recipe = checks.check_setting(recipe, UnitRecipe, "recipe")
         self.recovery = checks.check_setting(recovery, Recovery, "recovery")
         self._widths, self.outputs = net.widths, net.widths[-1]
@@ -159,9 +158,9 @@ class HopSupSup:
         """
         about = self._input_requirements()
         made = checks.make_task(data, task, about, label=label, layout=layout, normalise=flag(normalise, "normalise"))
-        checked = self._checked(made, task)
-        learn_in_parallel([self], checked)
-        return checked.name
+        made = made if task is None else replace(made, name=task)
+        learn_in_parallel([self], made)
+        return made.name
 
     def recover(self, x: Array, *, history: bool = False, procedure: str | None = None) -> Recovered:
         """The mask of the task that all these images come from.
@@ -206,7 +205,7 @@ class HopSupSup:
         self._check_shape(shape)
         count = len(self._tasks) + 1
         patterns = [mask.flatten().float() * 2 - 1 for mask in units]
-        psi = [self._store(old, z) for old, z in zip(self.psi, patterns)]
+        psi = [RULES[self.rule](old, z) for old, z in zip(self.psi, patterns)]
         mean = [running_mean(old, z, count) for old, z in zip(self.mean, patterns)]
         with self._lock.writing():
             self.psi, self.mean, self.image_shape = psi, mean, shape
@@ -312,9 +311,9 @@ class HopSupSup:
         learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
         return checks.InputRequirements(None, self.net.module, self.device, learned, one_normalisation=True)
 
-    def _checked(self, data: Task, name: str | None) -> Task:
+    def _checked(self, data: Task) -> Task:
         suited = checks.fit_to_model(given(data, Task, "the task"), self._input_requirements())
-        task = checks.check_new_task(suited, name, self._tasks)
+        task = checks.check_new_task(suited, None, self._tasks)
         if task.inputs is None and len(self._tasks) and self._tasks.at(0).info.inputs is not None:
             raise SupSupError(f"this model takes raw inputs; make task {task.name!r} from raw data, with data.task")
         if len(task.train) < 2:
@@ -365,7 +364,7 @@ def learn_in_parallel(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
         for model in sorted(models, key=id):
             held.enter_context(model.changing)
         for model in models:
-            task = model._checked(task, None)
+            task = model._checked(task)
         seeds = [model.seed for model in models]
         units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
         info = TaskInfo.of(task)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from supsup.masks import philox
-from supsup.runtime.validation import choice
 
 LOST = 0.01  # a pattern is lost if more than this share of its units is not recalled
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -30,11 +29,6 @@ def storkey(psi: Tensor, z: Tensor) -> Tensor:
 
 
 RULES: dict[str, Rule] = {"hebb": hebb, "storkey": storkey}
-
-
-def rule_named(name: str) -> Rule:
-    """The learning rule with a name."""
-    return RULES[choice(*RULES)(name, "learning rule")]
 
 
 def running_mean(mean: Tensor, z: Tensor, count: int) -> Tensor:

@@ -137,12 +137,8 @@ class Bank:
             more.append(given.flatten(1).to(self.device, torch.float32))
         return torch.cat([self._statistics, torch.cat(more, 1)])
 
-    def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
-        """Overwrite a mask, and its statistics if given."""
-        self.prepare_replace(index, mask)()
-
     def prepare_replace(self, index: int, mask: Mapping[str, Tensor]) -> Change:
-        """Prepare `replace`."""
+        """Prepare to overwrite a mask, and its statistics if given."""
         self._check_in_memory(index)
         column, packed, total = self.column(index), self.pack(mask), self._sum.clone()
         tally(total, packed[:, None], sign=1)
@@ -160,12 +156,11 @@ class Bank:
 
         return change
 
-    def remove(self, index: int) -> None:
-        """Remove a mask: its bits are overwritten, and the indices of later masks decrease by one."""
-        self.prepare_remove(index)()
-
     def prepare_remove(self, index: int) -> Change:
-        """Prepare `remove`; making the change allocates no memory."""
+        """Prepare to remove a mask: its bits are overwritten, and the indices of later masks decrease by one.
+
+        Making the change allocates no memory.
+        """
         self._check_in_memory(index)
         total = self._sum.clone()
         tally(total, self.column(index)[:, None], sign=-1)

@@ -216,11 +216,10 @@ class SwitchedNets:
     def _taken(self, wanted: tuple[object, int]) -> SwitchedNet | None:
         """An idle network, preferably with this mask applied; None if too many are busy."""
         with self._lock:
-            for position, switched in enumerate(self._idle):
-                if switched.on == wanted:
-                    return self._idle.pop(position)
             if self._idle:
-                return self._idle.pop(0)
+                found = next((each for each in self._idle if each.on == wanted), self._idle[0])
+                self._idle.remove(found)
+                return found
             if len(self._made) >= _SWITCHED:
                 return None
             made = SwitchedNet(self.net, next((switched.frozen for switched in self._made), None))

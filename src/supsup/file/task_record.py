@@ -188,8 +188,12 @@ def check_extras(tensors: object) -> None:
 def unpack_task(task: TaskRecord, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
     """The learned task on the network's device, and its statistics by name."""
     tensors = {name: value.to(net.device) for name, value in tensors_of(task).items()}
-    statistics = _statistics(net, task.name, tensors)
-    info, profile = info_of(task, header), _profile(task, tensors)
+    statistics, info = _statistics(net, task.name, tensors), info_of(task, header)
+    stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
+    try:
+        profile = TaskProfile.from_tensors(stored, task.classes) if stored else None
+    except SupSupError as error:
+        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
     extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, PROFILE))}
     return LearnedTask(task.name, task.classes, task.created, extras, info, profile), statistics
 
@@ -225,16 +229,6 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
                 f"but in the file, for task {task!r}, {shapes[1]}"
             )
     return stored
-
-
-def _profile(task: TaskRecord, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
-    stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
-    if not stored:
-        return None
-    try:
-        return TaskProfile.from_tensors(stored, task.classes)
-    except SupSupError as error:
-        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
 
 
 # The safetensors blob: 8 bytes with the length of a JSON header, the header, the bytes of the tensors.

@@ -238,7 +238,7 @@ def test_lone_images_are_answered_from_a_graph_as_without_one(module: nn.Module,
         direct = [int(alpha_gradient(net, bank, image[None], None, goal, list(net.weights)).argmax()) for image in x]
         assert alone == direct
         assert len(bank.replays) == 1
-        bank.remove(0)
+        bank.prepare_remove(0)()
         assert not len(bank.replays)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from supsup import HopSupSup, UnitRecipe, data, nets
 from supsup.data import Part, Task
 from supsup.hopfield.learner import learn_in_parallel
-from supsup.hopfield.memory import RULES, overfull, overlap, running_mean, settle, unstable
+from supsup.hopfield.memory import RULES, overfull, overlap, running_mean, settle
 from supsup.masks import philox
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
@@ -72,7 +72,7 @@ def curve(rule: str, masks: Tensor) -> list[dict[str, Any]]:
             noise = philox.uniform(count, [f"flips/{i}" for i in range(len(asked))], masks.shape[1], 1.0, masks.device)
             found = settle(psi, torch.where(noise < 2 * FLIPPED - 1, -asked, asked))
             recovered = ((found != asked).float().mean(-1) < RIGHT).float().mean().item()
-            stable = (~unstable(psi, asked).any(-1)).float().mean().item()
+            stable = (settle(psi, asked, 1) == asked).all(-1).float().mean().item()
             rows.append({"stored": count, "recovered": recovered, "fixed points": stable, "warned at": warned})
             if recovered < 0.1:
                 break

@@ -101,7 +101,7 @@ def shared_mask(model: SupSup, stream: Stream, index: int) -> list[dict[str, Any
         if tasks <= SHARED:
             other = stream[-NEW:][tasks]
             trainer.run(other.train, order(model, other))
-            bank.replace(index, trainer.mask())
+            bank.prepare_replace(index, trainer.mask())()
     return rows
 
 

@@ -71,7 +71,7 @@ def main() -> None:
 
 def read(path: Path) -> None:
     with ModelFile(path) as file:
-        for _ in file.tasks():
+        for _ in map(file.decoded, file.records()):
             pass
 
 

@@ -12,12 +12,12 @@ if _typing.TYPE_CHECKING:
     from supsup.evaluation.evaluator import Evaluation as Evaluation
     from supsup.evaluation.evaluator import evaluate as evaluate
     from supsup.evaluation.scenarios import Scenario as Scenario
-    from supsup.file.export import export as export
     from supsup.hopfield.learner import HopSupSup as HopSupSup
     from supsup.hopfield.units import Recovery as Recovery
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
     from supsup.inference.methods import Inference as Inference
     from supsup.inference.new_task import NewTaskRule as NewTaskRule
+    from supsup.model.export import export as export
     from supsup.model.predictor import Prediction as Prediction
     from supsup.model.supsup import SupSup as SupSup
     from supsup.model.supsup import load as load
@@ -35,7 +35,7 @@ _HOMES = {
     "tune_process": "runtime.process",
     "Evaluation": "evaluation.evaluator",
     "evaluate": "evaluation.evaluator",
-    "export": "file.export",
+    "export": "model.export",
     "HopSupSup": "hopfield.learner",
     "Recovery": "hopfield.units",
     "UnitRecipe": "hopfield.units",

@@ -145,7 +145,7 @@ def bytes_kept(file: Path) -> dict[str, int]:
 
 
 def _masks(model: ModelFile, rows: Sequence[TaskRecord]) -> list[Bytes]:
-    return [row.decoded(model.header, model.reference).packed for row in rows]
+    return [row.decoded(model.header, model.reference) for row in rows]
 
 
 def _coded(masks: Sequence[Bytes], header: Header) -> dict[str, int]:

@@ -116,7 +116,7 @@ def judged(path: Path, expect: str, kind: str, right: Right, *, in_place: bool =
     def rescue() -> str:
         repair(path, out)
         with ModelFile(out) as rescued:
-            found = {f"{task.name}/{digest_of(task.packed.tobytes())}" for task in rescued.tasks()}
+            found = {f"{row.name}/{digest_of(rescued.decoded(row).tobytes())}" for row in rescued.records()}
         if not found <= right.masks and expect not in ("other", "forged"):
             wrong.append(f"repair gave other masks: {found - right.masks}")
         return "rescued"

@@ -38,13 +38,10 @@ def test_a_variable_says_how_much_a_file_may_ask_for(tmp_path: Path, monkeypatch
 
 def test_masks_take_no_more_than_their_bytes_account_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.VARIABLE, "1000")
-    honest, empty = limits.MaskBytes(weights=800), limits.MaskBytes(weights=800)
-    for _ in range(1000):
-        honest.add(stored=2)
-    for _ in range(10):
-        empty.add(stored=0)
+    limits.check_masks(1000, weights=800, stored=2000)
+    limits.check_masks(10, weights=800, stored=0)
     with pytest.raises(SupSupError, match="its masks"):
-        empty.add(stored=0)
+        limits.check_masks(11, weights=800, stored=0)
 
 
 def test_thousands_of_empty_masks_of_ours_are_read(tmp_path: Path) -> None:
@@ -99,7 +96,15 @@ def test_depth_and_shapes() -> None:
     limits.check_depth(json.loads("[" * 40 + "]" * 40))
     with pytest.raises(Damaged, match="deep"):
         limits.check_depth(json.loads("[" * 100 + "]" * 100))
-    wrong: list[dict[str, Any]] = [{}, {"a": [0]}, {"a": [True]}, {"a": [1 << 50]}, {"a": [1] * 50}, {"a": 5}]
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"a": []},
+        {"a": [0]},
+        {"a": [True]},
+        {"a": [1 << 50]},
+        {"a": [1] * 50},
+        {"a": 5},
+    ]
     for shapes in wrong:
         with pytest.raises(Damaged):
             limits.check_shapes(shapes, None)

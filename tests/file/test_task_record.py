@@ -240,15 +240,14 @@ def test_a_task_is_packed_alone_as_among_others() -> None:
     for mask in (ones, {key: value * 0 for key, value in ones.items()}):
         state_of(model).bank.add(mask)
     tasks = [LearnedTask("all", 2, "now", {"x": torch.ones(3)}), LearnedTask("none", 3, "later")]
-    together = list(pack_tasks(tasks, state_of(model).bank))
+    header = state_of(model).header()
+    together = list(pack_tasks(tasks, state_of(model).bank, header))
     for index, (task, packed) in enumerate(zip(tasks, together, strict=True)):
-        alone = pack_task(task, state_of(model).bank, index)
-        assert np.array_equal(alone.packed, packed.packed)
-        assert (alone.name, alone.classes, alone.created, alone.extras) == (
-            packed.name, packed.classes, packed.created, packed.extras,
-        )  # fmt: skip
+        assert pack_task(task, state_of(model).bank, index, header) == packed
+        assert (packed.name, packed.classes, packed.created) == (task.name, task.classes, task.learned_at)
+        assert np.array_equal(packed.decoded(header, None), state_of(model).bank.packed(index).numpy())
     assert tensors_from_bytes(together[0].extras, "extras")["x"].tolist() == [1, 1, 1]
-    assert together[1].extras == b""
+    assert not holds_tensors(together[1].extras)
 
 
 def test_tensors_that_cannot_be_read_are_damage() -> None:

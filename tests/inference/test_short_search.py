@@ -52,7 +52,7 @@ def with_a_likely_mask(counts: list[int], index: int, seed: int, names: str) -> 
     bank = filled(counts, generator)
     query = {name: torch.randn(1, *shape, generator=generator) ** 3 for name, shape in SHAPES.items()}
     likely = {n: (q[0] > 0) ^ (torch.rand(q[0].shape, generator=generator) < 0.1) for n, q in query.items()}
-    bank.replace(index, likely)
+    bank.prepare_replace(index, likely)()
     return {name: query[name] for name in names}, bank
 
 

@@ -34,10 +34,10 @@ def test_any_history_of_adding_replacing_and_removing(seed: int, moves: int) -> 
             bank.add(mask)
             plain.append(mask)
         elif move == "replace":
-            bank.replace(index, mask)
+            bank.prepare_replace(index, mask)()
             plain[index] = mask
         else:
-            bank.remove(index)
+            bank.prepare_remove(index)()
             del plain[index]
     assert len(bank) == len(plain)
     copy = bank.subset(range(len(bank)))
@@ -83,7 +83,7 @@ def test_a_removed_mask_leaves_no_bits_behind(seed: int, k: int) -> None:
         bank.add(random_mask(generator))
     index = random.Random(seed).randrange(k)
     blocks, remaining = list(bank._blocks), [bank.packed(i) for i in range(k) if i != index]
-    bank.remove(index)
+    bank.prepare_remove(index)()
     everything = torch.cat(blocks, 1)
     assert all(torch.equal(everything[:, i], mask) for i, mask in enumerate(remaining))
     assert not everything[:, len(remaining) :].any()
@@ -106,7 +106,7 @@ def test_removing_costs_no_operation_for_each_later_mask_or_byte() -> None:
         bank = Bank({"w": torch.Size([weights])})
         bank.add_packed(torch.zeros(weights // 8, k, dtype=torch.uint8))
         with Counted() as counted:
-            bank.remove(0)
+            bank.prepare_remove(0)()
         counts.append(counted.count)
     assert len(set(counts)) == 1
 
@@ -117,7 +117,7 @@ def test_large_blocks_move_up_piece_by_piece(monkeypatch: pytest.MonkeyPatch) ->
     bank, generator = Bank(SHAPES), torch.Generator().manual_seed(0)
     columns = torch.randint(256, (6, 9), generator=generator, dtype=torch.uint8)
     bank.add_packed(columns)
-    bank.remove(4)
+    bank.prepare_remove(4)()
     assert torch.equal(torch.cat(list(bank.blocks()), 1), torch.cat([columns[:, :4], columns[:, 5:]], 1))
 
 
@@ -125,8 +125,8 @@ def test_large_blocks_move_up_piece_by_piece(monkeypatch: pytest.MonkeyPatch) ->
     "change",
     [
         lambda bank, mask: bank.add(mask),
-        lambda bank, mask: bank.replace(1, mask),
-        lambda bank, mask: bank.remove(0),
+        lambda bank, mask: bank.prepare_replace(1, mask)(),
+        lambda bank, mask: bank.prepare_remove(0)(),
         lambda bank, mask: bank.add_packed(bank.pack(mask)[:, None]),
     ],
 )
@@ -197,7 +197,7 @@ def test_masks_go_into_room_that_was_reserved(seed: int, before: int, reserved: 
     assert all(torch.equal(bank.packed(index), plain.packed(index)) for index in range(len(bank)))
     assert sum(block.shape[1] for block in bank.blocks()) == len(bank)
     if added:
-        bank.remove(0)
+        bank.prepare_remove(0)()
         assert len(bank) == before + added - 1
 
 
@@ -232,12 +232,12 @@ def test_statistics_stay_with_their_masks() -> None:
     plain.append(random_mask(generator) | {"mean": torch.zeros(3), "variance": torch.ones(2, 2)})
     bank.add({name: plain[-1][name] for name in SHAPES})
     other = random_mask(generator)
-    bank.replace(1, other)
+    bank.prepare_replace(1, other)()
     plain[1] |= other
     more = other | {"variance": torch.full((2, 2), 7.0)}
-    bank.replace(2, more)
+    bank.prepare_replace(2, more)()
     plain[2] |= more
-    bank.remove(0)
+    bank.prepare_remove(0)()
     del plain[0]
     alpha = torch.tensor([0.5, 0.0, 0.25, 0.25, 0.0])
     for copied in (bank, bank.to(torch.device("cpu")), bank.subset(range(5))):
@@ -279,12 +279,12 @@ def test_masks_on_the_disk_lie_before_the_others_and_never_change(statistics: bo
         plain.add(mask)
     assert [one is other for one, other in zip(mapped._blocks, blocks)] == [True, True]
     with pytest.raises(SupSupError, match="masks on disk cannot change"):
-        mapped.replace(15, mask)
+        mapped.prepare_replace(15, mask)()
     with pytest.raises(SupSupError, match="masks on disk cannot change"):
-        mapped.remove(0)
+        mapped.prepare_remove(0)()
     for bank in (mapped, plain):
-        bank.replace(16, mask)
-        bank.remove(17)
+        bank.prepare_replace(16, mask)()
+        bank.prepare_remove(17)()
     assert torch.equal(torch.cat(list(mapped.blocks()), 1), torch.cat(list(plain.blocks()), 1))
     alpha = torch.rand(len(plain), generator=generator)
     for index in (0, 7, 15, 16, 1054):
@@ -323,5 +323,5 @@ def test_a_block_goes_with_its_last_mask() -> None:
     for _ in range(9):
         bank.add({"w": torch.ones(8)})
     for expected in (1, 1):
-        bank.remove(0)
+        bank.prepare_remove(0)()
         assert (len(bank._blocks), bank.memory) == (expected, 8 + 4 * 8)

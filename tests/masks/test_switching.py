@@ -90,11 +90,11 @@ def test_answers_are_those_of_the_plain_path_whatever_changes(x: Tensor) -> None
                 assert torch.equal(switched.run(bank, index, x), plain(net, bank, index, x))
 
     check()
-    bank.replace(0, random_task(net, generator))
+    bank.prepare_replace(0, random_task(net, generator))()
     check()
-    bank.replace(len(bank) - 1, random_task(net, generator))
+    bank.prepare_replace(len(bank) - 1, random_task(net, generator))()
     check()
-    bank.remove(0)
+    bank.prepare_remove(0)()
     check()
     bank.add(random_task(net, generator))
     check()
@@ -111,7 +111,7 @@ def test_only_a_change_of_task_or_masks_costs_a_switch(x: Tensor, monkeypatch: p
     for index, switches in ((1, 1), (1, 1), (1, 1), (2, 2), (2, 2), (1, 3)):
         switched.run(bank, index, x)
         assert len(filled) == switches
-    bank.replace(0, random_task(net, torch.Generator()))
+    bank.prepare_replace(0, random_task(net, torch.Generator()))()
     switched.run(bank, 1, x)
     assert len(filled) == 4
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.data import Stream, Task
-from supsup.file.export import plain_network
 from supsup.file.repair import repair
 from supsup.masks.frozen import FrozenNet
+from supsup.model.export import plain_network
 from supsup.model.state import ModelState, state_of
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.fast.captured import CapturedTraining, run_captured

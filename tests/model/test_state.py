@@ -9,7 +9,7 @@ import torch
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.file.header import Header
-from supsup.file.task_record import PackedTask
+from supsup.file.task_record import TaskRecord
 from supsup.model.state import ModelState, state_of
 
 
@@ -54,7 +54,7 @@ def test_a_commit_writes_what_has_changed_and_nothing_else(tmp_path: Path, monke
         written: list[str] = []
         put = state.file.put
 
-        def watched(tasks: Iterable[PackedTask], header: Header) -> None:
+        def watched(tasks: Iterable[TaskRecord], header: Header) -> None:
             listed = list(tasks)
             written.extend(task.name for task in listed)
             put(listed, header)

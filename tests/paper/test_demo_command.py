@@ -71,7 +71,7 @@ def test_words_say_what_was_lost() -> None:
 
 def masks(path: Path) -> dict[str, bytes]:
     with ModelFile(path) as file:
-        return {task.name: task.packed.tobytes() for task in file.tasks()}
+        return {record.name: file.decoded(record).tobytes() for record in file.records()}
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_masks(tmp_path: Path) -> None:

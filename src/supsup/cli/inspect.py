@@ -144,7 +144,7 @@ def read_tasks(model: ModelFile) -> Iterator[Contents]:
     """
     figures = ("density", "bytes", "bits_per_weight", "examples", "accuracy")
     if model.header.kind == KIND:
-        for task in read_hop_contents(model).tasks:
+        for task in read_hop_contents(model)[1]:
             about = {"task": task.name, "classes": task.classes} | task.info.describe()
             yield about | {"learned": task.learned_at} | dict.fromkeys(figures)
         return
@@ -176,13 +176,13 @@ def read_contents(model: ModelFile) -> Contents:
     found |= dict.fromkeys(("masks", "entropy_bound", "papers_count", "extras", "memory"))
     found |= {"profiles": 0, "checked": 0, "correct": 0, "chosen_recipes": {}}
     if header.kind == KIND:
-        contents = read_hop_contents(model)
-        recovery = {"rule": contents.rule, **asdict(contents.recovery)}
-        return found | {"tasks": len(contents.tasks), "inference": recovery, "memory": len(model.state())}
+        settings, tasks = read_hop_contents(model)
+        recovery = {"rule": settings["rule"], **asdict(settings["recovery"])}
+        return found | {"tasks": len(tasks), "inference": recovery, "memory": len(model.state())}
     found |= {"masks": 0, "entropy_bound": 0.0, "papers_count": 0.0, "extras": 0}
     recipes: Counter[str] = Counter()
     for row in model.records():
-        packed, info = row.decoded(header, model.reference).packed, info_of(row, header)
+        packed, info = row.decoded(header, model.reference), info_of(row, header)
         kept = codec.kept_weights(packed, header.sizes)
         found["masks"] += len(row.mask)
         found["entropy_bound"] += codec.entropy_bytes(packed, header.sizes)

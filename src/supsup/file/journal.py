@@ -42,7 +42,7 @@ class HeldFile:
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, _FLAGS)
         status = os.fstat(self.descriptor)
-        self._key: _Key | None = (status.st_dev, status.st_ino)
+        self._key = (status.st_dev, status.st_ino)
         with _guard:
             _users[self._key] = _users.get(self._key, 0) + 1
             _descriptors.setdefault(self._key, []).append(self.descriptor)
@@ -72,14 +72,11 @@ class HeldFile:
     def close(self) -> None:
         """Release the file; the last user closes the descriptors."""
         with _guard:
-            if self._key is None:
-                return
             _users[self._key] -= 1
             if not _users[self._key]:
                 del _users[self._key]
                 for descriptor in _descriptors.pop(self._key):
                     os.close(descriptor)
-            self._key = None
 
 
 class ForeignJournal(SupSupError):

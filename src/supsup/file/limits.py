@@ -64,9 +64,9 @@ def check_shapes(shapes: Mapping[str, Any], image_shape: Any) -> None:
     """An error unless masks and images can have these shapes."""
     if not 0 < len(shapes) <= MOST_TENSORS:
         raise Damaged(f"it names {len(shapes):,} weights; there must be 1 to {MOST_TENSORS:,}")
-    for shape in [*shapes.values(), image_shape or []]:
+    for shape in [*shapes.values(), image_shape or [1]]:
         sides = isinstance(shape, list) and all(type(side) is int and 0 < side < _LONGEST_SIDE for side in shape)
-        if not sides or len(shape) > _MOST_SIDES:
+        if not sides or not 0 < len(shape) <= _MOST_SIDES:
             raise Damaged("weights or images of impossible shapes")
     check_bytes(_PER_BIT * sum(map(math.prod, shapes.values())), "masks of the shapes in the file")
     check_bytes(4 * _CHECKED_IMAGES * math.prod(image_shape or []), "images of the shape in the file")
@@ -77,20 +77,11 @@ def check_reference(weights: int) -> None:
     check_bytes(_PER_LEVEL * weights, "the mean that masks are coded against")
 
 
-class MaskBytes:
-    """Sums up the masks of a file: an error once they need much more memory than their stored bytes explain."""
-
-    def __init__(self, weights: int) -> None:
-        self._each = -(-weights // 8)
-        self._unpacked, self._stored = 0, 0
-
-    def add(self, stored: int) -> None:
-        """Count one more mask by its stored bytes, before it is read or decoded."""
-        self._unpacked += self._each
-        self._stored += stored
-        excess = self._unpacked - _EXPANSION * self._stored
-        if excess > 0:
-            check_bytes(excess, "its masks, which are stored in far fewer bytes,")
+def check_masks(count: int, weights: int, stored: int) -> None:
+    """An error if so many masks need much more memory than the bytes that they are stored in explain."""
+    excess = count * -(-weights // 8) - _EXPANSION * stored
+    if excess > 0:
+        check_bytes(excess, "its masks, which are stored in far fewer bytes,")
 
 
 def check_settings(settings: Mapping[str, Any], kind: str) -> None:

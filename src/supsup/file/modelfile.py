@@ -10,22 +10,22 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
 from supsup.file import codec, journal, limits, paths, tables
-from supsup.file.codec import Reference
+from supsup.file.codec import Bytes, Reference
 from supsup.file.header import Header
 from supsup.file.journal import PAGE, HeldFile
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import WriterLock, connect, explain_errors, is_unfinished, transaction
-from supsup.file.task_record import COLUMNS, PackedTask, TaskRecord
+from supsup.file.task_record import COLUMNS, TaskRecord
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 _Model = TypeVar("_Model")
 _TRIES = 10  # to open a file while writers roll back commits
-_INHERITED: list[sqlite3.Connection] = []  # connections of the parent process, which a forked child must not close
+_INHERITED: list[ExitStack] = []  # connections of the parent process, which a forked child must not close
 _INSERT = f"REPLACE INTO tasks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -40,12 +40,11 @@ class ModelFile:
     def __init__(self, path: AnyPath, *, write: bool = False) -> None:
         self.path = paths.existing_file(paths.writable_path(path) if write else path)
         self._lock = WriterLock(self.path) if write else None
-        self._opened: _Opened | None = None
+        self._process, self._held = os.getpid(), ExitStack()
         self._index = None
         try:
             with explain_errors(self.path):
-                self._opened = _Opened(self.path, write=write)
-            self._connection = self._opened.connection
+                self._connection = _connected(self.path, write, self._held)
             self._known_index()
             with explain_errors(self.path):
                 self._version = self._data_version()
@@ -61,8 +60,10 @@ class ModelFile:
 
     def close(self) -> None:
         """Close the file; every commit is in it already. In a forked child the parent's stays open and locked."""
-        if self._opened is not None:
-            self._opened.close()
+        if self._process == os.getpid():
+            self._held.close()
+        else:
+            _INHERITED.append(self._held.pop_all())
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -79,40 +80,28 @@ class ModelFile:
     def __contains__(self, name: object) -> bool:
         return name in self._known_index()
 
-    def records(self, *, masks: bool = True) -> Iterator[TaskRecord]:
-        """The rows of all tasks, in order; an error after the last if one is missing.
+    def records(self, start: int = 0, *, masks: bool = True) -> Iterator[TaskRecord]:
+        """The rows of all tasks from a position on, in order; if that is 0, an error after the last if one is missing.
 
         Without `masks` those are left out; but a row can be checked only with its mask.
         """
         columns = COLUMNS if masks else COLUMNS.removesuffix("mask") + "x''"
         with self._reading() as digest:
-            checksums, last = tables.state_checksums(self._connection, self.header), -1
-            for values in self._connection.execute(f"SELECT {columns} FROM tasks ORDER BY position"):
-                record = TaskRecord.of(values)
-                if record.position <= last:
-                    raise Damaged("the file is damaged (tasks come in the wrong order)")
-                last = record.position
+            checksums = tables.state_checksums(self._connection, self.header)
+            rows = f"SELECT {columns} FROM tasks WHERE position >= ? ORDER BY position"
+            for record in map(TaskRecord.of, self._connection.execute(rows, (start,))):
                 checksums.append(record.checksum)
                 yield record
-            tables.check_complete(checksums, digest)
+            if start == 0:
+                tables.check_complete(checksums, digest)
 
-    def tasks(self, first: int = 0) -> Iterator[PackedTask]:
-        """The tasks from an index on, each checked; whether one is missing is known only after the last.
+    def records_from(self, index: int) -> Iterator[TaskRecord]:
+        """The rows of the tasks from an index on; if that is above 0, none is known to be missing or not."""
+        positions = [position for position, _ in self._known_index().values()]
+        return self.records([*positions, limits.MOST_POSITION][index] if index else 0)
 
-        With `first` > 0 that is not checked: the caller has read `records(masks=False)`.
-        """
-        positions = [position for position, _ in self._known_index().values()][first:]
-        rows = self.records_between(positions[0] if positions else limits.MOST_POSITION) if first else self.records()
-        return map(self.decoded, rows)
-
-    def records_between(self, first: int, last: int = limits.MOST_POSITION) -> Iterator[TaskRecord]:
-        """The rows at some positions, in order."""
-        with self._reading():
-            rows = f"SELECT {COLUMNS} FROM tasks WHERE position BETWEEN ? AND ? ORDER BY position"
-            yield from map(TaskRecord.of, self._connection.execute(rows, (first, last)))
-
-    def decoded(self, record: TaskRecord) -> PackedTask:
-        """The task of a row of this file, checked."""
+    def decoded(self, record: TaskRecord) -> Bytes:
+        """The packed mask of a row of this file, checked."""
         with explain_errors(self.path):
             return record.decoded(self.header, self.reference)
 
@@ -121,24 +110,16 @@ class ModelFile:
         with self._reading():
             return tables.read_state(self._connection)
 
-    def state_size(self) -> int:
-        """The size of `state()` in bytes, without reading it."""
-        with self._reading():
-            size = self._connection.execute("SELECT length(tensors) FROM state").fetchone()
-        return int(size[0]) if size is not None and isinstance(size[0], int) else 0
-
-    def put(self, tasks: Iterable[PackedTask], header: Header | None = None) -> None:
-        """Commit tasks, all or none: new ones, or new masks for old ones."""
-        header = header or self.header
+    def put(self, records: Iterable[TaskRecord], header: Header) -> None:
+        """Commit tasks, all or none: new ones, or new masks for old ones; they get the positions of this file."""
         index = dict(self._known_index())
         next_position = max((position for position, _ in index.values()), default=-1) + 1
         with self._writing(header, index):
-            for task in tasks:
-                position = index[task.name][0] if task.name in index else next_position
-                next_position += task.name not in index
-                record = TaskRecord.encoded(header, position, task)
-                index[task.name] = (position, record.checksum)
-                self._connection.execute(_INSERT, record)
+            for record in records:
+                position = index[record.name][0] if record.name in index else next_position
+                next_position += record.name not in index
+                index[record.name] = (position, record.checksum)
+                self._connection.execute(_INSERT, record._replace(position=position))
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
@@ -185,7 +166,7 @@ class ModelFile:
 
     def _coded_alone(self, records: Iterable[TaskRecord]) -> list[TaskRecord]:
         """Rows of this file, with masks coded independently of the mean."""
-        masks = ((record, record.decoded(self.header, self.reference).packed) for record in records)
+        masks = ((record, record.decoded(self.header, self.reference)) for record in records)
         coded = ((record, codec.encode(packed, self.header.sizes)) for record, packed in masks)
         return [record._replace(codec=name, mask=blob) for record, (name, blob) in coded]
 
@@ -193,7 +174,7 @@ class ModelFile:
         """Forgetting stays exact: `remove` drops the mean if it was taken over the removed task."""
         limits.check_reference(sum(self.header.sizes))
         alone = self._coded_alone(self.records())
-        masks = [record.decoded(self.header, None).packed for record in alone]
+        masks = [record.decoded(self.header, None) for record in alone]
         reference = Reference.of(masks, self.header.sizes)
         coded = [reference.encode(packed) for packed in masks]
         better = [
@@ -266,93 +247,65 @@ class ModelFile:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
 
-class _Opened:
-    """A connection to a model file, and what must live as long as the connection.
+def _connected(path: Path, write: bool, held: ExitStack) -> sqlite3.Connection:
+    """A connection to a model file; `held` closes it and what must live as long.
 
     After an interrupted commit a reader gets a private copy of the file as it was before. A writer lets SQLite roll
     back the file itself, once a copy has proved to be a complete model.
     """
-
-    connection: sqlite3.Connection
-
-    def __init__(self, path: Path, *, write: bool) -> None:
-        self._process = os.getpid()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._held = HeldFile(path)
-        try:
-            tables.check_first_page(self._held.read(100))
-            journal.check_beside(path)
-            if write and journal.is_pending(path):
-                self._connect_to_copy(path)
-                tables.check_whole(self.connection)
-                self._disconnect()
-            if write:
-                self.connection = connect(path, "rw")
-                self._remove_unused_journal(path)
-            else:
-                self._connect_to_read(path)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the connection, and only then the held file."""
-        if self._process != os.getpid():
-            _INHERITED.append(self.connection)
-            return
-        self._disconnect()
-        self._held.close()
-
-    def _disconnect(self) -> None:
-        if hasattr(self, "connection"):
-            self.connection.close()
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-
-    def _remove_unused_journal(self, path: Path) -> None:
-        """Remove a journal that a writer had just created when it died; SQLite leaves it until the next commit."""
-        if journal.is_pending(path) is False:
-            with transaction(self.connection, "IMMEDIATE"):  # until it ends nobody creates another
-                if journal.is_pending(path) is False:
-                    journal.path_of(path).unlink()
-
-    def _connect_to_read(self, path: Path) -> None:
-        for _ in range(_TRIES):
+    file = held.enter_context(closing(HeldFile(path)))
+    tables.check_first_page(file.read(100))
+    journal.check_beside(path)
+    if write:
+        if journal.is_pending(path):
+            with ExitStack() as briefly:
+                tables.check_whole(_connected_to_copy(file, path, briefly))
+        connection = held.enter_context(closing(connect(path, "rw")))
+        _remove_unused_journal(connection, path)
+        return connection
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError), ExitStack() as tried:  # a writer was faster and has rolled the file back
             try:
-                self.connection = connect(path, "ro")
-                self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
-                return
+                connection = tried.enter_context(closing(connect(path, "ro")))
+                connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
             except sqlite3.Error as error:
                 if not is_unfinished(error):
                     raise
-            self._disconnect()
-            with suppress(FileNotFoundError):  # a writer was faster and has rolled the file back
-                self._connect_to_copy(path)
-                return
-        raise SupSupError("a writer is rolling back an interrupted commit; load it again")
-
-    def _connect_to_copy(self, path: Path) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="supsup-")
-        copy = Path(self._folder.name) / "model"
-        try:
-            journal.copy_rolled_back(self._held, path, copy)
-        except (FileNotFoundError, PermissionError):
-            self._disconnect()
-            raise
-        except OSError as error:
-            raise SupSupError(
-                f"a commit to it was interrupted, and no copy to read from can be made in {self._folder.name} "
-                f"({error}); set TMPDIR to a folder with room"
-            ) from error
-        self.connection = connect(copy, "ro")
+                tried.close()
+                connection = _connected_to_copy(file, path, tried)
+            held.enter_context(tried.pop_all())
+            return connection
+    raise SupSupError("a writer is rolling back an interrupted commit; load it again")
 
 
-def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), state: bytes = b"") -> Path:
+def _connected_to_copy(file: HeldFile, path: Path, held: ExitStack) -> sqlite3.Connection:
+    folder = held.enter_context(tempfile.TemporaryDirectory(prefix="supsup-"))
+    copy = Path(folder) / "model"
+    try:
+        journal.copy_rolled_back(file, path, copy)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except OSError as error:
+        raise SupSupError(
+            f"a commit to it was interrupted, and no copy to read from can be made in {folder} "
+            f"({error}); set TMPDIR to a folder with room"
+        ) from error
+    return held.enter_context(closing(connect(copy, "ro")))
+
+
+def _remove_unused_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Remove a journal that a writer had just created when it died; SQLite leaves it until the next commit."""
+    if journal.is_pending(path) is False:
+        with transaction(connection, "IMMEDIATE"):  # until it ends nobody creates another
+            if journal.is_pending(path) is False:
+                journal.path_of(path).unlink()
+
+
+def write_new(path: AnyPath, header: Header, records: Iterable[TaskRecord] = (), state: bytes = b"") -> Path:
     """Write a model file at once, complete or not at all; an older model file is replaced.
 
-    tasks  of a SupSup model
-    state  the tensors (safetensors) of a HopSupSup model
+    records  of a SupSup model's tasks, which are numbered anew
+    state    the tensors (safetensors) of a HopSupSup model
     """
     target = paths.writable_path(path)
     lock = WriterLock(target)
@@ -362,7 +315,7 @@ def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), s
         part = paths.new_part(target)
         try:
             with explain_errors(target):
-                _write(part, header, tasks, state)
+                _write(part, header, records, state)
             if target.exists():
                 shutil.copymode(target, part)
                 paths.remove_mask_folder(target)
@@ -378,21 +331,17 @@ def write_new(path: AnyPath, header: Header, tasks: Iterable[PackedTask] = (), s
     return target
 
 
-def _write(path: Path, header: Header, tasks: Iterable[PackedTask], state: bytes) -> None:
-    connection = connect(path, "rwc")
-    try:
+def _write(path: Path, header: Header, records: Iterable[TaskRecord], state: bytes) -> None:
+    with closing(connect(path, "rwc")) as connection:
         connection.execute(f"PRAGMA page_size={PAGE}")
         connection.execute("PRAGMA synchronous=FULL")
         with transaction(connection, "IMMEDIATE"):
             tables.create_tables(connection, header.format)
             checksums = [] if header.format == 1 else [tables.write_state(connection, state)]
-            for position, task in enumerate(tasks):
-                record = TaskRecord.encoded(header, position, task)
+            for position, record in enumerate(records):
                 checksums.append(record.checksum)
-                connection.execute(_INSERT, record)
+                connection.execute(_INSERT, record._replace(position=position))
             tables.write_header(connection, header, checksums)
-    finally:
-        connection.close()
     with closing(connect(path, "ro")) as connection:  # what was written can be read back
         tables.check_whole(connection)
 
@@ -405,8 +354,8 @@ def _check_replaceable(target: Path) -> None:
         return
     paths.existing_file(target)
     try:
-        with explain_errors(target), closing(_Opened(target, write=True)) as file:
-            tables.check_whole(file.connection)
+        with explain_errors(target), ExitStack() as held:
+            tables.check_whole(_connected(target, True, held))
     except SupSupError as error:
         raise SupSupError(
             f"{target} exists and is not a model file that can be read, so it is not overwritten; "

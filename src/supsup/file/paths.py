@@ -22,13 +22,12 @@ def full_path(path: AnyPath) -> Path:
     """The absolute path, links followed; an error if no file can have it."""
     try:
         full = Path(path).resolve()
-        if full.is_symlink():
-            raise SupSupError(f"{printable(full)} is a link that leads back to itself; give the path of a model file")
+        leads_back = full.is_symlink()
         full.exists()
-    except SupSupError:
-        raise
     except (TypeError, ValueError, OSError, RuntimeError) as error:  # NUL, too long, a loop of links
         raise SupSupError(f"{printable(repr(path))} is not a path that can be used ({printable(error)})") from error
+    if leads_back:
+        raise SupSupError(f"{printable(full)} is a link that leads back to itself; give the path of a model file")
     return full
 
 

@@ -19,7 +19,7 @@ from supsup.file import journal, limits, tables
 from supsup.file.codec import Reference
 from supsup.file.header import Header, build_architecture, build_header, explain_unknown_settings
 from supsup.file.journal import PAGE, HeldFile
-from supsup.file.limits import MaskBytes, TooLarge
+from supsup.file.limits import TooLarge
 from supsup.file.modelfile import ModelFile, write_new
 from supsup.file.paths import AnyPath, existing_file, full_path
 from supsup.file.sqlite import connect
@@ -119,7 +119,11 @@ def repair(path: AnyPath, out: AnyPath, net: nn.Module | None = None) -> Finding
             f"{source}: nothing can be rescued, both copies of the header are lost "
             f"({printable(findings.structure[0])}); restore it from a backup"
         )
-    write_new(target, header, (record.decoded(header, reference) for record in findings.intact))
+    records = (
+        TaskRecord.encoded(header, each.name, each.created, each.classes, each.decoded(header, reference), each.extras)
+        for each in findings.intact
+    )
+    write_new(target, header, records)
     return findings
 
 
@@ -179,12 +183,13 @@ def _read_tables(connection: sqlite3.Connection, pages: int, net: nn.Module | No
     if findings.header is not None:
         with suppress(*_UNREADABLE):
             findings.reference, _ = tables.read_reference(connection, findings.header)
-        memory = MaskBytes(sum(findings.header.sizes))
+        count, stored, weights = 0, 0, sum(findings.header.sizes)
         for position in positions:
             try:
                 record = _record_at(connection, position)
                 if record is not None:
-                    memory.add(len(record.mask))
+                    count, stored = count + 1, stored + len(record.mask)
+                    limits.check_masks(count, weights, stored)
                     findings.add(record, findings.header)
             except TooLarge:
                 raise

@@ -68,10 +68,9 @@ def explain_errors(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Damaged as error:
-        raise Damaged(f"{path}: {printable(error, _LONGEST)}; {_repair_hint(path)}") from error
     except SupSupError as error:
-        raise type(error)(f"{path}: {printable(error, _LONGEST)}") from error
+        hint = f"; {_repair_hint(path)}" if isinstance(error, Damaged) else ""
+        raise type(error)(f"{path}: {printable(error, _LONGEST)}{hint}") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message may quote the damaged bytes
         raise _translated(error, path) from error
     except OSError as error:

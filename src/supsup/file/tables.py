@@ -134,12 +134,13 @@ def _header_row(connection: sqlite3.Connection, table: str) -> tuple[str, bytes]
 def read_index(connection: sqlite3.Connection, header: Header, digest: bytes) -> dict[str, tuple[int, bytes]]:
     """Position and checksum of each task by name; none is missing, and no mask is read."""
     index: dict[str, tuple[int, bytes]] = {}
-    last, memory = -1, limits.MaskBytes(sum(header.sizes))
+    last, total, weights = -1, 0, sum(header.sizes)
     for values in connection.execute("SELECT position, name, checksum, length(mask) FROM tasks ORDER BY position"):
         if tuple(map(type, values)) != (int, str, bytes, int) or values[1] in index:
             raise Damaged(f"task {printable(repr(values[1]))} is damaged (a value has the wrong type or occurs twice)")
         position, name, checksum, stored = values
-        memory.add(stored)
+        total += stored
+        limits.check_masks(len(index) + 1, weights, total)
         if not last < position < limits.MOST_POSITION:
             raise Damaged(f"task {printable(repr(name))} is damaged (its position is out of order)")
         last = position

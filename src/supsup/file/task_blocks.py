@@ -27,7 +27,7 @@ from supsup.file.codec import Bytes
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import MASK_FOLDER, beside, new_part
 from supsup.file.sqlite import explain_errors
-from supsup.file.task_record import LearnedTask, PackedTask, TaskRecord, impossible_statistics, unpack_task
+from supsup.file.task_record import LearnedTask, TaskRecord, impossible_statistics, unpack_task
 from supsup.masks.bank import tally
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.errors import Damaged, SupSupError
@@ -49,10 +49,11 @@ class TaskBlock:
 
 def read_blocks(file: ModelFile, net: FrozenNet, first: int = 0) -> Iterator[TaskBlock]:
     """The tasks of a file from an index on, checked, on the network's device; trust none before the last has come."""
-    tasks = file.tasks(first)
-    while some := list(islice(tasks, _TASKS)):
+    records = file.records_from(first)
+    while some := list(islice(records, _TASKS)):
+        masks = np.stack([file.decoded(record) for record in some])
         learned, statistics = _unpack(some, file, net)
-        columns = torch.from_numpy(np.stack([task.packed for task in some])).T.to(net.device)
+        columns = torch.from_numpy(masks).T.to(net.device)
         yield TaskBlock(learned, columns, statistics)
 
 
@@ -71,9 +72,7 @@ def map_blocks(file: ModelFile, net: FrozenNet) -> Iterator[tuple[TaskBlock, Ten
         yield TaskBlock(learned, found[0], statistics), found[1]
 
 
-def _unpack(
-    some: Sequence[TaskRecord | PackedTask], file: ModelFile, net: FrozenNet
-) -> tuple[list[LearnedTask], dict[str, Tensor]]:
+def _unpack(some: Sequence[TaskRecord], file: ModelFile, net: FrozenNet) -> tuple[list[LearnedTask], dict[str, Tensor]]:
     """The tasks, and their statistics by name."""
     tasks: list[LearnedTask] = []
     statistics: list[dict[str, Tensor]] = []
@@ -100,10 +99,10 @@ def _unpack(
 
 def _masks(file: ModelFile, records: Sequence[TaskRecord]) -> Bytes:
     """The masks [bytes, tasks] of records that were read without them."""
-    found = list(file.records_between(records[0].position, records[-1].position))
+    found = list(islice(file.records(records[0].position), len(records)))
     if [record.checksum for record in found] != [record.checksum for record in records]:
         raise SupSupError(f"{file.path}: another process has changed it; load it again")
-    return np.stack([file.decoded(record).packed for record in found], 1)
+    return np.stack([file.decoded(record) for record in found], 1)
 
 
 def _write(path: Path, about: dict[str, str | int], packed: Bytes) -> tuple[Tensor, Tensor] | None:

@@ -13,9 +13,8 @@ for everything else. The blob has four parts:
 Files of earlier versions may lack any part. Nothing read here is trusted: checksums can be forged, so types, sizes and
 ranges are checked.
 
-A task has three forms: `LearnedTask` in memory, `PackedTask` with the mask as the bank packs it, `TaskRecord` as a row.
-To keep one more field for every task: add it to `TaskInfo` and `TaskInfo.of` (`data/task.py`), to `info_to_text` and to
-`info_from_text` below.
+A task has two forms: `LearnedTask` in memory, without its mask, and `TaskRecord` as a row. CONTRIBUTING.md says how to
+keep one more field.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
@@ -51,6 +50,7 @@ STATISTICS = "statistics/"  # prefix of the normalisation statistics
 PROFILE = "supsup/trace/"  # prefix of the tensors of the task's profile
 EXAMPLES = "examples"  # one of the user's tensors by convention: a few small images of the task, uint8, to look at
 INFO, NETWORK = "task", "network"  # keys of the metadata
+_INFO = ("names", "inputs", "recipe", "self_labels", "normalisation")  # keys of the metadata "task"
 _METADATA = "__metadata__"
 _LENGTH = 8  # bytes before the JSON header of safetensors, which give its length
 _ALIGNED = 8
@@ -77,21 +77,11 @@ class LearnedTask:
     profile: TaskProfile | None = None
 
 
-@dataclass(frozen=True)
-class PackedTask:
-    """A task as a file takes it: its mask as the bank packs it, `extras` as bytes."""
-
-    name: str
-    classes: int
-    packed: Bytes = field(repr=False)
-    created: str
-    extras: bytes = field(default=b"", repr=False)
-
-
 class TaskRecord(NamedTuple):
     """A row of the table `tasks`; only the types have been checked.
 
-    kept  how many weights the mask keeps
+    position  in the file, which sets it
+    kept      how many weights the mask keeps
     """
 
     position: int
@@ -114,52 +104,49 @@ class TaskRecord(NamedTuple):
         return record
 
     @classmethod
-    def encoded(cls, header: Header, position: int, task: PackedTask) -> Self:
-        if task.name != task.name.encode(errors="replace").decode():
-            raise SupSupError(f"the name {task.name!r} is not text that can be written; use another")
-        name, mask = codec.encode(task.packed, header.sizes)
-        kept = int(np.bitwise_count(task.packed).sum())
-        task = replace(task, extras=with_metadata(task.extras, NETWORK, describe_network(header)))
-        checksum = _checksum(header, task, kept)
-        return cls(position, task.name, task.created, task.classes, kept, name, checksum, task.extras, mask)
+    def encoded(cls, header: Header, name: str, created: str, classes: int, packed: Bytes, extras: bytes) -> Self:
+        """A task with its mask as the bank packs it."""
+        if name != name.encode(errors="replace").decode():
+            raise SupSupError(f"the name {name!r} is not text that can be written; use another")
+        kind, mask = codec.encode(packed, header.sizes)
+        kept = int(np.bitwise_count(packed).sum())
+        extras = with_metadata(extras, NETWORK, describe_network(header))
+        record = cls(0, name, created, classes, kept, kind, b"", extras, mask)
+        return record._replace(checksum=_checksum(header, record, packed))
 
-    def decoded(self, header: Header, reference: Reference | None) -> PackedTask:
-        """The task, every bit as it was written, or an error."""
+    def decoded(self, header: Header, reference: Reference | None) -> Bytes:
+        """The packed mask, every bit as it was written, or an error."""
         try:
             packed = decode_mask(self.codec, self.mask, header.sizes, reference)
         except SupSupError as error:
             raise type(error)(f"task {printable(repr(self.name))} cannot be read: {error}") from error
-        task = PackedTask(self.name, self.classes, packed, self.created, self.extras)
-        if _checksum(header, task, self.kept) != self.checksum:
+        if _checksum(header, self, packed) != self.checksum:
             raise Damaged(f"task {printable(repr(self.name))} is damaged (its checksum differs)")
-        return task
+        return packed
 
 
-def _checksum(header: Header, task: PackedTask, kept: int) -> bytes:
+def _checksum(header: Header, record: TaskRecord, packed: Bytes) -> bytes:
     """Over the decoded bits and all that belongs to them: which weights, which task."""
-    about = json.dumps([header.weights, task.name, task.created, task.classes, kept, len(task.extras)])
-    digest = hashlib.blake2b(about.encode(errors="surrogatepass"), digest_size=16)
-    digest.update(task.extras)
-    digest.update(task.packed.tobytes())
+    about = [header.weights, record.name, record.created, record.classes, record.kept, len(record.extras)]
+    digest = hashlib.blake2b(json.dumps(about).encode(errors="surrogatepass"), digest_size=16)
+    digest.update(record.extras)
+    digest.update(packed.tobytes())
     return digest.digest()
 
 
-# Writing: a learned task → a packed task.
+# Writing: a learned task → a record.
 
 
-def pack_task(task: LearnedTask, bank: Bank, index: int) -> PackedTask:
-    """One task, with its mask and statistics from the bank."""
-    return _pack(task, bank, index, bank.packed(index).cpu().numpy())
-
-
-def pack_tasks(tasks: Iterable[LearnedTask], bank: Bank) -> Iterator[PackedTask]:
+def pack_tasks(tasks: Iterable[LearnedTask], bank: Bank, header: Header) -> Iterator[TaskRecord]:
     """Every task of a bank, in order."""
     masks = (packed for block in bank.blocks() for packed in block.T.contiguous().cpu().numpy())
     for index, (task, packed) in enumerate(zip(tasks, masks, strict=True)):
-        yield _pack(task, bank, index, packed)
+        yield pack_task(task, bank, index, header, packed)
 
 
-def _pack(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedTask:
+def pack_task(task: LearnedTask, bank: Bank, index: int, header: Header, packed: Bytes | None = None) -> TaskRecord:
+    """One task, with its mask (if not given) and statistics from the bank."""
+    packed = bank.packed(index).cpu().numpy() if packed is None else packed
     check_extras(task.extras)
     statistics = {STATISTICS + name: value for name, value in bank.statistics(index).items()}
     if statistics and not bool(bank.flat_statistics(index).isfinite().all()):
@@ -172,7 +159,7 @@ def _pack(task: LearnedTask, bank: Bank, index: int, packed: Bytes) -> PackedTas
     extras = tensors_to_bytes(tensors) if tensors else b""
     text = info_to_text(task.info, task.classes)
     extras = with_metadata(extras, INFO, text) if text else extras
-    return PackedTask(task.name, task.classes, packed, task.learned_at, extras)
+    return TaskRecord.encoded(header, task.name, task.learned_at, task.classes, packed, extras)
 
 
 def check_extras(tensors: object) -> None:
@@ -195,25 +182,29 @@ def check_extras(tensors: object) -> None:
             )
 
 
-# Reading: a record or a packed task → its parts.
+# Reading: a record → its parts.
 
 
-def unpack_task(task: TaskRecord | PackedTask, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
+def unpack_task(task: TaskRecord, header: Header, net: FrozenNet) -> tuple[LearnedTask, dict[str, Tensor]]:
     """The learned task on the network's device, and its statistics by name."""
     tensors = {name: value.to(net.device) for name, value in tensors_of(task).items()}
-    statistics = _statistics(net, task.name, tensors)
-    info, profile = info_of(task, header), _profile(task, tensors)
+    statistics, info = _statistics(net, task.name, tensors), info_of(task, header)
+    stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
+    try:
+        profile = TaskProfile.from_tensors(stored, task.classes) if stored else None
+    except SupSupError as error:
+        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
     extras = {name: value for name, value in tensors.items() if not name.startswith((STATISTICS, PROFILE))}
     return LearnedTask(task.name, task.classes, task.created, extras, info, profile), statistics
 
 
-def tensors_of(task: TaskRecord | PackedTask) -> dict[str, Tensor]:
+def tensors_of(task: TaskRecord) -> dict[str, Tensor]:
     """All tensors of a task: the user's, its statistics and its profile."""
     tensors = holds_tensors(task.extras)
     return tensors_from_bytes(task.extras, f"task {printable(repr(task.name))} has extras that") if tensors else {}
 
 
-def info_of(task: TaskRecord | PackedTask, header: Header) -> TaskInfo:
+def info_of(task: TaskRecord, header: Header) -> TaskInfo:
     """The metadata of a task."""
     try:
         return info_from_text(metadata(task.extras, INFO), task.classes, header.image_shape)
@@ -238,16 +229,6 @@ def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dic
                 f"but in the file, for task {task!r}, {shapes[1]}"
             )
     return stored
-
-
-def _profile(task: TaskRecord | PackedTask, tensors: Mapping[str, Tensor]) -> TaskProfile | None:
-    stored = {name.removeprefix(PROFILE): value for name, value in tensors.items() if name.startswith(PROFILE)}
-    if not stored:
-        return None
-    try:
-        return TaskProfile.from_tensors(stored, task.classes)
-    except SupSupError as error:
-        raise Damaged(f"task {printable(repr(task.name))} is damaged: {printable(error)}") from error
 
 
 # The safetensors blob: 8 bytes with the length of a JSON header, the header, the bytes of the tensors.
@@ -362,20 +343,27 @@ def info_from_text(text: str | None, classes: int, image_shape: list[int] | None
     try:
         values = _mapping(json.loads(text))
         limits.check_depth(values)
+        names, inputs, recipe, self_labels, scale = map(values.get, _INFO)
+        if recipe is not None:
+            limits.check_settings(_mapping(recipe), "recipe")
+        square = image_shape is not None and len(image_shape) >= 2 and image_shape[-1] == image_shape[-2]
+        if self_labels is not None and (self_labels != "rotations" or not square):
+            raise ValueError("its self-labels are not for images of this shape")
+        if inputs is not None:
+            both = [inputs["gain"], inputs["offset"]]
+            inputs = Inputs(*_read_scale(both, image_shape), inputs["channels_last"], inputs["tokens"])
         return TaskInfo(
-            names=_read_names(values.get("names"), classes),
-            inputs=_read_inputs(values.get("inputs"), image_shape),
-            recipe=_read_recipe(values.get("recipe")),
-            rotated=_read_rotated(values.get("self_labels"), image_shape),
-            normalisation=_read_normalisation(values.get("normalisation"), image_shape),
+            names=None if names is None else _read_names(names, classes),
+            inputs=inputs,
+            recipe=recipe,
+            rotated=self_labels is not None,
+            normalisation=None if scale is None else Inputs(*_read_scale(scale, image_shape)),
         )
     except (TypeError, ValueError, KeyError, RecursionError, OverflowError) as error:
         raise Damaged(f"its metadata cannot be read ({error})") from error
 
 
-def _read_names(values: Any, classes: int) -> Names | None:
-    if values is None:
-        return None
+def _read_names(values: Any, classes: int) -> Names:
     if not isinstance(values, list) or len(values) != classes:
         raise ValueError(f"no names for {classes:,} classes")
     return check_names([_label(value) for value in values], "names")
@@ -384,36 +372,6 @@ def _read_names(values: Any, classes: int) -> Names | None:
 def _label(value: Any) -> Label:
     """JSON writes tuples as lists."""
     return tuple(map(_label, value)) if isinstance(value, list) else value
-
-
-def _read_inputs(value: Any, image_shape: list[int] | None) -> Inputs | None:
-    if value is None:
-        return None
-    values = _mapping(value)
-    scale = _read_scale(values["gain"], values["offset"], image_shape)
-    return Inputs(*scale, values["channels_last"], values["tokens"])
-
-
-def _read_normalisation(values: Any, image_shape: list[int] | None) -> Inputs | None:
-    if values is None:
-        return None
-    if not isinstance(values, list) or len(values) != 2:
-        raise TypeError("its normalisation is not a pair")
-    return Inputs(*_read_scale(values[0], values[1], image_shape))
-
-
-def _read_recipe(value: Any) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    limits.check_settings(_mapping(value), "recipe")
-    return _mapping(value)
-
-
-def _read_rotated(value: Any, image_shape: list[int] | None) -> bool:
-    square = image_shape is not None and len(image_shape) >= 2 and image_shape[-1] == image_shape[-2]
-    if value is not None and (value != "rotations" or not square):
-        raise ValueError("its self-labels are not for images of this shape")
-    return value is not None
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -429,11 +387,13 @@ def _scale_to_text(inputs: Inputs) -> dict[str, Any]:
     return {name: [text.decode()] if numbers[name].ndim else text.decode() for name, text in texts.items()}
 
 
-def _read_scale(gain: Any, offset: Any, image_shape: list[int] | None) -> tuple[Tensor, Tensor]:
-    numbers = _numbers_from_text(gain), _numbers_from_text(offset)
-    if numbers[0].ndim and (not image_shape or numbers[0].numel() != image_shape[0]):
+def _read_scale(values: Any, image_shape: list[int] | None) -> tuple[Tensor, Tensor]:
+    if not isinstance(values, list) or len(values) != 2:
+        raise TypeError("its normalisation is not a pair")
+    gain, offset = map(_numbers_from_text, values)
+    if gain.ndim and (not image_shape or gain.numel() != image_shape[0]):
         raise ValueError("its normalisation is not for images of this shape")
-    return numbers
+    return gain, offset
 
 
 def _numbers_from_text(value: Any) -> Tensor:

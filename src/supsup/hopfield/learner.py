@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import torch
@@ -37,8 +37,8 @@ from supsup.file.task_record import (
     tensors_from_bytes,
     tensors_to_bytes,
 )
-from supsup.hopfield.memory import overfull, rule_named, running_mean
-from supsup.hopfield.units import Memory, Recovered, Recovery, UnitRecipe, recover, train_units
+from supsup.hopfield.memory import RULES, overfull, running_mean
+from supsup.hopfield.units import Recovered, Recovery, UnitRecipe, recover, train_units
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
@@ -50,7 +50,7 @@ from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import Damaged, SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
-from supsup.runtime.validation import flag, given, listed, plain_tensor, text, whole
+from supsup.runtime.validation import choice, flag, given, listed, plain_tensor, text, whole
 
 KIND = "HopSupSup"
 
@@ -88,8 +88,7 @@ class HopSupSup:
             raise SupSupError(f"HopSupSup masks the units of a HopMLP, not of a {type(net).__name__}; use nets.hop_mlp")
         self.device = resolve(device)
         self.net = FrozenNet(net, seed, self.device)
-        self.rule = rule
-        self._store = rule_named(rule)
+        self.rule = choice(*RULES)(rule, "learning rule")
         self.recipe = checks.check_setting(recipe, UnitRecipe, "recipe")
         self.recovery = checks.check_setting(recovery, Recovery, "recovery")
         self._widths, self.outputs = net.widths, net.widths[-1]
@@ -159,9 +158,9 @@ class HopSupSup:
         """
         about = self._input_requirements()
         made = checks.make_task(data, task, about, label=label, layout=layout, normalise=flag(normalise, "normalise"))
-        checked = self._checked(made, task)
-        learn_in_parallel([self], checked)
-        return checked.name
+        made = made if task is None else replace(made, name=task)
+        learn_in_parallel([self], made)
+        return made.name
 
     def recover(self, x: Array, *, history: bool = False, procedure: str | None = None) -> Recovered:
         """The mask of the task that all these images come from.
@@ -206,7 +205,7 @@ class HopSupSup:
         self._check_shape(shape)
         count = len(self._tasks) + 1
         patterns = [mask.flatten().float() * 2 - 1 for mask in units]
-        psi = [self._store(old, z) for old, z in zip(self.psi, patterns)]
+        psi = [RULES[self.rule](old, z) for old, z in zip(self.psi, patterns)]
         mean = [running_mean(old, z, count) for old, z in zip(self.mean, patterns)]
         with self._lock.writing():
             self.psi, self.mean, self.image_shape = psi, mean, shape
@@ -222,8 +221,7 @@ class HopSupSup:
     def save(self, path: AnyPath) -> None:
         """Write the model to a file, complete or not at all; an older model file is replaced."""
         with self._lock.reading():
-            memory = {f"{name}.{i}": layer for name, layers in self._memory.items() for i, layer in enumerate(layers)}
-            if not all(bool(tensor.isfinite().all()) for tensor in memory.values()):
+            if not all(bool(tensor.isfinite().all()) for tensor in self._memory.values()):
                 raise SupSupError(
                     "the memory holds numbers that are not finite, so something went wrong before; load it again"
                 )
@@ -232,27 +230,41 @@ class HopSupSup:
             info = {each.name: line for each in self._tasks if (line := info_to_text(each.info, each.classes))}
             details |= {"facts": info} if info else {}  # the key of earlier versions
             about = (asdict(self.recipe), self.image_shape, self.notes, self.created)
-            write_new(path, build_header(self.net, *about, kind=KIND, details=details), state=tensors_to_bytes(memory))
+            write_new(
+                path, build_header(self.net, *about, kind=KIND, details=details), state=tensors_to_bytes(self._memory)
+            )
 
     @classmethod
     def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
         """The HopSupSup model in a file, checked; `net`: your module, if it was not built from `supsup.nets`."""
         with ModelFile(path) as file, explain_errors(file.path):
-            there, seed = read_hop_contents(file), file.header.seed
+            header, (settings, tasks) = file.header, read_hop_contents(file)
+            state, widths = file.state(), [shape[0] for shape in header.shapes.values()][:-1]
+            if 4 * sum(width * width + width for width in widths) > len(state):  # before memory is allocated
+                raise Damaged(f"the memory of a network of widths {widths} is not in the file")
             with explain_unknown_settings():
-                module: Any = net if net is not None else network_from_header(file.header)
-                model = cls(module, seed, rule=there.rule, recipe=there.recipe, recovery=there.recovery, device=device)
-            check_network(model.net, file.header)
-            stored = tensors_from_bytes(file.state(), "the model's state")
-        _fill_memory(model._memory, stored, path)
-        model._tasks, model.image_shape = there.tasks, there.image_shape
-        model.notes, model.created = there.notes, there.created
+                module: Any = net if net is not None else network_from_header(header)
+                model = cls(module, header.seed, **settings, device=device)
+            check_network(model.net, header)
+            stored = tensors_from_bytes(state, "the model's state")
+        for name, tensor in model._memory.items():
+            found = stored.get(name)
+            fits = found is not None and (found.shape, found.dtype) == (tensor.shape, tensor.dtype)
+            if found is None or not fits or not bool(found.isfinite().all()):
+                raise Damaged(
+                    f"{path}: {name} of the memory is missing or holds anything but finite {tensor.dtype} "
+                    f"{list(tensor.shape)}; restore the file from a backup"
+                )
+            tensor.copy_(found)
+        model._tasks, model.image_shape = tasks, image_shape_of(header)
+        model.notes, model.created = dict(header.notes), header.created
         return model
 
     @property
-    def _memory(self) -> dict[str, list[Tensor]]:
+    def _memory(self) -> dict[str, Tensor]:
         """Ψ and μ of each hidden layer, by the names they have in a file."""
-        return {"psi": self.psi, "mean": self.mean}
+        layers = {"psi": self.psi, "mean": self.mean}.items()
+        return {f"{name}.{number}": tensor for name, tensors in layers for number, tensor in enumerate(tensors)}
 
     @property
     def _outputs_used(self) -> int:
@@ -299,9 +311,9 @@ class HopSupSup:
         learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
         return checks.InputRequirements(None, self.net.module, self.device, learned, one_normalisation=True)
 
-    def _checked(self, data: Task, name: str | None) -> Task:
+    def _checked(self, data: Task) -> Task:
         suited = checks.fit_to_model(given(data, Task, "the task"), self._input_requirements())
-        task = checks.check_new_task(suited, name, self._tasks)
+        task = checks.check_new_task(suited, None, self._tasks)
         if task.inputs is None and len(self._tasks) and self._tasks.at(0).info.inputs is not None:
             raise SupSupError(f"this model takes raw inputs; make task {task.name!r} from raw data, with data.task")
         if len(task.train) < 2:
@@ -352,7 +364,7 @@ def learn_in_parallel(models: Sequence[HopSupSup], task: Task) -> list[Tensor]:
         for model in sorted(models, key=id):
             held.enter_context(model.changing)
         for model in models:
-            task = model._checked(task, None)
+            task = model._checked(task)
         seeds = [model.seed for model in models]
         units = train_units(_weights(models), seeds, task.name, task.train, first._outputs_used, first.recipe)
         info = TaskInfo.of(task)
@@ -366,9 +378,9 @@ def recover_in_parallel(
 ) -> Recovered:
     """`recover` by every model at once, for the same images [m, …], with the settings of the first model."""
     how = models[0].recovery if procedure is None else replace(models[0].recovery, procedure=procedure)  # type: ignore[arg-type]
-    psi, mean = (zip(*(model._memory[name] for model in models)) for name in ("psi", "mean"))
-    memory = Memory([torch.stack(layer) for layer in psi], [torch.stack(layer) for layer in mean])
-    return recover(_weights(models), memory, x.flatten(1), how, history=history)
+    psi = [torch.stack(layer) for layer in zip(*(model.psi for model in models))]
+    mean = [torch.stack(layer) for layer in zip(*(model.mean for model in models))]
+    return recover(_weights(models), psi, mean, x.flatten(1), how, history=history)
 
 
 @torch.no_grad()
@@ -382,57 +394,19 @@ def outputs_in_parallel(models: Sequence[HopSupSup], x: Tensor, units: Sequence[
     return torch.cat([many_outputs(weights, piece[None, None], masks)[:, 0] for piece in pieces], dim=1)
 
 
-@dataclass(frozen=True)
-class HopContents:
-    """A model in a file, without its network and its memory."""
-
-    rule: str
-    recipe: UnitRecipe
-    recovery: Recovery
-    tasks: TaskTable
-    image_shape: tuple[int, ...] | None
-    notes: dict[str, Any]
-    created: str
-
-
-def read_hop_contents(file: ModelFile) -> HopContents:
-    """All but the memory of the model in a file; an error if the file holds another kind of model."""
+def read_hop_contents(file: ModelFile) -> tuple[dict[str, Any], TaskTable]:
+    """The settings (rule, recipe, recovery) and tasks of the model in a file; an error if it is of another kind."""
     header = file.header
     if header.kind != KIND:
         raise SupSupError("holds a SupSup model, not a HopSupSup one: open it with supsup.load(path)")
-    widths = [shape[0] for shape in header.shapes.values()][:-1]
-    if 4 * sum(width * width + width for width in widths) > file.state_size():  # before memory is allocated
-        raise Damaged(f"the memory of a network of widths {widths} is not in the file")
     with explain_unknown_settings():
         texts = header.details.get("facts", {})
-        return HopContents(
-            rule=str(header.details["rule"]),
-            recipe=UnitRecipe(**header.recipe),
-            recovery=Recovery(**header.details["recovery"]),
-            tasks=TaskTable(
-                LearnedTask(name, count, when, info=info_from_text(texts.get(name), count, header.image_shape))
-                for name, count, when in header.details["tasks"]
-            ),
-            image_shape=image_shape_of(header),
-            notes=dict(header.notes),
-            created=header.created,
+        recipe, recovery = UnitRecipe(**header.recipe), Recovery(**header.details["recovery"])
+        tasks = TaskTable(
+            LearnedTask(name, count, when, info=info_from_text(texts.get(name), count, header.image_shape))
+            for name, count, when in header.details["tasks"]
         )
-
-
-def _fill_memory(memory: Mapping[str, Sequence[Tensor]], stored: Mapping[str, Tensor], path: AnyPath) -> None:
-    """Copy the tensors of a file into a memory; an error names one that does not fit."""
-    for name, layers in memory.items():
-        for layer, tensor in enumerate(layers):
-            there, wrong = stored.get(f"{name}.{layer}"), ""
-            if there is None:
-                wrong = "is missing"
-            elif (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
-                wrong = f"is {there.dtype} {list(there.shape)}, not {tensor.dtype} {list(tensor.shape)}"
-            elif not bool(there.isfinite().all()):
-                wrong = "holds numbers that are not finite"
-            if there is None or wrong:
-                raise Damaged(f"{path}: {name} of hidden layer {layer} {wrong}; restore the file from a backup")
-            tensor.copy_(there)
+        return {"rule": header.details["rule"], "recipe": recipe, "recovery": recovery}, tasks
 
 
 def _from_bytes(kind: type[HopSupSup], content: bytes, net: nn.Module | None, device: str) -> HopSupSup:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from supsup.masks import philox
-from supsup.runtime.validation import choice
 
 LOST = 0.01  # a pattern is lost if more than this share of its units is not recalled
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -32,11 +31,6 @@ def storkey(psi: Tensor, z: Tensor) -> Tensor:
 RULES: dict[str, Rule] = {"hebb": hebb, "storkey": storkey}
 
 
-def rule_named(name: str) -> Rule:
-    """The learning rule with a name."""
-    return RULES[choice(*RULES)(name, "learning rule")]
-
-
 def running_mean(mean: Tensor, z: Tensor, count: int) -> Tensor:
     """μ over `count` patterns, of which z is the last."""
     return mean * ((count - 1) / count) + z / count
@@ -50,11 +44,6 @@ def to_bipolar(values: Tensor) -> Tensor:
 def energy(psi: Tensor, z: Tensor) -> Tensor:
     """−½ zᵀΨz, [..., k]."""
     return -0.5 * (z * (z @ psi)).sum(-1)
-
-
-def unstable(psi: Tensor, z: Tensor) -> Tensor:
-    """Which units [..., k, d] an update would flip; none at a fixed point."""
-    return (z @ psi - _diagonal(psi) * z) * z < 0
 
 
 def settle(psi: Tensor, z: Tensor, most_sweeps: int = 100) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -122,14 +122,6 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """n Hopfield memories of one shape: Ψ [n, d, d] and μ [n, d] for each hidden layer."""
-
-    psi: list[Tensor]
-    mean: list[Tensor]
-
-
-@dataclass(frozen=True)
 class Recovered:
     """The masks that n networks recovered from the same images.
 
@@ -147,12 +139,23 @@ class Recovered:
     history: Tensor | None = field(default=None, repr=False)
 
 
-def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery, *, history: bool = False) -> Recovered:
-    """The mask of the task that images x [m, inputs] come from, for each of n networks (weights [n, out, in])."""
-    starts = start_strings(memory.mean, 1 if how.procedure == "paper" else how.starts)
-    ends, path = _descend(weights, memory.psi, x, starts, how, history)
+def recover(
+    weights: Sequence[Tensor],
+    psi: Sequence[Tensor],
+    mean: Sequence[Tensor],
+    x: Tensor,
+    how: Recovery,
+    *,
+    history: bool = False,
+) -> Recovered:
+    """The mask of the task that images x [m, inputs] come from, for each of n networks.
+
+    For each layer weights [n, out, in]; for each hidden layer Ψ [n, d, d] and μ [n, d].
+    """
+    starts = start_strings(mean, 1 if how.procedure == "paper" else how.starts)
+    ends, path = _descend(weights, psi, x, starts, how, history)
     if how.procedure == "best-of":
-        ends = [settle(psi, z) for psi, z in zip(memory.psi, ends)]
+        ends = [settle(matrix, z) for matrix, z in zip(psi, ends)]
     levels = mean_entropy(weights, x, ends, how.batch_size)
     network = torch.arange(len(levels), device=levels.device)
     start = levels.argmin(1)
@@ -160,7 +163,7 @@ def recover(weights: Sequence[Tensor], memory: Memory, x: Tensor, how: Recovery,
     if how.procedure == "best-of":
         chosen = recombined(weights, x, ends, how.batch_size)
     level = mean_entropy(weights, x, [z[:, None] for z in chosen], how.batch_size)[:, 0]
-    energies = torch.stack([energy(psi, z[:, None])[:, 0] for psi, z in zip(memory.psi, chosen)]).sum(0)
+    energies = torch.stack([energy(matrix, z[:, None])[:, 0] for matrix, z in zip(psi, chosen)]).sum(0)
     return Recovered(
         units=[z > 0 for z in chosen],
         entropy=level,
@@ -216,7 +219,8 @@ def _descend(
     path = []
     for step in range(1, steps + 1):
         images = x[(torch.arange(size, device=x.device) + (step - 1) * size) % len(x)]
-        z: list[Tensor] = [_Binarised.apply(string) for string in strings]  # type: ignore[no-untyped-call]
+        bits = [soft_mask(string, None) for string in strings]
+        z = [bit + (bit.detach() - 1) for bit in bits]  # ±1; the gradient of a bit is that of z
         outputs = many_outputs(weights, images[None, None], [(string + 1) / 2 for string in z])
         entropies = entropy(outputs, 0).mean(-1)
         energies = torch.stack([energy(matrix, string) for matrix, string in zip(psi, z)]).sum(0)
@@ -228,15 +232,3 @@ def _descend(
         if history:
             path.append(torch.cat([string.detach() >= 0 for string in strings], dim=-1))
     return [to_bipolar(string.detach()) for string in strings], torch.stack(path) if history else None
-
-
-class _Binarised(torch.autograd.Function):
-    """±1 by sign; the gradient passes unchanged (straight-through estimator)."""
-
-    @staticmethod
-    def forward(ctx: Any, string: Tensor) -> Tensor:
-        return to_bipolar(string)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient

@@ -137,20 +137,16 @@ class Bank:
             more.append(given.flatten(1).to(self.device, torch.float32))
         return torch.cat([self._statistics, torch.cat(more, 1)])
 
-    def replace(self, index: int, mask: Mapping[str, Tensor]) -> None:
-        """Overwrite a mask, and its statistics if given."""
-        self.prepare_replace(index, mask)()
-
     def prepare_replace(self, index: int, mask: Mapping[str, Tensor]) -> Change:
-        """Prepare `replace`."""
+        """Prepare to overwrite a mask, and its statistics if given."""
         self._check_in_memory(index)
-        column, bits = self.column(index), self._flat_bits(mask)
+        column, packed, total = self.column(index), self.pack(mask), self._sum.clone()
+        tally(total, packed[:, None], sign=1)
+        tally(total, column[:, None], sign=-1)
         row = self._statistics[index].clone()
         for name, value in self._by_name(row).items():
             if name in mask:
                 value.copy_(mask[name])
-        packed = _packed(bits)[0]
-        total = self._sum.add(bits[0].view(torch.uint8)).sub_(unpacked(column[:, None]).flatten().view(torch.uint8))
 
         def change() -> None:
             self._changed()
@@ -160,12 +156,11 @@ class Bank:
 
         return change
 
-    def remove(self, index: int) -> None:
-        """Remove a mask: its bits are overwritten, and the indices of later masks decrease by one."""
-        self.prepare_remove(index)()
-
     def prepare_remove(self, index: int) -> Change:
-        """Prepare `remove`; making the change allocates no memory."""
+        """Prepare to remove a mask: its bits are overwritten, and the indices of later masks decrease by one.
+
+        Making the change allocates no memory.
+        """
         self._check_in_memory(index)
         total = self._sum.clone()
         tally(total, self.column(index)[:, None], sign=-1)
@@ -187,11 +182,7 @@ class Bank:
 
     def pack(self, mask: Mapping[str, Tensor]) -> Tensor:
         """A mask as bytes: eight weights in each, the first one lowest, every weight tensor padded to whole bytes."""
-        return _packed(self._flat_bits(mask))[0]
-
-    def _flat_bits(self, mask: Mapping[str, Tensor]) -> Tensor:
-        """One mask as booleans end to end, [1, bits]."""
-        return end_to_end({name: mask[name].to(self.device)[None].bool() for name in self.shapes})
+        return pack_columns({name: mask[name].to(self.device)[None] for name in self.shapes})[:, 0]
 
     def packed(self, index: int) -> Tensor:
         """The bytes of one mask, a copy."""
@@ -313,7 +304,8 @@ class Bank:
 
 def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:
     """Masks [tasks, *shape] of each weight to bytes [bytes, tasks]."""
-    return _packed(end_to_end({name: bits.bool() for name, bits in masks.items()})).T.contiguous()
+    bits = end_to_end({name: bits.bool() for name, bits in masks.items()})
+    return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8).T.contiguous()  # one product for each byte
 
 
 def end_to_end(values: Mapping[str, Tensor]) -> Tensor:
@@ -327,11 +319,6 @@ def split_by_name(flat: Tensor, shapes: Mapping[str, torch.Size], padded: int = 
     sizes = [-(-shape.numel() // padded) * padded for shape in shapes.values()]
     parts = zip(shapes.items(), flat.split(sizes, -1) if sizes else ())
     return {name: part[..., : shape.numel()].unflatten(-1, shape) for (name, shape), part in parts}
-
-
-def _packed(bits: Tensor) -> Tensor:
-    """Booleans [tasks, bits] to bytes [tasks, bits / 8], by one product for each byte."""
-    return ((bits.view(torch.int64) * _INTO_ONE_BYTE) >> 56).to(torch.uint8)
 
 
 def unpacked(packed: Tensor) -> Tensor:

@@ -210,11 +210,10 @@ class SwitchedNets:
     def _taken(self, wanted: tuple[object, int]) -> SwitchedNet | None:
         """An idle network, preferably with this mask applied; None if too many are busy."""
         with self._lock:
-            for position, switched in enumerate(self._idle):
-                if switched.on == wanted:
-                    return self._idle.pop(position)
             if self._idle:
-                return self._idle.pop(0)
+                found = next((each for each in self._idle if each.on == wanted), self._idle[0])
+                self._idle.remove(found)
+                return found
             if len(self._made) >= _SWITCHED:
                 return None
             made = SwitchedNet(self.net, next((switched.frozen for switched in self._made), None))
@@ -291,10 +290,12 @@ def _plain_recurrence() -> Iterator[None]:
 
 
 def _freeze(module: nn.Module, weights: Sequence[MaskedWeight], seed: int) -> None:
-    """Weights to ±c from the seed, their biases to 0."""
+    """Weights to ±sqrt(2 / inputs), the signs from the seed and the weight's name; their biases to 0."""
     parameters = dict(module.named_parameters())
     for name, inputs, bias, padding in weights:
-        parameters[name].copy_(signed_constant(seed, name, parameters[name].shape, inputs))
+        shape = parameters[name].shape
+        signs = philox.signs(seed, f"weights/{name}", shape.numel()).view(shape)
+        parameters[name].copy_(signs * math.sqrt(2.0 / inputs))
         if bias is not None:
             parameters[bias].zero_()
         if padding is not None:
@@ -332,12 +333,6 @@ def _check_values(module: nn.Module) -> None:
                 )
             if value.is_meta:
                 raise SupSupError(f"layer {path!r} ({type(child).__name__}) is on 'meta' and has no values; build it")
-
-
-def signed_constant(seed: int, name: str, shape: torch.Size, inputs: int) -> Tensor:
-    """Frozen weights: ±sqrt(2 / inputs), the signs from the seed and the weight's name."""
-    constant = math.sqrt(2.0 / inputs)
-    return philox.signs(seed, f"weights/{name}", shape.numel()).view(shape) * constant
 
 
 def fan_in(shape: torch.Size) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -67,24 +68,21 @@ def transferred(
     return out
 
 
+@dataclass(frozen=True)
 class RunningMean:
     """The mean of the scores of all tasks so far."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._total: dict[str, Tensor] = {}
+    count: int = 0
+    total: Mapping[str, Tensor] = field(default_factory=dict)
 
     def with_more(self, scores: Mapping[str, Tensor]) -> RunningMean:
         """The mean with more scores, [tasks, …] by weight."""
-        more = RunningMean()
-        for name, values in scores.items():
-            total = values.sum(0)
-            more._total[name] = self._total[name] + total if name in self._total else total
-        more.count = self.count + len(next(iter(scores.values())))
-        return more
+        sums = {name: values.sum(0) for name, values in scores.items()}
+        total = {name: self.total[name] + more if name in self.total else more for name, more in sums.items()}
+        return RunningMean(self.count + len(next(iter(scores.values()))), total)
 
     def mean(self) -> dict[str, Tensor]:
-        return {name: total / self.count for name, total in self._total.items()}
+        return {name: total / self.count for name, total in self.total.items()}
 
 
 def weights_kept(shape: torch.Size, budget: float | None, density: float | None) -> int:

@@ -265,7 +265,7 @@ class ModelState:
         marks, header = self.tasks.unsaved(), self.header()
         if not marks and header == file.header:
             return
-        packed = (pack_task(self.tasks[name], self.bank, self.tasks.index(name)) for name in marks)
+        packed = (pack_task(self.tasks[name], self.bank, self.tasks.index(name), header) for name in marks)
         with uninterrupted():
             file.put(packed, header)
             self.tasks.mark_saved(marks)
@@ -277,7 +277,8 @@ class ModelState:
     def save(self, path: AnyPath | None = None) -> None:
         """Write everything to a new file, or commit to the model's file."""
         if path is not None and not self.lives_at(path):
-            write_new(path, self.header(), pack_tasks(self.tasks, self.bank))
+            header = self.header()
+            write_new(path, header, pack_tasks(self.tasks, self.bank, header))
         elif self.file is None:
             raise SupSupError('this model has no file; give a path: save("model.supsup")')
         else:

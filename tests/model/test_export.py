@@ -62,7 +62,7 @@ def test_mistakes(learned: SupSup, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for task, name, message in cases:
         with pytest.raises(SupSupError, match=message):
             supsup.export(learned, task, tmp_path / name)
-    monkeypatch.setattr("supsup.file.export._NEEDED_FOR_ONNX", ("nothing_of_that_name",))
+    monkeypatch.setattr("supsup.model.export._NEEDED_FOR_ONNX", ("nothing_of_that_name",))
     with pytest.raises(SupSupError, match=r"pip install 'supsup\[onnx\]'"):
         supsup.export(learned, "permutation-0", tmp_path / "net.onnx")
     assert list(tmp_path.iterdir()) == []

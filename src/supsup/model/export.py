@@ -9,15 +9,15 @@ import secrets
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from supsup.data.task import TaskInfo
 from supsup.file.paths import AnyPath, writable_path
+from supsup.model.supsup import SupSup
 from supsup.nets.architecture import architecture_of
 from supsup.nets.execution import run_with_weights
 from supsup.runtime.errors import SupSupError
@@ -25,29 +25,10 @@ from supsup.runtime.errors import SupSupError
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
-class HasSubnetworks(Protocol):
-    """What `export` needs of a model; `SupSup` has it."""
-
-    @property
-    def module(self) -> nn.Module: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def image_shape(self) -> tuple[int, ...] | None: ...
-
-    def classes(self, task: str) -> int: ...
-
-    def task_info(self, task: str) -> TaskInfo: ...
-
-    def subnetwork(self, task: str) -> dict[str, Tensor]: ...
-
-
-def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
+def export(model: SupSup, task: str, path: AnyPath) -> None:
     """Write a task's network as .safetensors (state_dict names) or .onnx, and check that its outputs are the same."""
     target = writable_path(path)
-    writers: dict[str, Callable[[HasSubnetworks, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
+    writers: dict[str, Callable[[SupSup, str, Path], None]] = {".safetensors": _safetensors, ".onnx": _onnx}
     if target.suffix not in writers:
         raise SupSupError(f"{path}: give a name ending in {' or '.join(writers)}")
     if target.exists() and not target.is_file():
@@ -64,7 +45,7 @@ def export(model: HasSubnetworks, task: str, path: AnyPath) -> None:
 
 
 @torch.no_grad()
-def plain_network(model: HasSubnetworks, task: str) -> nn.Module:
+def plain_network(model: SupSup, task: str) -> nn.Module:
     """A copy of the model's module on the CPU, with the masked weights of a task."""
     module = copy.deepcopy(model.module).cpu()
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -73,7 +54,7 @@ def plain_network(model: HasSubnetworks, task: str) -> nn.Module:
     return module.eval()
 
 
-def _safetensors(model: HasSubnetworks, task: str, path: Path) -> None:
+def _safetensors(model: SupSup, task: str, path: Path) -> None:
     module = plain_network(model, task)
     architecture = architecture_of(module)
     about = _about(model, task) | {
@@ -85,7 +66,7 @@ def _safetensors(model: HasSubnetworks, task: str, path: Path) -> None:
     _check(model, task, reread)
 
 
-def _about(model: HasSubnetworks, task: str) -> dict[str, str]:
+def _about(model: SupSup, task: str) -> dict[str, str]:
     """The metadata of the file: the first `classes` outputs are the task's, and inputs are x · gain + offset."""
     info = model.task_info(task)
     about = {"task": task, "classes": str(model.classes(task)), "made_by": "supsup"}
@@ -100,7 +81,7 @@ def _about(model: HasSubnetworks, task: str) -> dict[str, str]:
     return about
 
 
-def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
+def _onnx(model: SupSup, task: str, path: Path) -> None:
     missing = [name for name in _NEEDED_FOR_ONNX if importlib.util.find_spec(name) is None]
     if missing:
         raise SupSupError(f"writing ONNX needs {', '.join(missing)}: pip install 'supsup[onnx]'")
@@ -131,7 +112,7 @@ def _onnx(model: HasSubnetworks, task: str, path: Path) -> None:
     _check(model, task, run)
 
 
-def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -> None:
+def _check(model: SupSup, task: str, network: Callable[[Tensor], Any]) -> None:
     images = _images(model, task, count=5)
     with torch.no_grad():
         expected = run_with_weights(copy.deepcopy(model.module), model.subnetwork(task), images.to(model.device)).cpu()
@@ -142,7 +123,7 @@ def _check(model: HasSubnetworks, task: str, network: Callable[[Tensor], Any]) -
         )
 
 
-def _images(model: HasSubnetworks, task: str, count: int = 2) -> Tensor:
+def _images(model: SupSup, task: str, count: int = 2) -> Tensor:
     if model.image_shape is None:
         raise SupSupError("the model has learned nothing yet, so there is no task to export")
     inputs = model.task_info(task).inputs

@@ -59,8 +59,7 @@ def test_what_a_network_does_not_take() -> None:
 def test_a_pair_becomes_a_task() -> None:
     x, y = torch.rand(5, 6), torch.tensor([0, 1, 2, 1, 0])
     net = FrozenNet(nets.FullyConnected((6, 2)), 0, CPU)
-    model = checks.InputRequirements(lambda images: net.run(images, net.weights), net.module, CPU)
-    task = checks.make_task((x, y), "mine", model)
+    task = checks.make_task((x, y), "mine", checks.InputRequirements(net))
     assert (task.name, task.classes) == ("mine", 3)
     assert torch.equal(task.train.raw(torch.arange(5)), x)
     assert checks.check_new_task(task, "other", {"mine"}).name == "other"

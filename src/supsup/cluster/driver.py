@@ -34,10 +34,11 @@ def learn_on(
     show_progress: bool | None = None,
 ) -> None:
     """Train a mask for each task on a cluster; tasks have been checked before."""
-    model = learning.blueprint()
+    content, module = learning.blueprint()
     workers = workers_of(cluster)
     try:
-        setup = WorkerSetup(uuid.uuid4().hex, model, workers.device or model.device, precision)
+        device = workers.device or learning.state.net.device.type
+        setup = WorkerSetup(uuid.uuid4().hex, content, module, device, precision)
         with progress.bar("learning", len(tasks), show=show_progress) as bar:
             _Driver(workers, learning, tasks, setup, bar).learn()
     finally:

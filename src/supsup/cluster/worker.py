@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load as tensors_of
 from safetensors.torch import load_file
 from safetensors.torch import save as bytes_of
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup.data import Part, Task
 from supsup.data.augmentation import Augmentation
-from supsup.model.learning import ModelBlueprint, PartTrainer
+from supsup.model.learning import PartTrainer
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import new_lock
 
@@ -101,10 +101,11 @@ def _copied(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """One call of `learn_many`, as workers need it; `key` tells calls apart, `device` is the kind they train on."""
+    """One call of `learn_many`, as workers need it: its key, and the blueprint, device and precision to train with."""
 
     key: str
-    model: ModelBlueprint
+    content: bytes = field(repr=False)
+    module: nn.Module | None
     device: str
     precision: torch.dtype | None
 
@@ -139,7 +140,7 @@ def _open(setup: WorkerSetup, shared: SharedTensors) -> tuple[PartTrainer, dict[
     with _OPENING:
         if setup.key not in _opened:
             _opened.clear()
-            _opened[setup.key] = setup.model.open(setup.device), _tensors(shared)
+            _opened[setup.key] = PartTrainer(setup.content, setup.module, setup.device), _tensors(shared)
         return _opened[setup.key]
 
 

@@ -94,7 +94,8 @@ def flattened(values: Tensor | Outer, bits: int) -> Tensor:
     """A query over one weight as [r, bits], padded with zeros; one image per row on a CPU in one compiled loop."""
     if isinstance(values, Outer) and values.delta.shape[1] == 1 and available.NUMBA and not values.delta.is_cuda:
         factors = (values.weight, values.delta[:, 0], values.inputs[:, 0])
-        return torch.from_numpy(numba_search.numba_outer(*(each.contiguous().numpy() for each in factors), bits))
+        weight, delta, inputs = (each.contiguous().numpy() for each in factors)
+        return torch.from_numpy(numba_search.numba_outer(weight, delta, inputs, bits))
     flat = dense(values).reshape(values.shape[0], -1)
     return pad(flat, (0, bits - flat.shape[1])) if flat.shape[1] < bits else flat
 

@@ -178,7 +178,7 @@ class Predictor:
         return WAITING.reading()
 
     def _images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
-        return images_for(x, groups, self.state.image_shape, self.state.net.device, leading)
+        return Images(x, groups, self.state.image_shape, self.state.net.device, leading)
 
     def _names(self, indices: Tensor) -> list[str]:
         return [self.state.tasks.at(index).name for index in indices.tolist()]
@@ -212,36 +212,47 @@ class Predictor:
 
         present  the indices that occur
         """
-        if len(present) == 1:
-            return self._under_one_mask(images, present[0], None, outputs)
-        found: list[tuple[Tensor, Tensor]] = []
+        found: list[tuple[Tensor | slice, Tensor]] = []
         for index in present:
-            rows = (indices == index).nonzero().flatten()
-            found.append((rows, self._under_one_mask(images, index, rows, outputs)))
+            learned = self.state.tasks.at(index)
+            rows = slice(None) if len(present) == 1 else (indices == index).nonzero().flatten()
+            answers = self._networks.outputs(index, images.preprocessed(learned.info.inputs)[rows])
+            if learned.info.rotated or (outputs == "classes" and learned.classes):
+                answers = answers[:, : learned.classes]
+            found.append((rows, answers.softmax(-1)))
+        if len(found) == 1:
+            return found[0][1]
         most = max(probabilities.shape[1] for _, probabilities in found)
         out = torch.empty(len(images), most, device=indices.device)
         for rows, probabilities in found:
             out[rows] = pad(probabilities, (0, most - probabilities.shape[1]))
         return out
 
-    def _under_one_mask(self, images: Images, index: int, rows: Tensor | None, outputs: Outputs) -> Tensor:
-        learned = self.state.tasks.at(index)
-        x = images.preprocessed(learned.info.inputs)
-        answers = self._networks.outputs(index, x if rows is None else x[rows])
-        if learned.info.rotated or (outputs == "classes" and learned.classes):
-            answers = answers[:, : learned.classes]
-        return answers.softmax(-1)
-
 
 class Images:
     """Images [n, …], or batches of them [r, b, …]; preprocessed once for all tasks that do it alike, when needed.
 
-    ready  the network takes them as they are
+    An error if no task of these groups takes them. Tasks without preprocessing are strict: floating point, and the
+    shape that was learned.
     """
 
-    def __init__(self, raw: Tensor, leading: int, ready: bool) -> None:
-        self._raw, self._leading, self._ready = raw, leading, ready
+    def __init__(
+        self, x: Any, groups: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
+    ) -> None:
+        self._leading = leading
         self._preprocessed: dict[object, Tensor] = {}
+        kinds = [inputs for inputs, _ in groups if inputs is not None]
+        self._ready = not kinds  # the network takes them as they are
+        if self._ready:
+            self._raw = checks.check_images(x, device, leading)
+            checks.check_shape(tuple(self._raw.shape[leading:]), shape)
+            return
+        raw = input_tensor(x)
+        if leading == 2 and raw.ndim < 3:
+            raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(raw.shape)}")
+        if shape is not None:
+            raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
+        self._raw = raw.to(device)
 
     def __len__(self) -> int:
         return len(self._raw)
@@ -255,26 +266,6 @@ class Images:
             raw = self._raw
             self._preprocessed[key] = raw.float() if inputs is None else inputs.preprocess(raw, self._leading)
         return self._preprocessed[key]
-
-
-def images_for(
-    x: Any, groups: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
-) -> Images:
-    """Images for the tasks of these groups, or an error if no task takes them.
-
-    Tasks without preprocessing are strict: floating point, and the shape that was learned.
-    """
-    kinds = [inputs for inputs, _ in groups if inputs is not None]
-    if not kinds:
-        images = checks.check_images(x, device, leading)
-        checks.check_shape(tuple(images.shape[leading:]), shape)
-        return Images(images, leading, True)
-    raw = input_tensor(x)
-    if leading == 2 and raw.ndim < 3:
-        raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(raw.shape)}")
-    if shape is not None:
-        raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
-    return Images(raw.to(device), leading, False)
 
 
 def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:

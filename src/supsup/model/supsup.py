@@ -248,7 +248,7 @@ class SupSup:
         (for fully connected networks), else float32. `cluster`: the machines that train (docs/cluster.md).
         """
         with self._state.changing, _gradients_restored():
-            tasks = checks.check_stream(stream, self._state.tasks, self._state.net, self._learning.input_requirements())
+            tasks = checks.check_stream(stream, self._state.tasks, self._learning.input_requirements())
             self._write_back()
             if cluster is None:
                 self._learning.learn(tasks, precision=precision, show_progress=show_progress)
@@ -435,7 +435,7 @@ def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Ad
     """Learn a task with several models on one frozen network, each with its own recipe; together where possible."""
     for model in models:
         state = state_of(model)
-        checks.check_stream([task], state.tasks, state.net, model._learning.input_requirements())
+        checks.check_stream([task], state.tasks, model._learning.input_requirements())
         if not isinstance(model.recipe, Recipe):
             raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
     with ExitStack() as held:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -157,15 +158,13 @@ def vectorised_query(
     # are settings of the whole process: they are changed under a lock, and only for networks that need it.
     with ATTENTION.writing(), warnings.catch_warnings():
         warnings.filterwarnings("error", _SLOW)
-        rows = _if_vectorised(compute) if mode is None else None
-        if rows is not None:
+        if mode is None and (rows := _if_vectorised(compute)) is not None:
             known[key] = "always"
             return rows
         with sdpa_kernel(SDPBackend.MATH):
-            rows = _if_vectorised(compute)
-        if rows is not None:
-            known[key] = "attention"
-            return rows
+            if (rows := _if_vectorised(compute)) is not None:
+                known[key] = "attention"
+                return rows
     plain = any_query(net, x, superposed, goal, layers)  # an error here is the module's own
     known.setdefault(key, "never")
     return plain
@@ -194,15 +193,12 @@ def linear_query(
     rows, images = x.shape[:2]
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
 
-    def record(name: str) -> Callable[..., Tensor]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-            calls[name].append((inputs[0].detach(), output))
-            return output.clone()  # the next layer may work in place
-
-        return hook
+    def record(name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        calls[name].append((inputs[0].detach(), output))
+        return output.clone()  # the next layer may work in place
 
     with net.borrowed() as module, torch.enable_grad():
-        hooks = [_layer(module, name).register_forward_hook(record(name)) for name in layers]
+        hooks = [_layer(module, name).register_forward_hook(partial(record, name)) for name in layers]
         try:
             effective = net.masked(superposed)
             for name in layers:

@@ -119,18 +119,15 @@ def parts_of(query: Query, bank: Bank, flatten: Flatten) -> Iterator[Part]:
 
 def joined(parts: Iterable[Part]) -> Iterator[Part]:
     """Parts whose bytes follow each other, as one part."""
-    run: list[Part] = []
+    runs: list[list[Part]] = []
     for part in parts:
-        if run and run[-1][0].stop != part[0].start:
-            yield _concatenated(run)
-            run = []
-        run.append(part)
-    yield _concatenated(run)
-
-
-def _concatenated(run: Sequence[Part]) -> Part:
-    flat = run[0][1] if len(run) == 1 else torch.cat([flat for _, flat in run], 1)
-    return slice(run[0][0].start, run[-1][0].stop), flat
+        if runs and runs[-1][-1][0].stop == part[0].start:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    for run in runs:
+        flat = run[0][1] if len(run) == 1 else torch.cat([flat for _, flat in run], 1)
+        yield slice(run[0][0].start, run[-1][0].stop), flat
 
 
 def inner(query: Query, bank: Bank) -> Tensor:
@@ -143,9 +140,10 @@ def inner_function(query: Query, bank: Bank) -> Callable[[Query, Bank], Tensor]:
     rows = rows_of(query)
     if on_gpu(bank):
         return triton_few if rows <= FEW else triton_many
-    if on_cpu(bank) and available.NUMBA and (rows <= FEW_ON_CPU or len(bank) >= MANY_MASKS):
+    on_cpu = bank.device.type == "cpu"
+    if on_cpu and available.NUMBA and (rows <= FEW_ON_CPU or len(bank) >= MANY_MASKS):
         return numba_tables
-    if on_cpu(bank) and rows > FEW and all(isinstance(values, Outer) for values in query.values()):
+    if on_cpu and rows > FEW and all(isinstance(values, Outer) for values in query.values()):
         return mask_by_mask
     return inner_plain
 
@@ -200,11 +198,6 @@ def on_gpu(bank: Bank) -> bool:
     return available.TRITON and bank.device.type == "cuda"
 
 
-def on_cpu(bank: Bank) -> bool:
-    """Whether compiled loops can read these masks."""
-    return bank.device.type == "cpu"
-
-
 def _zeros(query: Query, bank: Bank) -> Tensor:
     return torch.zeros(rows_of(query), len(bank), device=bank.device)
 
@@ -243,7 +236,7 @@ def nearest_function(bank: Bank) -> Nearest:
     """The fastest search for one query among these masks."""
     if on_gpu(bank):
         return triton_nearest
-    return numba_nearest if on_cpu(bank) and available.NUMBA else plain_nearest
+    return numba_nearest if bank.device.type == "cpu" and available.NUMBA else plain_nearest
 
 
 def bytes_read(bank: Bank, layers: Sequence[str], coordinates: int | None = None) -> int:

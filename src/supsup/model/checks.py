@@ -227,7 +227,7 @@ def check_stream(stream: Iterable[Task], taken: Container[str], model: InputRequ
         check_shape(task.train.shape, model.learned[0])
         key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
         if key not in checked:
-            check_task_fits(task, model.net, model.learned[0], model.rotated)
+            check_task_fits(task, model)
         checked.add(key)
         tasks.append(task)
     if not tasks:
@@ -238,13 +238,14 @@ def check_stream(stream: Iterable[Task], taken: Container[str], model: InputRequ
     return tasks
 
 
-def check_task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None, rotated: bool = False) -> None:
+def check_task_fits(task: Task, model: InputRequirements) -> None:
     """An error unless the images are finite, fit the network and can be rotated, and every label has an output."""
-    check_finite(task, net.device)
+    check_finite(task, model.net.device)
     first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
-    outputs = count_frozen_outputs(net, first.to(net.device), learned)
+    learned = None if model.learned is None else model.learned[0]
+    outputs = count_frozen_outputs(model.net, first.to(model.net.device), learned)
     check_label_range(task.train.labels, outputs, task.name)
-    if rotated:
+    if model.rotated:
         check_can_rotate(task, outputs)
 
 

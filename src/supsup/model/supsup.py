@@ -225,11 +225,10 @@ class SupSup:
         callback   called with a `Step` between training steps; an exception in it stops training: nothing is learned
         """
         with self._state.changing, _gradients_restored():
-            made = checks.make_task(
-                data, task, self._learning.input_requirements(), label=label, layout=layout, normalise=normalise
-            )
+            required = self._learning.input_requirements()
+            made = checks.make_task(data, task, required, label=label, layout=layout, normalise=normalise)
             checked = checks.check_new_task(made, task, self._state.tasks)
-            checks.check_task_fits(checked, self._state.net, self.image_shape, self.recipe.self_labels is not None)
+            checks.check_task_fits(checked, required)
             self._write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name

@@ -105,7 +105,7 @@ class _Driver:
         """Keep `most` groups with workers."""
         last = self._next + _WINDOW * self._workers.count
         while self._waiting and len(self._pending) < most and self._waiting[0] < last:
-            group = self._shared.group(self._groups[self._waiting[0]])
+            group = [self._shared.sent(task) for task in self._groups[self._waiting[0]]]
             try:
                 future = self._workers.submit(function, self._setup, self._tensors, group)
             except self._workers.lost as error:  # a pool whose process was killed takes no more work

@@ -150,7 +150,7 @@ class InputRequirements:
         learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
         return cls(net, learned, **settings)
 
-    def take(self, images: Tensor) -> bool:
+    def takes(self, images: Tensor) -> bool:
         """Whether the network returns a vector of outputs for each of these images."""
         try:
             outputs = self.net.run(images.to(self.net.device), self.net.weights)
@@ -179,7 +179,7 @@ def make_task(
     tokens = embeds and not read.inputs.is_floating_point()
     if tokens:  # if the network takes these integers, but not real numbers
         whole = read.inputs[:2].long()
-        tokens = model.take(whole) and not model.take(whole.float())
+        tokens = model.takes(whole) and not model.takes(whole.float())
     return fit_to_model(build_task(read, name, None, layout, normalise, tokens), model)
 
 
@@ -198,9 +198,9 @@ def fit_to_model(task: Task, model: InputRequirements) -> Task:
         task = task if pixels is not None else with_model_normalisation(task, inputs, always=model.one_normalisation)
     elif len(task.train.shape) == 2 and not task.train.tokens:
         some = torch.arange(min(2, len(task.train)))
-        if not model.take(task.train.batch(some)[0]):
+        if not model.takes(task.train.batch(some)[0]):
             wider = _with_channel(task)
-            task = wider if model.take(wider.train.batch(some)[0]) else task
+            task = wider if model.takes(wider.train.batch(some)[0]) else task
     if pixels is not None:
         task = with_pretrained_normalisation(task, pixels)
     plain = task.inputs is not None and inputs_key(task.inputs) == IDENTITY_KEY and not task.inputs.channels_last

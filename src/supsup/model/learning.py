@@ -94,10 +94,7 @@ class Learning:
         return METHODS[how.method].needs_profiles or how.objective in CALIBRATED
 
     def blueprint(self) -> tuple[bytes, nn.Module | None]:
-        """What another process needs to train tasks for this model: the bytes of a model file without tasks.
-
-        And the network, where that file does not say how to build it.
-        """
+        """What another process needs to train tasks: a model file without tasks, and the module if that names none."""
         transfer = self.state.settings.recipe.transfer
         if transfer != "none":
             raise SupSupError(f"transfer={transfer!r} needs tasks one after the other; learn them without a cluster")

@@ -29,9 +29,15 @@ from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, real
 
 Outputs = Literal["classes", "all"]  # outputs that may answer: those of the task's classes or, as in the paper, all
-Decisions = Callable[[Tensor], Tensor]  # from images [n, …] to the batches [r, b, …] that decide
 check_outputs = choice(*get_args(Outputs))
-_REJECTED = 0.05
+_REJECTED = 0.05  # share of the images of known tasks that unknown=True may reject
+# The batches [r, b, …] that decide together, from images [n, …]; "batches" are such already.
+_DECIDING: dict[str, Callable[[Tensor], Tensor]] = {
+    "image": lambda x: x[:, None],
+    "batch": lambda x: x[None],
+    "first": lambda x: x[None, :1],
+    "batches": lambda x: x,
+}
 
 
 @dataclass(frozen=True)
@@ -106,18 +112,6 @@ class Prediction:
         return [dict(zip(columns, row)) for row in zip(*columns.values(), strict=True)]
 
 
-def image_by_image(images: Tensor) -> Tensor:
-    """Every image decides for itself."""
-    return images[:, None]
-
-
-def check_rejected_share(unknown: Any) -> float | None:
-    """The share of known images that may be rejected as unknown; None: no image is."""
-    if isinstance(unknown, bool):
-        return _REJECTED if unknown else None
-    return real(0, below=1)(unknown, "unknown")
-
-
 class Predictor:
     """Answers from a model's state; the caller holds its read lock."""
 
@@ -132,14 +126,13 @@ class Predictor:
         among: Sequence[str] | None,
         how: Inference,
         outputs: Outputs,
-        rejected: float | None = None,
+        unknown: bool | float,
     ) -> Prediction:
-        """The answer to each image, with the task given or inferred for each on its own.
-
-        rejected  the share of known images that may be rejected as unknown; None: no image is
-        """
+        """The answer to each image, with the task given or inferred for each on its own."""
+        check_outputs(outputs, "outputs")
+        share = _REJECTED if isinstance(unknown, bool) else real(0, below=1)(unknown, "unknown")
         if task is None:
-            images, candidates = self._candidates(x, among, how, image_by_image)
+            images, candidates = self._candidates(x, among, how)
             decided = choose_tasks(candidates)
             present, tasks = decided.chosen.unique().tolist(), self._names(decided.chosen)
         else:
@@ -152,17 +145,15 @@ class Predictor:
         probabilities = self._probabilities(images, decided.chosen, present, outputs)
         info = {learned.name: learned.info for learned in map(self.state.tasks.at, present)}
         answer = Prediction.of(probabilities, tasks, info, decided.margin, decided.method_used)
-        return answer if rejected is None else answer.without(self._unfamiliar(images, decided.chosen, rejected))
+        return answer if unknown is False else answer.without(self._unfamiliar(images, decided.chosen, share))
 
-    def infer(
-        self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
-    ) -> list[str]:
-        """The name of the task that each decision falls on."""
-        return self._names(choose_tasks(self._candidates(x, among, how, decisions, leading)[1]).chosen)
+    def infer(self, x: Any, among: Sequence[str] | None, how: Inference, per: str) -> list[str]:
+        """The name of the task that each decision falls on: per "image", "batch", "first" image, or of "batches"."""
+        return self._names(choose_tasks(self._candidates(x, among, how, per)[1]).chosen)
 
     def scores(self, x: Any, among: Sequence[str] | None, how: Inference) -> Tensor:
         """What the first pass of a method gives each candidate, for every image: [n, candidates]."""
-        _, candidates = self._candidates(x, among, how, image_by_image)
+        _, candidates = self._candidates(x, among, how)
         found = METHODS[how.method].scores(candidates)
         if candidates.members is None:
             return found
@@ -188,14 +179,14 @@ class Predictor:
             raise SupSupError("no task has been learned yet; call learn or observe first")
 
     def _candidates(
-        self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
+        self, x: Any, among: Sequence[str] | None, how: Inference, per: str = "image"
     ) -> tuple[Images, Candidates]:
         """The images, and the tasks that they may belong to."""
         self._check_learned()
         members = self.state.tasks.indices(among)
         groups = self.state.tasks.input_groups(members)
-        images = self._images(x, groups, leading)
-        views = [TaskView(decisions(images.preprocessed(inputs)), indices) for inputs, indices in groups]
+        images = self._images(x, groups, 2 if per == "batches" else 1)
+        views = [TaskView(_DECIDING[per](images.preprocessed(inputs)), indices) for inputs, indices in groups]
         return images, Candidates(self._networks, views, how, members)
 
     def _unfamiliar(self, images: Images, indices: Tensor, share: float) -> Tensor:

@@ -23,14 +23,7 @@ from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.learning import Learning
 from supsup.model.observer import Observer
-from supsup.model.predictor import (
-    Outputs,
-    Prediction,
-    Predictor,
-    check_outputs,
-    check_rejected_share,
-    image_by_image,
-)
+from supsup.model.predictor import Outputs, Prediction, Predictor
 from supsup.model.state import Extras, ModelSettings, ModelState, OtherKind, Setting, state_of
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
@@ -229,7 +222,7 @@ class SupSup:
             made = checks.make_task(data, task, required, label=label, layout=layout, normalise=normalise)
             checked = checks.check_new_task(made, task, self._state.tasks)
             checks.check_task_fits(checked, required)
-            self._write_back()
+            self._observer.write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
 
@@ -248,7 +241,7 @@ class SupSup:
         """
         with self._state.changing, _gradients_restored():
             tasks = checks.check_stream(stream, self._state.tasks, self._learning.input_requirements())
-            self._write_back()
+            self._observer.write_back()
             if cluster is None:
                 self._learning.learn(tasks, precision=precision, show_progress=show_progress)
             else:
@@ -277,10 +270,8 @@ class SupSup:
                    5 % of the images of known tasks; a number sets that share
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
-        check_outputs(outputs, "outputs")
-        rejected = check_rejected_share(unknown)
         with self._predictor.waiting(), self.reading():
-            return self._predictor.predict(x, task, among, how, outputs, rejected)
+            return self._predictor.predict(x, task, among, how, outputs, unknown)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -303,15 +294,14 @@ class SupSup:
             settings = self.inference.replaced(**how)
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
-        decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
         with self._predictor.waiting(), self.reading():
-            inferred = self._predictor.infer(x, among, settings, decisions)
+            inferred = self._predictor.infer(x, among, settings, per)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         with self._predictor.waiting(), self.reading():
-            return self._predictor.infer(x, among, self.inference, lambda batches: batches, leading=2)
+            return self._predictor.infer(x, among, self.inference, "batches")
 
     def task_scores(
         self, x: Array, *, among: Sequence[str] | None = None, inference: Inference | None = None
@@ -346,7 +336,7 @@ class SupSup:
         """Delete a task permanently; answers for other tasks do not change."""
         with self._state.changing, self._observer.lock:
             self._state.tasks.index(task)  # an error for an unknown task
-            self._write_back()
+            self._observer.write_back()
             with uninterrupted():
                 self._state.remove(task)
                 self._observer.forget(task)
@@ -367,7 +357,7 @@ class SupSup:
                 self._state.save(path)
             return
         with self._state.changing:
-            self._write_back()
+            self._observer.write_back()
             self._state.save(path)
 
     def close(self) -> None:
@@ -391,13 +381,8 @@ class SupSup:
         """For `with`: all calls inside see one state of the model; changes by other threads wait."""
         lock = self._state.lock
         if not lock.held:
-            self._write_back()
-        return lock.reading()
-
-    def _write_back(self) -> None:
-        """Bring the bank up to date with the mask that `observe` trains."""
-        if self._observer.changed:
             self._observer.write_back()
+        return lock.reading()
 
 
 def load(

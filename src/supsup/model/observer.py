@@ -69,12 +69,11 @@ class Observer:
             yield name, len(batches)
 
     def write_back(self) -> None:
-        """Bring the bank up to date with the mask in training."""
-        if self.changed:
-            with self.lock:
-                if self.changed and self.name is not None:
-                    self.state.replace(self.name, self.trainer.mask())
-                self.changed = False
+        """Write the mask in training to the bank."""
+        with self.lock:
+            if self.changed and self.name is not None:
+                self.state.replace(self.name, self.trainer.mask())
+            self.changed = False
 
     def forget(self, task: str) -> None:
         """Drop everything of a mask."""

@@ -222,7 +222,7 @@ class SupSup:
             made = checks.make_task(data, task, required, label=label, layout=layout, normalise=normalise)
             checked = checks.check_new_task(made, task, self._state.tasks)
             checks.check_task_fits(checked, required)
-            self._observer.write_back()
+            self._write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
 
@@ -241,7 +241,7 @@ class SupSup:
         """
         with self._state.changing, _gradients_restored():
             tasks = checks.check_stream(stream, self._state.tasks, self._learning.input_requirements())
-            self._observer.write_back()
+            self._write_back()
             if cluster is None:
                 self._learning.learn(tasks, precision=precision, show_progress=show_progress)
             else:
@@ -336,7 +336,7 @@ class SupSup:
         """Delete a task permanently; answers for other tasks do not change."""
         with self._state.changing, self._observer.lock:
             self._state.tasks.index(task)  # an error for an unknown task
-            self._observer.write_back()
+            self._write_back()
             with uninterrupted():
                 self._state.remove(task)
                 self._observer.forget(task)
@@ -357,7 +357,7 @@ class SupSup:
                 self._state.save(path)
             return
         with self._state.changing:
-            self._observer.write_back()
+            self._write_back()
             self._state.save(path)
 
     def close(self) -> None:
@@ -381,8 +381,13 @@ class SupSup:
         """For `with`: all calls inside see one state of the model; changes by other threads wait."""
         lock = self._state.lock
         if not lock.held:
-            self._observer.write_back()
+            self._write_back()
         return lock.reading()
+
+    def _write_back(self) -> None:
+        """Bring the bank up to date with the mask that `observe` trains."""
+        if self._observer.changed:
+            self._observer.write_back()
 
 
 def load(

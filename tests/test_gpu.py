@@ -188,7 +188,7 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
     found = [int(infer_indices(net, bank, image[None], None, 10, how)) for image in x]
     assert len(bank.replays) == 1
     exact = infer_indices(net, bank, x, None, 10, Inference(layers=layers))
-    monkeypatch.setattr(search, "NEAREST_EXECUTORS", search.NEAREST_EXECUTORS[-1:])
+    monkeypatch.setattr(search, "nearest_function", lambda bank: search.plain_nearest)
     plain = infer_indices(net, bank, x, None, 10, how)
     same = [f == p for f, p, e in zip(found, plain.tolist(), exact.tolist()) if p == e]
     assert len(same) >= 5

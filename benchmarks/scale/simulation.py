@@ -178,7 +178,7 @@ class Instant(Executor):
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
         ready = function is learn_group
-        future.set_result(GroupResult("here", self._parts[arguments[2].sent[0].name]) if ready else self._size)
+        future.set_result(GroupResult("here", self._parts[arguments[2][0].name]) if ready else self._size)
         return future
 
 

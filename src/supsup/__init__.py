@@ -11,7 +11,7 @@ if _typing.TYPE_CHECKING:
     from supsup import nets as nets
     from supsup.evaluation.evaluator import Evaluation as Evaluation
     from supsup.evaluation.evaluator import evaluate as evaluate
-    from supsup.evaluation.scenarios import Scenario as Scenario
+    from supsup.evaluation.grading import Scenario as Scenario
     from supsup.hopfield.learner import HopSupSup as HopSupSup
     from supsup.hopfield.units import Recovery as Recovery
     from supsup.hopfield.units import UnitRecipe as UnitRecipe
@@ -43,7 +43,7 @@ _HOMES = {
     "SupSup": "model.supsup",
     "load": "model.supsup",
     "Prediction": "model.predictor",
-    "Scenario": "evaluation.scenarios",
+    "Scenario": "evaluation.grading",
     "AutoRecipe": "training.auto_recipe",
     "Recipe": "training.recipe",
 }

@@ -171,7 +171,7 @@ def test_few_finished_groups_wait_for_their_turn(stream: Stream, monkeypatch: py
 
     class Counting(Inline):
         def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-            sent.append(arguments[2].sent[0].name)
+            sent.append(arguments[2][0].name)
             return super().submit(function, *arguments)
 
     executor = Counting(held_back=1)

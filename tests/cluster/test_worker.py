@@ -1,5 +1,7 @@
 """What goes out to workers: tensors that tasks share once, and each task as it was."""
 
+import pickle
+
 import torch
 
 from supsup import data
@@ -11,10 +13,10 @@ def test_what_tasks_share_does_not_travel_with_them(stream: Stream) -> None:
     """The images of a stream of thousands would otherwise go out thousands of times."""
     tasks = list(stream)
     shared = SharedTasks(tasks)
-    group = shared.group(tasks[:3])
+    group = [shared.sent(task) for task in tasks[:3]]
     assert any(tensor.shape == tasks[0].train.images.shape for tensor in shared.tensors.values())
-    assert len(group.own) < 3 * 8 * 784 + 2000
-    again = group.tasks(shared.tensors)
+    assert len(pickle.dumps(group)) < 3 * 8 * 784 + 2000
+    again = [sent.task(shared.tensors) for sent in group]
     for one, two in zip(again, tasks):
         assert (one.name, one.classes) == (two.name, two.classes)
         positions = torch.arange(0, len(two.train), 97)
@@ -27,5 +29,5 @@ def test_augmentation_comes_along() -> None:
     part = data.Part(x, y, augmentation=data.augmentation.Augmentation(2, flip=True))
     task = data.Task("one", part, part, 1)
     shared = SharedTasks([task])
-    (again,) = shared.group([task]).tasks(shared.tensors)
+    again = shared.sent(task).task(shared.tensors)
     assert again.train.augmentation == part.augmentation

@@ -3,7 +3,7 @@
 import pytest
 
 from supsup import SupSupError
-from supsup.evaluation.scenarios import SCENARIOS, GNs, GNu, scenario_named
+from supsup.evaluation.grading import SCENARIOS, GNs, GNu, scenario_named
 
 
 def test_the_letters_mean_what_the_paper_says() -> None:

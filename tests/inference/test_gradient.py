@@ -12,7 +12,6 @@ from supsup import nets
 from supsup.inference.gradient import (
     _VECTORISED,
     ONE_IMAGE_KERNELS,
-    QUERY_EXECUTORS,
     Goal,
     any_query,
     can_be_captured,
@@ -20,6 +19,7 @@ from supsup.inference.gradient import (
     kernel_query,
     linear_query,
     query,
+    query_functions,
     vectorised_query,
 )
 from supsup.inference.search import dense
@@ -298,7 +298,7 @@ def test_what_a_module_holds_decides_and_not_its_class(change: Callable[[Any], N
 
 def first_way(module: nn.Module, x: Tensor) -> object:
     net = FrozenNet(module, 0, torch.device("cpu"))
-    return next(executor.query for executor in QUERY_EXECUTORS if executor.takes(net, x, list(net.weights)))
+    return next(query_functions(net, x, list(net.weights)))
 
 
 def test_which_way_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,6 @@ from supsup.inference.search import (
     CANDIDATES,
     candidate_group_size,
     flattened,
-    flattened_by_numba,
-    flattened_by_triton,
     whole_query,
 )
 from supsup.kernels import available
@@ -28,14 +26,8 @@ EVERY_WAY = pytest.mark.parametrize("way", [TRITON, NUMBA, "plain"])
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Let a way, and no other, take whatever comes."""
-    nearest = {
-        "triton": search.NEAREST_EXECUTORS[0],
-        "numba": search.NEAREST_EXECUTORS[1],
-        "plain": search.NEAREST_EXECUTORS[2],
-    }[way]
-    monkeypatch.setattr(
-        search, "NEAREST_EXECUTORS", (search.NearestExecutor(lambda bank: True, nearest.flatten, nearest.nearest),)
-    )
+    chosen = getattr(search, f"{way}_nearest")
+    monkeypatch.setattr(search, "nearest_function", lambda bank: chosen)
 
 
 def filled(counts: list[int], generator: torch.Generator) -> Bank:
@@ -176,19 +168,11 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "TRITON", True)
     bank, gpu = Bank(SHAPES), Bank(SHAPES)
     gpu.device = torch.device("cuda")
-    ways = [next(way for way in search.NEAREST_EXECUTORS if way.takes(each)) for each in (gpu, bank)]
-    assert ways == list(search.NEAREST_EXECUTORS[:2])
-    assert search.NEAREST_EXECUTORS[0].nearest == search.triton_nearest
-    assert (search.NEAREST_EXECUTORS[0].flatten, search.NEAREST_EXECUTORS[1].flatten) == (
-        flattened_by_triton,
-        flattened_by_numba,
-    )
+    ways = [search.nearest_function(each) for each in (gpu, bank)]
+    assert ways == [search.triton_nearest, search.numba_nearest]
     monkeypatch.setattr(available, "NUMBA", False)
     monkeypatch.setattr(available, "TRITON", False)
-    assert all(
-        next(way for way in search.NEAREST_EXECUTORS if way.takes(each)).nearest == search.plain_nearest
-        for each in (gpu, bank)
-    )
+    assert all(search.nearest_function(each) == search.plain_nearest for each in (gpu, bank))
 
 
 def test_what_a_search_reads_is_counted_in_bytes() -> None:
@@ -250,7 +234,8 @@ def test_a_query_from_its_factors(images: int) -> None:
     """To the bit what torch makes of them, with zeros after the last weight."""
     chance = torch.Generator().manual_seed(images)
     factors = (torch.randn(5, 7, generator=chance), *(torch.randn(2, images, n, generator=chance) for n in (5, 7)))
-    assert torch.equal(flattened_by_numba(search.Outer(*factors), 40), flattened(search.Outer(*factors), 40))
+    by_torch = search.Outer(*factors).dense().flatten(1)
+    assert torch.equal(flattened(search.Outer(*factors), 40), torch.nn.functional.pad(by_torch, (0, 5)))
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")

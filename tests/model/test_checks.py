@@ -59,7 +59,7 @@ def test_what_a_network_does_not_take() -> None:
 def test_a_pair_becomes_a_task() -> None:
     x, y = torch.rand(5, 6), torch.tensor([0, 1, 2, 1, 0])
     net = FrozenNet(nets.FullyConnected((6, 2)), 0, CPU)
-    model = checks.InputRequirements(lambda images: net.run(images, net.weights), net.module, CPU)
+    model = checks.InputRequirements(net)
     task = checks.make_task((x, y), "mine", model)
     assert (task.name, task.classes) == ("mine", 3)
     assert torch.equal(task.train.raw(torch.arange(5)), x)
@@ -67,4 +67,4 @@ def test_a_pair_becomes_a_task() -> None:
     with pytest.raises(SupSupError, match="learned already"):
         checks.check_new_task(task, None, {"mine"})
     with pytest.raises(SupSupError, match="labels up to 2 but the network has 2 outputs"):
-        checks.check_task_fits(task, net, None)
+        checks.check_task_fits(task, model)

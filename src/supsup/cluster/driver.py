@@ -34,10 +34,11 @@ def learn_on(
     show_progress: bool | None = None,
 ) -> None:
     """Train a mask for each task on a cluster; tasks have been checked before."""
-    model = learning.blueprint()
+    content, module = learning.blueprint()
     workers = workers_of(cluster)
     try:
-        setup = WorkerSetup(uuid.uuid4().hex, model, workers.device or model.device, precision)
+        device = workers.device or learning.state.net.device.type
+        setup = WorkerSetup(uuid.uuid4().hex, content, module, device, precision)
         with progress.bar("learning", len(tasks), show=show_progress) as bar:
             _Driver(workers, learning, tasks, setup, bar).learn()
     finally:
@@ -104,7 +105,7 @@ class _Driver:
         """Keep `most` groups with workers."""
         last = self._next + _WINDOW * self._workers.count
         while self._waiting and len(self._pending) < most and self._waiting[0] < last:
-            group = self._shared.group(self._groups[self._waiting[0]])
+            group = [self._shared.sent(task) for task in self._groups[self._waiting[0]]]
             try:
                 future = self._workers.submit(function, self._setup, self._tensors, group)
             except self._workers.lost as error:  # a pool whose process was killed takes no more work

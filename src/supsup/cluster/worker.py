@@ -15,14 +15,12 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load as tensors_of
 from safetensors.torch import load_file
-from safetensors.torch import save as bytes_of
-from torch import Tensor
+from torch import Tensor, nn
 
 from supsup.data import Part, Task
 from supsup.data.augmentation import Augmentation
-from supsup.model.learning import ModelBlueprint, PartTrainer
+from supsup.model.learning import PartTrainer
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import new_lock
 
@@ -35,29 +33,20 @@ _FIELDS = ("images", "labels", "gain", "offset", "rows", "pixels")  # of a part
 
 @dataclass(frozen=True)
 class SentTask:
-    """What training needs of a task; `tensors` names the fields of its part in its group or among the shared ones."""
+    """What training needs of a task; `tensors` are the fields of its part, by name where tasks share them."""
 
     name: str
     classes: int
-    tensors: Mapping[str, str]
+    tensors: Mapping[str, str | NDArray[Any]] = field(repr=False)
     augmentation: Augmentation | None
 
-
-@dataclass(frozen=True)
-class TaskGroup:
-    """Tasks that one worker trains, with the tensors that only they have (safetensors bytes)."""
-
-    sent: Sequence[SentTask]
-    own: bytes = field(repr=False)
-
-    def tasks(self, shared: Mapping[str, Tensor]) -> list[Task]:
-        """The tasks again; their test images, which training does not need, are the training images."""
-        tensors = {**shared, **tensors_of(self.own)}
-        parts = [
-            Part(**{name: tensors[key] for name, key in task.tensors.items()}, augmentation=task.augmentation)  # type: ignore[arg-type]
-            for task in self.sent
-        ]
-        return [Task(task.name, part, part, task.classes) for task, part in zip(self.sent, parts)]
+    def task(self, shared: Mapping[str, Tensor]) -> Task:
+        """The task again; its test images, which training does not need, are the training images."""
+        fields: dict[str, Any] = {
+            name: shared[sent] if isinstance(sent, str) else torch.tensor(sent) for name, sent in self.tensors.items()
+        }
+        part = Part(**fields, augmentation=self.augmentation)
+        return Task(self.name, part, part, self.classes)
 
 
 class SharedTasks:
@@ -76,18 +65,12 @@ class SharedTasks:
         self._names = {key: f"shared-{number}" for number, key in enumerate(common)}
         self.tensors = {self._names[key]: _copied(tensor) for key, tensor in common.items()}
 
-    def group(self, tasks: Sequence[Task]) -> TaskGroup:
-        """Some of the tasks, as a worker gets them."""
-        own: dict[str, Tensor] = {}
-        sent = []
-        for task in tasks:
-            names = {}
-            for name, tensor in _fields(task.train).items():
-                names[name] = self._names.get(id(tensor)) or f"own-{len(own)}"
-                if id(tensor) not in self._names:
-                    own[names[name]] = _copied(tensor)
-            sent.append(SentTask(task.name, task.classes, names, task.train.augmentation))
-        return TaskGroup(sent, bytes_of(own))
+    def sent(self, task: Task) -> SentTask:
+        """One of the tasks, as a worker gets it."""
+        tensors = {
+            name: self._names.get(id(tensor)) or _copied(tensor).numpy() for name, tensor in _fields(task.train).items()
+        }
+        return SentTask(task.name, task.classes, tensors, task.train.augmentation)
 
 
 def _fields(part: Part) -> dict[str, Tensor]:
@@ -101,10 +84,11 @@ def _copied(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """One call of `learn_many`, as workers need it; `key` tells calls apart, `device` is the kind they train on."""
+    """One call of `learn_many`, as workers need it: its key, and the blueprint, device and precision to train with."""
 
     key: str
-    model: ModelBlueprint
+    content: bytes = field(repr=False)
+    module: nn.Module | None
     device: str
     precision: torch.dtype | None
 
@@ -118,19 +102,20 @@ class GroupResult:
     error: str = ""
 
 
-def learn_group(setup: WorkerSetup, shared: SharedTensors, group: TaskGroup) -> GroupResult:
+def learn_group(setup: WorkerSetup, shared: SharedTensors, group: Sequence[SentTask]) -> GroupResult:
     """Train every task of a group."""
     try:
         trainer, tensors = _open(setup, shared)
-        return GroupResult(platform.node(), trainer.train(group.tasks(tensors), setup.precision))
+        tasks = [sent.task(tensors) for sent in group]
+        return GroupResult(platform.node(), trainer.train(tasks, setup.precision))
     except SupSupError as error:
         return GroupResult(platform.node(), error=str(error))
 
 
-def tasks_per_group(setup: WorkerSetup, shared: SharedTensors, group: TaskGroup) -> int:
+def tasks_per_group(setup: WorkerSetup, shared: SharedTensors, group: Sequence[SentTask]) -> int:
     """How many tasks like the first of this group a group should have: more would only be lost together."""
     trainer, tensors = _open(setup, shared)
-    at_once = trainer.tasks_at_once(group.tasks(tensors)[0], setup.precision)
+    at_once = trainer.tasks_at_once(group[0].task(tensors), setup.precision)
     return at_once * (_IN_A_ROW if setup.device == "cpu" else 1)
 
 
@@ -139,7 +124,7 @@ def _open(setup: WorkerSetup, shared: SharedTensors) -> tuple[PartTrainer, dict[
     with _OPENING:
         if setup.key not in _opened:
             _opened.clear()
-            _opened[setup.key] = setup.model.open(setup.device), _tensors(shared)
+            _opened[setup.key] = PartTrainer(setup.content, setup.module, setup.device), _tensors(shared)
         return _opened[setup.key]
 
 

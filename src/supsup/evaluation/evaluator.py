@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from supsup.data import Stream, Task
-from supsup.evaluation.grading import Grade, Grader, GradingCache, GradingProtocol
+from supsup.evaluation.grading import Grade, Grader, GradingCache, GradingProtocol, Scenario, scenario_named
 from supsup.evaluation.learner import InfersTask, Learner, Observes
-from supsup.evaluation.scenarios import Scenario, scenario_named
 from supsup.model.predictor import Outputs
 from supsup.model.supsup import SupSup, observe_batches
 from supsup.runtime import progress

@@ -1,4 +1,4 @@
-"""Which answers of a learner are correct, by scenario and protocol.
+"""Scenarios, which say when the task is given and which answers are correct, and grading by scenario and protocol.
 
 Protocols, for scenarios where the task is not given at test:
   paper             the first image of each test batch of 128 decides the task of the whole batch; each task's test
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from itertools import pairwise
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from supsup.data import Task
 from supsup.evaluation.learner import HasTaskInfo, InfersBatches, InfersTask, Learner, OneTaskPerCall
-from supsup.evaluation.scenarios import Scenario
 from supsup.masks import philox
 from supsup.model.predictor import Outputs, check_outputs
 from supsup.runtime.errors import SupSupError
@@ -31,6 +30,38 @@ GradingProtocol = Literal["paper", "paper-full-batch", "strict"]
 _TASKS_PER_CALL = 32  # tasks whose deciding images go into one call
 _MIXED_TASKS = 16  # tasks whose images share batches under the strict protocol
 _MIXED_BATCH = {"cpu": 4096, "cuda": 1 << 18}  # images in such a batch
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Named as in the paper: is the task Given or Not in training, then at test; are labels shared or unshared?"""
+
+    name: str
+    given_in_training: bool
+    given_at_test: bool
+    shared_labels: bool  # shared: the label alone counts; unshared: a wrong task is a wrong answer
+    meaning: str
+
+
+GG = Scenario("GG", True, True, False, "the task is given in training and at test")
+GNs = Scenario("GNs", True, False, True, "the task is given in training, not at test; the label alone counts")
+GNu = Scenario("GNu", True, False, False, "the task is given in training, not at test; a wrong task is wrong")
+NNs = Scenario("NNs", False, False, True, "the task is never given; the label alone counts")
+
+SCENARIOS = {scenario.name: scenario for scenario in (GG, GNs, GNu, NNs)}
+USUAL_NAMES = {"Task-IL": GG, "Domain-IL": GNs, "Class-IL": GNu}  # in most other papers
+
+
+def scenario_named(scenario: str | Scenario) -> Scenario:
+    """A scenario by its name, that of the paper or the usual one."""
+    if isinstance(scenario, Scenario):
+        return scenario
+    named = SCENARIOS | USUAL_NAMES
+    if not isinstance(scenario, str) or scenario not in named:
+        usual = {scenario.name: f" ({name})" for name, scenario in USUAL_NAMES.items()}
+        known = "; ".join(f"{s.name}{usual.get(s.name, '')}: {s.meaning}" for s in SCENARIOS.values())
+        raise SupSupError(f"unknown scenario {quoted(scenario)}; known: {known}")
+    return named[scenario]
 
 
 @dataclass(frozen=True)
@@ -48,12 +79,6 @@ class Answers:
     correct: Tensor  # number of correct labels
     size: Tensor  # number of images
     used: list[str]  # the task that was inferred
-
-    def grade(self, hit: Tensor, shared_labels: bool) -> Grade:
-        """`hit`: the batches whose task was inferred correctly; others count only if tasks share their labels."""
-        counted = self.correct if shared_labels else self.correct * hit
-        images = int(self.size.sum())
-        return Grade(int(counted.sum()) / images, int((self.size * hit).sum()) / images)
 
 
 class GradingCache:
@@ -129,8 +154,10 @@ class Grader:
         owner = _owners(answers) if not scenario.given_in_training else {}
         grades = {}
         for name, answer in answers.items():
-            hit = torch.tensor([owner.get(used, used) == name for used in answer.used])
-            grades[name] = answer.grade(hit, scenario.shared_labels)
+            hit = torch.tensor([owner.get(used, used) == name for used in answer.used])  # the task is correct
+            counted = answer.correct if scenario.shared_labels else answer.correct * hit
+            images = int(answer.size.sum())
+            grades[name] = Grade(int(counted.sum()) / images, int((answer.size * hit).sum()) / images)
         return grades
 
     def _answers(self, task: Task, deciding: list[str] | None, among: Sequence[str] | None) -> Answers:
@@ -202,7 +229,7 @@ class Grader:
             some = tasks[start : start + _TASKS_PER_CALL]
             leads = [self._test_at(task, self.cache.leading_of(task, self._device))[0] for task in some]
             names = iter(model.infer_task(torch.cat(leads), among=among))
-            decided |= {task.name: [next(names) for _ in lead] for task, lead in zip(some, leads)}
+            decided |= {task.name: list(islice(names, len(lead))) for task, lead in zip(some, leads)}
         return decided
 
     def _decided_by_batches(self, model: InfersTask, x: Tensor, among: Sequence[str] | None) -> list[str]:
@@ -217,7 +244,7 @@ class Grader:
     def _mixed(self, tasks: Sequence[Task], among: Sequence[str] | None) -> dict[str, Answers]:
         """Answers to each image by itself, in batches that mix the images of all these tasks in a random order."""
         parts = [self._test_at(task, torch.arange(len(task.test))) for task in tasks]
-        x, y = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        x, y = (torch.cat(each) for each in zip(*parts))
         order = philox.permutations(0, ["mixture"], len(y))[0].to(y.device)
         correct = torch.zeros_like(y, dtype=torch.bool)
         used = [""] * len(y)
@@ -226,13 +253,10 @@ class Grader:
             correct[rows] = prediction.labels == y[rows]
             for row, name in zip(rows.tolist(), prediction.tasks):
                 used[row] = name
-        correct = correct.cpu()
-        bounds = [0]
-        for part in parts:
-            bounds.append(bounds[-1] + len(part[1]))
+        names, hits = iter(used), correct.cpu().split([len(labels) for _, labels in parts])
         return {
-            task.name: Answers(correct[a:b], torch.ones(b - a, dtype=torch.int64), used[a:b])
-            for task, (a, b) in zip(tasks, pairwise(bounds))
+            task.name: Answers(of_task, torch.ones(len(of_task), dtype=torch.int64), list(islice(names, len(of_task))))
+            for task, of_task in zip(tasks, hits)
         }
 
 

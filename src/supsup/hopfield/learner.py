@@ -42,7 +42,7 @@ from supsup.hopfield.units import Recovered, Recovery, UnitRecipe, recover, trai
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
-from supsup.model.predictor import Prediction, answer_among, images_for
+from supsup.model.predictor import Images, Prediction, answer_among
 from supsup.model.state import TaskTable
 from supsup.nets.architecture import architecture_of
 from supsup.nets.fully_connected import HopMLP, many_outputs
@@ -307,9 +307,7 @@ class HopSupSup:
 
     def _input_requirements(self) -> checks.InputRequirements:
         """What raw data must fit to become a task of this model."""
-        shape, tasks = self.image_shape, self._tasks
-        learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
-        return checks.InputRequirements(None, self.net.module, self.device, learned, one_normalisation=True)
+        return checks.InputRequirements.of(self.net, self.image_shape, self._tasks, one_normalisation=True)
 
     def _checked(self, data: Task) -> Task:
         suited = checks.fit_to_model(given(data, Task, "the task"), self._input_requirements())
@@ -346,7 +344,7 @@ class HopSupSup:
         if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
         inputs, views = self._tasks.at(0).info.inputs, self._tasks.input_groups([0])
-        images = images_for(x, views, self.image_shape, self.device).preprocessed(inputs)
+        images = Images(x, views, self.image_shape, self.device).preprocessed(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
             raise SupSupError("HopSupSup normalises over the batch, so it needs several images of one task; got 1")

@@ -1,14 +1,15 @@
 """Gradients of task inference: the query −W ⊙ ∂Obj/∂W_eff at a superposition of masks, and −∂Obj/∂α.
 
-−∂Obj/∂αᵢ is the inner product of the query with mask i, so no mask is ever needed as floats. `QUERY_EXECUTORS` are
-tried in order; each says which modules it takes. The last, `any_query`, takes every module and defines what is right.
+−∂Obj/∂αᵢ is the inner product of the query with mask i, so no mask is ever needed as floats. `query_functions` are
+tried in order. The last, `any_query`, takes every module and defines what is right.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -63,6 +64,10 @@ class Goal(NamedTuple):
         return objectives.OBJECTIVES[self.objective](outputs, self.classes)
 
 
+# An implementation of `query`; it may give None where only running the module shows that it cannot answer.
+QueryFunction = Callable[[FrozenNet, Tensor, Mapping[str, Tensor], Goal, Sequence[str]], Query | None]
+
+
 def choose_layers(net: FrozenNet, layers: str | Sequence[str]) -> list[str]:
     """Names of the weights whose gradients count."""
     names = list(net.weights)
@@ -88,24 +93,26 @@ def alpha_gradient(
 
 def query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]) -> Query:
     """For images [r, b, …]: by weight in `layers`, the mean over b images as [r, *shape] or as factors."""
-    for executor in QUERY_EXECUTORS:
-        if executor.takes(net, x, layers):
-            rows = executor.query(net, x, superposed, goal, layers)
-            if rows is not None:
-                return rows
-    raise AssertionError("the last executor takes every module")
+    tried = (function(net, x, superposed, goal, layers) for function in query_functions(net, x, layers))
+    return next(rows for rows in tried if rows is not None)
+
+
+def query_functions(net: FrozenNet, x: Tensor, layers: Sequence[str]) -> Iterator[QueryFunction]:
+    """The implementations of `query` for these images, the fastest first; where one gives None, the next answers."""
+    if net.is_fully_connected and x.device.type in ONE_IMAGE_KERNELS and x.shape[:2] == (1, 1):
+        yield kernel_query
+    if net.is_fully_connected:
+        yield fully_connected_query
+    if all(_is_plain_product(_layer(net.module, name)) for name in layers):
+        yield linear_query
+    if len(x) > 1 and x.shape[1] <= _VECTORISED_IMAGES // 2:
+        yield vectorised_query
+    yield any_query
 
 
 def can_be_captured(net: FrozenNet) -> bool:
     """Whether a CUDA graph can capture a query: every part of the module is known to allow it."""
     return all(type(part) in _CAPTURABLE and has_plain_forward(part) for part in net.module.modules())
-
-
-class QueryExecutor(NamedTuple):
-    """One implementation of `query`; it may return None where only running the module shows that it cannot."""
-
-    takes: Callable[[FrozenNet, Tensor, Sequence[str]], bool]
-    query: Callable[[FrozenNet, Tensor, Mapping[str, Tensor], Goal, Sequence[str]], Query | None]
 
 
 def any_query(net: FrozenNet, x: Tensor, superposed: Mapping[str, Tensor], goal: Goal, layers: Sequence[str]) -> Query:
@@ -151,15 +158,13 @@ def vectorised_query(
     # are settings of the whole process: they are changed under a lock, and only for networks that need it.
     with ATTENTION.writing(), warnings.catch_warnings():
         warnings.filterwarnings("error", _SLOW)
-        rows = _if_vectorised(compute) if mode is None else None
-        if rows is not None:
+        if mode is None and (rows := _if_vectorised(compute)) is not None:
             known[key] = "always"
             return rows
         with sdpa_kernel(SDPBackend.MATH):
-            rows = _if_vectorised(compute)
-        if rows is not None:
-            known[key] = "attention"
-            return rows
+            if (rows := _if_vectorised(compute)) is not None:
+                known[key] = "attention"
+                return rows
     plain = any_query(net, x, superposed, goal, layers)  # an error here is the module's own
     known.setdefault(key, "never")
     return plain
@@ -188,15 +193,12 @@ def linear_query(
     rows, images = x.shape[:2]
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
 
-    def record(name: str) -> Callable[..., Tensor]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-            calls[name].append((inputs[0].detach(), output))
-            return output.clone()  # the next layer may work in place
-
-        return hook
+    def record(name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        calls[name].append((inputs[0].detach(), output))
+        return output.clone()  # the next layer may work in place
 
     with net.borrowed() as module, torch.enable_grad():
-        hooks = [_layer(module, name).register_forward_hook(record(name)) for name in layers]
+        hooks = [_layer(module, name).register_forward_hook(partial(record, name)) for name in layers]
         try:
             effective = net.masked(superposed)
             for name in layers:
@@ -253,10 +255,6 @@ def kernel_query(
     return {name: Outer(factors[name][0], *(each.view(1, 1, -1) for each in factors[name][1:])) for name in layers}
 
 
-def _has_kernels(net: FrozenNet, x: Tensor) -> bool:
-    return x.device.type in ONE_IMAGE_KERNELS and x.shape[:2] == (1, 1) and net.is_fully_connected
-
-
 def _layer(module: nn.Module, weight: str) -> nn.Module:
     return module.get_submodule(weight.rpartition(".")[0])
 
@@ -264,14 +262,3 @@ def _layer(module: nn.Module, weight: str) -> nn.Module:
 def _is_plain_product(layer: nn.Module) -> bool:
     """Whether a layer's output is its input times its weight, with at most a bias."""
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and has_plain_forward(layer)
-
-
-QUERY_EXECUTORS: tuple[QueryExecutor, ...] = (
-    QueryExecutor(lambda net, x, layers: _has_kernels(net, x), kernel_query),
-    QueryExecutor(lambda net, x, layers: net.is_fully_connected, fully_connected_query),
-    QueryExecutor(
-        lambda net, x, layers: all(_is_plain_product(_layer(net.module, name)) for name in layers), linear_query
-    ),
-    QueryExecutor(lambda net, x, layers: len(x) > 1 and x.shape[1] <= _VECTORISED_IMAGES // 2, vectorised_query),
-    QueryExecutor(lambda net, x, layers: True, any_query),
-)

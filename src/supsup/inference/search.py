@@ -1,14 +1,14 @@
 """Queries over the weights of a network, and their inner products with all masks, which are held as bits.
 
-`inner` gives all of them. `nearest` finds the mask with the largest, from a few bytes of all masks. `INNER_EXECUTORS`
-and `NEAREST_EXECUTORS` are tried in order, and each says what it takes. The last one takes everything and defines what
-is right; other executors for `nearest` choose about the same bytes.
+`inner` gives all of them. `nearest` finds the mask with the largest, from a few bytes of all masks. `inner_plain` and
+`plain_nearest` take everything and define what is right; faster functions for `nearest` choose about the same bytes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,8 @@ Query = Mapping[str, Tensor | Outer]  # by weight: [r, *shape], or its factors
 Part = tuple[slice, Tensor]  # some bytes of a mask, and a query over their bits [r, bits]
 Flatten = Callable[[Tensor | Outer, int], Tensor]  # (a query over one weight, bits) → [r, bits]
 Some = tuple[int, int, int]  # (first, last, count): this many of these bytes
+# (a query [bits], which bytes, blocks, which masks are candidates) → the index of a mask
+Nearest = Callable[[Tensor, Sequence[Some], Sequence[Tensor], Tensor | None], Tensor]
 
 
 def dense(values: Tensor | Outer) -> Tensor:
@@ -89,7 +91,11 @@ def some_rows(query: Query, rows: slice) -> Query:
 
 
 def flattened(values: Tensor | Outer, bits: int) -> Tensor:
-    """A query over one weight as [r, bits], padded with zeros."""
+    """A query over one weight as [r, bits], padded with zeros; one image per row on a CPU in one compiled loop."""
+    if isinstance(values, Outer) and values.delta.shape[1] == 1 and available.NUMBA and not values.delta.is_cuda:
+        factors = (values.weight, values.delta[:, 0], values.inputs[:, 0])
+        weight, delta, inputs = (each.contiguous().numpy() for each in factors)
+        return torch.from_numpy(numba_search.numba_outer(weight, delta, inputs, bits))
     flat = dense(values).reshape(values.shape[0], -1)
     return pad(flat, (0, bits - flat.shape[1])) if flat.shape[1] < bits else flat
 
@@ -101,18 +107,7 @@ def flattened_by_triton(values: Tensor | Outer, bits: int, precision: torch.dtyp
     return flattened(values, bits)
 
 
-def flattened_bfloat16(values: Tensor | Outer, bits: int) -> Tensor:
-    """`flattened_by_triton` in bfloat16."""
-    return flattened_by_triton(values, bits, torch.bfloat16)
-
-
-def flattened_by_numba(values: Tensor | Outer, bits: int) -> Tensor:
-    """`flattened` on a CPU, in one compiled loop."""
-    if isinstance(values, Outer) and values.delta.shape[1] == 1:
-        factors = (values.weight, values.delta[:, 0], values.inputs[:, 0])
-        weight, delta, inputs = (each.contiguous().numpy() for each in factors)
-        return torch.from_numpy(numba_search.numba_outer(weight, delta, inputs, bits))
-    return flattened(values, bits)
+flattened_bfloat16 = partial(flattened_by_triton, precision=torch.bfloat16)
 
 
 def parts_of(query: Query, bank: Bank, flatten: Flatten) -> Iterator[Part]:
@@ -124,36 +119,39 @@ def parts_of(query: Query, bank: Bank, flatten: Flatten) -> Iterator[Part]:
 
 def joined(parts: Iterable[Part]) -> Iterator[Part]:
     """Parts whose bytes follow each other, as one part."""
-    run: list[Part] = []
+    runs: list[list[Part]] = []
     for part in parts:
-        if run and run[-1][0].stop != part[0].start:
-            yield _concatenated(run)
-            run = []
-        run.append(part)
-    yield _concatenated(run)
-
-
-def _concatenated(run: Sequence[Part]) -> Part:
-    flat = run[0][1] if len(run) == 1 else torch.cat([flat for _, flat in run], 1)
-    return slice(run[0][0].start, run[-1][0].stop), flat
+        if runs and runs[-1][-1][0].stop == part[0].start:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    for run in runs:
+        flat = run[0][1] if len(run) == 1 else torch.cat([flat for _, flat in run], 1)
+        yield slice(run[0][0].start, run[-1][0].stop), flat
 
 
 def inner(query: Query, bank: Bank) -> Tensor:
     """⟨query, Mⁱ⟩ for every mask, summed over the weights of the query: [r, k]."""
-    return next(executor for executor in INNER_EXECUTORS if executor.takes(query, bank)).inner(query, bank)
+    return inner_function(query, bank)(query, bank)
+
+
+def inner_function(query: Query, bank: Bank) -> Callable[[Query, Bank], Tensor]:
+    """The fastest implementation of `inner` for this query."""
+    rows = rows_of(query)
+    if on_gpu(bank):
+        return triton_few if rows <= FEW else triton_many
+    on_cpu = bank.device.type == "cpu"
+    if on_cpu and available.NUMBA and (rows <= FEW_ON_CPU or len(bank) >= MANY_MASKS):
+        return numba_tables
+    if on_cpu and rows > FEW and all(isinstance(values, Outer) for values in query.values()):
+        return mask_by_mask
+    return inner_plain
 
 
 def rows_at_once(bank: Bank, layers: Iterable[str]) -> int:
     """How many rows of a query over these weights fit into memory together."""
     numbers = 1 << 30 if bank.device.type == "cuda" else 1 << 25
     return max(1, numbers // sum(bank.shapes[name].numel() for name in layers))
-
-
-class InnerExecutor(NamedTuple):
-    """One implementation of `inner`."""
-
-    takes: Callable[[Query, Bank], bool]
-    inner: Callable[[Query, Bank], Tensor]
 
 
 def triton_few(query: Query, bank: Bank) -> Tensor:
@@ -200,32 +198,6 @@ def on_gpu(bank: Bank) -> bool:
     return available.TRITON and bank.device.type == "cuda"
 
 
-def on_cpu(bank: Bank) -> bool:
-    """Whether compiled loops can read these masks."""
-    return bank.device.type == "cpu"
-
-
-def _few(query: Query) -> bool:
-    return rows_of(query) <= FEW
-
-
-def _tables_cost_less(query: Query, bank: Bank) -> bool:
-    return on_cpu(bank) and available.NUMBA and (rows_of(query) <= FEW_ON_CPU or len(bank) >= MANY_MASKS)
-
-
-def _in_factors(query: Query, bank: Bank) -> bool:
-    return on_cpu(bank) and not _few(query) and all(isinstance(values, Outer) for values in query.values())
-
-
-INNER_EXECUTORS: tuple[InnerExecutor, ...] = (
-    InnerExecutor(lambda query, bank: on_gpu(bank) and _few(query), triton_few),
-    InnerExecutor(lambda query, bank: on_gpu(bank), triton_many),
-    InnerExecutor(_tables_cost_less, numba_tables),
-    InnerExecutor(_in_factors, mask_by_mask),
-    InnerExecutor(lambda query, bank: True, inner_plain),
-)
-
-
 def _zeros(query: Query, bank: Bank) -> Tensor:
     return torch.zeros(rows_of(query), len(bank), device=bank.device)
 
@@ -251,13 +223,20 @@ def nearest(query: Query, bank: Bank, coordinates: int, alive: Tensor | None = N
 
     alive  which masks are candidates, [k] (None: all)
     """
-    executor = next(executor for executor in NEAREST_EXECUTORS if executor.takes(bank))
-    span, rows = whole_query(query, bank, executor.flatten)
+    span, rows = whole_query(query, bank, flattened_by_triton if on_gpu(bank) else flattened)
+    search_one = nearest_function(bank)
     wanted = [
         (first - span.start, last - span.start, count) for first, last, count in _wanted(bank, query, coordinates)
     ]
     blocks = [block[span] for block in bank.blocks() if block.shape[1]]
-    return torch.stack([executor.nearest(row, wanted, blocks, alive) for row in rows])
+    return torch.stack([search_one(row, wanted, blocks, alive) for row in rows])
+
+
+def nearest_function(bank: Bank) -> Nearest:
+    """The fastest search for one query among these masks."""
+    if on_gpu(bank):
+        return triton_nearest
+    return numba_nearest if bank.device.type == "cpu" and available.NUMBA else plain_nearest
 
 
 def bytes_read(bank: Bank, layers: Sequence[str], coordinates: int | None = None) -> int:
@@ -287,18 +266,6 @@ def _wanted(bank: Bank, layers: Iterable[str], coordinates: int) -> list[Some]:
     size = sum(stop - start for start, stop in spans)
     share = min(1, -(-coordinates // 8) / size)
     return [(start, stop, max(1, math.ceil(share * (stop - start)))) for start, stop in spans]
-
-
-class NearestExecutor(NamedTuple):
-    """One implementation of the search for one query.
-
-    flatten  a query over one weight as [r, bits]
-    nearest  (query [bits], which bytes, blocks, which masks are candidates) → the index of a mask
-    """
-
-    takes: Callable[[Bank], bool]
-    flatten: Flatten
-    nearest: Callable[[Tensor, Sequence[Some], Sequence[Tensor], Tensor | None], Tensor]
 
 
 def plain_nearest(query: Tensor, wanted: Sequence[Some], blocks: Sequence[Tensor], alive: Tensor | None) -> Tensor:
@@ -391,10 +358,3 @@ def _candidate_products(query: Floats, chosen: Indices, masks: Sequence[Bytes], 
             out[here] = numba_search.numba_columns(query, chosen, block, candidates[here] - first)
         first += block.shape[1]
     return out
-
-
-NEAREST_EXECUTORS: tuple[NearestExecutor, ...] = (
-    NearestExecutor(on_gpu, flattened_by_triton, triton_nearest),
-    NearestExecutor(lambda bank: on_cpu(bank) and available.NUMBA, flattened_by_numba, numba_nearest),
-    NearestExecutor(lambda bank: True, flattened, plain_nearest),
-)

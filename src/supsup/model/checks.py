@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from supsup.data import Part, Task
+from supsup.data import Task
 from supsup.data.inputs import IDENTITY_KEY, Inputs, inputs_key, to_learned_shape
 from supsup.data.rotations import check_can_rotate
 from supsup.data.user_data import (
@@ -23,7 +23,7 @@ from supsup.data.user_data import (
     with_pretrained_normalisation,
 )
 from supsup.masks.frozen import FrozenNet
-from supsup.model.state import check_classes, check_name
+from supsup.model.state import TaskTable, check_classes, check_name
 from supsup.nets import ImageNetwork
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import given, listed, plain_tensor
@@ -90,7 +90,7 @@ def check_shape(shape: tuple[int, ...], learned: tuple[int, ...] | None) -> None
 
 
 def count_frozen_outputs(net: FrozenNet, images: Tensor, learned: tuple[int, ...] | None) -> int:
-    """The number of outputs of a frozen network for these images, or an error if it does not take them."""
+    """`count_outputs` of a frozen network; an error also for images of another shape than those learned."""
     check_shape(tuple(images.shape[1:]), learned)
     return count_outputs(partial(net.run, weights=net.weights), images)
 
@@ -134,19 +134,29 @@ def check_new_task(data: Any, name: str | None, taken: Container[str]) -> Task:
 class InputRequirements:
     """What a model requires of the inputs of a new task.
 
-    run      runs its network on images; None: the network takes any shape
-    module   the network
     learned  shape and normalisation of the first task's images; None before the first task
     one_normalisation  all tasks are normalised as the first, whether that suits them or not
     rotated  images are learned in all rotations
     """
 
-    run: Callable[[Tensor], Any] | None
-    module: nn.Module
-    device: torch.device
+    net: FrozenNet
     learned: tuple[tuple[int, ...], Inputs | None] | None = None
     one_normalisation: bool = False
     rotated: bool = False
+
+    @classmethod
+    def of(cls, net: FrozenNet, shape: tuple[int, ...] | None, tasks: TaskTable, **settings: bool) -> Self:
+        """Of a model with these tasks, which has learned images of this shape."""
+        learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
+        return cls(net, learned, **settings)
+
+    def takes(self, images: Tensor) -> bool:
+        """Whether the network returns a vector of outputs for each of these images."""
+        try:
+            outputs = self.net.run(images.to(self.net.device), self.net.weights)
+        except Exception:  # the forward pass of a user's module may raise anything
+            return False
+        return isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(images)
 
 
 def make_task(
@@ -165,7 +175,11 @@ def make_task(
         raise SupSupError('give the task a name: learn((images, labels), task="name")')
     check_name(name)
     read = read_data(data, label)
-    tokens = _takes_tokens(read[0], model)
+    embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.net.module.modules())
+    tokens = embeds and not read[0].is_floating_point()
+    if tokens:  # if the network takes these integers, but not real numbers
+        whole = read[0][:2].long()
+        tokens = model.takes(whole) and not model.takes(whole.float())
     return fit_to_model(build_task(read, name, None, layout, normalise, tokens), model)
 
 
@@ -173,30 +187,23 @@ def fit_to_model(task: Task, model: InputRequirements) -> Task:
     """A task of raw inputs in the form that a model can learn: with a channel if needed, normalised like its others."""
     if task.inputs is None:
         return task
-    pixels = model.module.pixels if isinstance(model.module, ImageNetwork) else None
+    module = model.net.module
+    pixels = module.pixels if isinstance(module, ImageNetwork) else None
     if model.learned is not None:
         shape, inputs = model.learned
         images = to_learned_shape(task.train.images, shape, False)
         if images is not task.train.images:
             task = _with_channel(task)
         task = task if pixels is not None else with_model_normalisation(task, inputs, always=model.one_normalisation)
-    elif len(task.train.shape) == 2 and model.run is not None and not task.train.tokens:
-        wider = _with_channel(task)
-        if not _takes(model, task.train) and _takes(model, wider.train):
-            task = wider
+    elif len(task.train.shape) == 2 and not task.train.tokens:
+        some = torch.arange(min(2, len(task.train)))
+        if not model.takes(task.train.batch(some)[0]):
+            wider = _with_channel(task)
+            task = wider if model.takes(wider.train.batch(some)[0]) else task
     if pixels is not None:
         task = with_pretrained_normalisation(task, pixels)
     plain = task.inputs is not None and inputs_key(task.inputs) == IDENTITY_KEY and not task.inputs.channels_last
     return replace(task, inputs=None) if plain and task.train.images.is_floating_point() else task
-
-
-def _takes_tokens(inputs: Tensor, model: InputRequirements) -> bool:
-    """Whether inputs are tokens: the network has an embedding, and takes these integers but not real numbers."""
-    embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.module.modules())
-    if inputs.is_floating_point() or not embeds or model.run is None:
-        return False
-    whole = inputs[:2].long().to(model.device)
-    return _runs(model.run, whole) and not _runs(model.run, whole.float())
 
 
 def _with_channel(task: Task) -> Task:
@@ -207,22 +214,7 @@ def _with_channel(task: Task) -> Task:
     return replace(task, train=train, test=test)
 
 
-def _takes(model: InputRequirements, part: Part) -> bool:
-    assert model.run is not None
-    images, _ = part.batch(torch.arange(min(2, len(part))))
-    return _runs(model.run, images.to(model.device))
-
-
-def _runs(run: Callable[[Tensor], Any], images: Tensor) -> bool:
-    """Whether a network returns a vector of outputs for each of these images."""
-    try:
-        outputs = run(images)
-    except Exception:  # the forward pass of a user's module may raise anything
-        return False
-    return isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(images)
-
-
-def check_stream(stream: Iterable[Task], taken: Container[str], net: FrozenNet, model: InputRequirements) -> list[Task]:
+def check_stream(stream: Iterable[Task], taken: Container[str], model: InputRequirements) -> list[Task]:
     """The tasks of a stream, or an error if one cannot be learned; images that tasks share are checked once."""
     checked: set[tuple[int, ...]] = set()
     tasks: list[Task] = []
@@ -234,7 +226,7 @@ def check_stream(stream: Iterable[Task], taken: Container[str], net: FrozenNet, 
         check_shape(task.train.shape, model.learned[0])
         key = (id(task.train.images), id(task.train.labels), id(task.train.rows))
         if key not in checked:
-            check_task_fits(task, net, model.learned[0], model.rotated)
+            check_task_fits(task, model)
         checked.add(key)
         tasks.append(task)
     if not tasks:
@@ -245,13 +237,14 @@ def check_stream(stream: Iterable[Task], taken: Container[str], net: FrozenNet, 
     return tasks
 
 
-def check_task_fits(task: Task, net: FrozenNet, learned: tuple[int, ...] | None, rotated: bool = False) -> None:
+def check_task_fits(task: Task, model: InputRequirements) -> None:
     """An error unless the images are finite, fit the network and can be rotated, and every label has an output."""
-    check_finite(task, net.device)
+    check_finite(task, model.net.device)
     first, _ = task.train.batch(torch.zeros(1, dtype=torch.int64))
-    outputs = count_frozen_outputs(net, first.to(net.device), learned)
+    learned = None if model.learned is None else model.learned[0]
+    outputs = count_frozen_outputs(model.net, first.to(model.net.device), learned)
     check_label_range(task.train.labels, outputs, task.name)
-    if rotated:
+    if model.rotated:
         check_can_rotate(task, outputs)
 
 

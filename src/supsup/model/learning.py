@@ -1,16 +1,14 @@
 """Learning announced tasks: their masks are trained, together where possible, and added to a model.
 
-Tasks can also be trained elsewhere. This is the extension point that `cluster/` uses: `Learning.blueprint` is what
-another process needs, `ModelBlueprint.open` gives it a `PartTrainer`, and `Learning.add_part` adds what that one has
-trained.
+Tasks can also be trained elsewhere. This is the extension point that `cluster/` uses: another process makes a
+`PartTrainer` of what `Learning.blueprint` returns, and `Learning.add_part` adds what that one has trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,7 +28,6 @@ from supsup.masks.scores import RunningMean, transferred
 from supsup.model import checks
 from supsup.model.state import ModelState
 from supsup.runtime import progress
-from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 from supsup.training import Recipe, Trained
@@ -75,10 +72,8 @@ class Learning:
 
     def input_requirements(self) -> checks.InputRequirements:
         """What is needed to make tasks of raw data for this model."""
-        net, shape, tasks = self.state.net, self.state.image_shape, self.state.tasks
-        learned = None if shape is None else (shape, tasks.at(0).info.inputs if len(tasks) else None)
-        rotated, run = self.state.settings.recipe.self_labels is not None, partial(net.run, weights=net.weights)
-        return checks.InputRequirements(run, net.module, net.device, learned, rotated=rotated)
+        state, rotated = self.state, self.state.settings.recipe.self_labels is not None
+        return checks.InputRequirements.of(state.net, state.image_shape, state.tasks, rotated=rotated)
 
     def add(self, trained: Trained) -> None:
         """Add tasks that were trained, with their profiles, and commit them at once."""
@@ -88,7 +83,7 @@ class Learning:
             earlier = earlier.with_more(trained.scores)
         recipes = trained.recipes
         chosen = [None] * len(trained.tasks) if recipes is None else [recipe.differing for recipe in recipes]
-        info = [TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)]
+        info = {task.name: TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)}
         profiles = self._profiles(trained) if self._needs_profiles else {}
         self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
 
@@ -98,14 +93,14 @@ class Learning:
         how = self.state.settings.inference
         return METHODS[how.method].needs_profiles or how.objective in CALIBRATED
 
-    def blueprint(self) -> ModelBlueprint:
-        """What another process needs to train tasks for this model."""
+    def blueprint(self) -> tuple[bytes, nn.Module | None]:
+        """What another process needs to train tasks: a model file without tasks, and the module if that names none."""
         transfer = self.state.settings.recipe.transfer
         if transfer != "none":
             raise SupSupError(f"transfer={transfer!r} needs tasks one after the other; learn them without a cluster")
         header = replace(self.state.header(), notes={})
         module = None if header.architecture is not None else self.state.net.module
-        return ModelBlueprint(model_to_bytes(lambda path: write_new(path, header)), module, self.state.net.device.type)
+        return model_to_bytes(lambda path: write_new(path, header)), module
 
     def add_part(self, part: bytes, tasks: Sequence[Task]) -> None:
         """Add tasks that a `PartTrainer` has trained, every mask checked, and commit them.
@@ -121,10 +116,10 @@ class Learning:
 
         for block in model_from_bytes(part, load):
             given = [by_name[learned.name] for learned in block.tasks]
-            info = [
-                replace(learned.info, names=task.names, inputs=task.inputs, normalisation=task.normalisation)
+            info = {
+                task.name: replace(learned.info, names=task.names, inputs=task.inputs, normalisation=task.normalisation)
                 for learned, task in zip(block.tasks, given)
-            ]
+            }
             profiles = {learned.name: learned.profile for learned in block.tasks if learned.profile is not None}
             self._commit(given, block.packed, block.statistics, info, profiles, self._earlier_scores)
 
@@ -133,13 +128,13 @@ class Learning:
         tasks: Sequence[Task],
         packed: Tensor,
         statistics: Mapping[str, Tensor],
-        info: Sequence[TaskInfo],
+        info: Mapping[str, TaskInfo],
         profiles: Mapping[str, TaskProfile],
         earlier_scores: RunningMean,
     ) -> None:
         classes, shape = {task.name: task.classes for task in tasks}, tasks[0].train.shape
         with uninterrupted():
-            self.state.add(classes, packed, statistics, shape, dict(zip(classes, info)), profiles)
+            self.state.add(classes, packed, statistics, shape, info, profiles)
             self._earlier_scores = earlier_scores
             self.state.commit()
 
@@ -171,31 +166,11 @@ class Learning:
         return self._earlier_scores.mean()
 
 
-@dataclass(frozen=True)
-class ModelBlueprint:
-    """A model without its tasks, as another process needs it to train tasks for the model.
-
-    content  the bytes of a model file without tasks
-    module   the network, where that file does not say how to build it
-    device   the kind of device that the model is on
-    """
-
-    content: bytes = field(repr=False)
-    module: nn.Module | None
-    device: str
-
-    def open(self, device: str) -> PartTrainer:
-        """A trainer on a device of this process."""
-        return PartTrainer(
-            model_from_bytes(self.content, lambda path: ModelState.load(path, self.module, resolve(device)))
-        )
-
-
 class PartTrainer:
-    """Trains groups of tasks for a model that is elsewhere; threads may share it."""
+    """Trains groups of tasks, on a device of this process, for a model that is elsewhere; threads may share it."""
 
-    def __init__(self, empty: ModelState) -> None:
-        self._empty = empty
+    def __init__(self, content: bytes, module: nn.Module | None, device: str) -> None:
+        self._empty = model_from_bytes(content, lambda path: ModelState.load(path, module, device))
 
     def tasks_at_once(self, task: Task, precision: torch.dtype | None = None) -> int:
         """How many tasks like this one fill the device."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -36,15 +37,12 @@ class Observer:
         self.half_trained: OrderedDict[str, Any] = OrderedDict()  # suspended masks, the last used last
         self.batches = 0
         self.lock = new_lock()
-        self._trainer: StepTrainer | None = None
         self.changed = False  # the mask in training differs from the bank
         self._over_budget = False  # the last decision needed a mask beyond the budget
 
-    @property
+    @cached_property
     def trainer(self) -> StepTrainer:
-        if self._trainer is None:
-            self._trainer = step_trainer(self.state.net, self.state.settings.recipe.stepwise)
-        return self._trainer
+        return step_trainer(self.state.net, self.state.settings.recipe.stepwise)
 
     def step(self, images: Tensor, labels: Tensor) -> str | None:
         """Train on one batch; returns the name of the mask, None if nothing was learned."""
@@ -60,7 +58,8 @@ class Observer:
         classes = (part.labels[positions].amax(1) + 1).tolist()  # one transfer: each would make the GPU wait
         while len(positions):
             with self.state.changing, self.lock:
-                decided = self._until_decision()
+                every = self.state.settings.new_task_rule.every
+                decided = every - self.batches % every  # the number of batches until the next decision
                 batches, positions = positions.tensor_split([decided])
                 name = self.prepare(part.batch(batches[0])[0], len(batches))
                 if name is not None:
@@ -82,11 +81,6 @@ class Observer:
         self._over_budget = False
         if self.name == task:
             self.name = None
-
-    def _until_decision(self) -> int:
-        """Number of batches until the next decision."""
-        every = self.state.settings.new_task_rule.every
-        return every - self.batches % every
 
     def _count_classes(self, name: str, seen: int) -> None:
         task = self.state.tasks[name]

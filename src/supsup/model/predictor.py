@@ -29,9 +29,15 @@ from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import choice, real
 
 Outputs = Literal["classes", "all"]  # outputs that may answer: those of the task's classes or, as in the paper, all
-Decisions = Callable[[Tensor], Tensor]  # from images [n, …] to the batches [r, b, …] that decide
 check_outputs = choice(*get_args(Outputs))
-_REJECTED = 0.05
+_REJECTED = 0.05  # share of the images of known tasks that unknown=True may reject
+# The batches [r, b, …] that decide together, from images [n, …]; "batches" are such already.
+_DECIDING: dict[str, Callable[[Tensor], Tensor]] = {
+    "image": lambda x: x[:, None],
+    "batch": lambda x: x[None],
+    "first": lambda x: x[None, :1],
+    "batches": lambda x: x,
+}
 
 
 @dataclass(frozen=True)
@@ -106,18 +112,6 @@ class Prediction:
         return [dict(zip(columns, row)) for row in zip(*columns.values(), strict=True)]
 
 
-def image_by_image(images: Tensor) -> Tensor:
-    """Every image decides for itself."""
-    return images[:, None]
-
-
-def check_rejected_share(unknown: Any) -> float | None:
-    """The share of known images that may be rejected as unknown; None: no image is."""
-    if isinstance(unknown, bool):
-        return _REJECTED if unknown else None
-    return real(0, below=1)(unknown, "unknown")
-
-
 class Predictor:
     """Answers from a model's state; the caller holds its read lock."""
 
@@ -132,14 +126,13 @@ class Predictor:
         among: Sequence[str] | None,
         how: Inference,
         outputs: Outputs,
-        rejected: float | None = None,
+        unknown: bool | float,
     ) -> Prediction:
-        """The answer to each image, with the task given or inferred for each on its own.
-
-        rejected  the share of known images that may be rejected as unknown; None: no image is
-        """
+        """The answer to each image, with the task given or inferred for each on its own."""
+        check_outputs(outputs, "outputs")
+        share = _REJECTED if isinstance(unknown, bool) else real(0, below=1)(unknown, "unknown")
         if task is None:
-            images, candidates = self._candidates(x, among, how, image_by_image)
+            images, candidates = self._candidates(x, among, how)
             decided = choose_tasks(candidates)
             present, tasks = decided.chosen.unique().tolist(), self._names(decided.chosen)
         else:
@@ -152,17 +145,15 @@ class Predictor:
         probabilities = self._probabilities(images, decided.chosen, present, outputs)
         info = {learned.name: learned.info for learned in map(self.state.tasks.at, present)}
         answer = Prediction.of(probabilities, tasks, info, decided.margin, decided.method_used)
-        return answer if rejected is None else answer.without(self._unfamiliar(images, decided.chosen, rejected))
+        return answer if unknown is False else answer.without(self._unfamiliar(images, decided.chosen, share))
 
-    def infer(
-        self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
-    ) -> list[str]:
-        """The name of the task that each decision falls on."""
-        return self._names(choose_tasks(self._candidates(x, among, how, decisions, leading)[1]).chosen)
+    def infer(self, x: Any, among: Sequence[str] | None, how: Inference, per: str) -> list[str]:
+        """The name of the task that each decision falls on: per "image", "batch", "first" image, or of "batches"."""
+        return self._names(choose_tasks(self._candidates(x, among, how, per)[1]).chosen)
 
     def scores(self, x: Any, among: Sequence[str] | None, how: Inference) -> Tensor:
         """What the first pass of a method gives each candidate, for every image: [n, candidates]."""
-        _, candidates = self._candidates(x, among, how, image_by_image)
+        _, candidates = self._candidates(x, among, how)
         found = METHODS[how.method].scores(candidates)
         if candidates.members is None:
             return found
@@ -178,7 +169,7 @@ class Predictor:
         return WAITING.reading()
 
     def _images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
-        return images_for(x, groups, self.state.image_shape, self.state.net.device, leading)
+        return Images(x, groups, self.state.image_shape, self.state.net.device, leading)
 
     def _names(self, indices: Tensor) -> list[str]:
         return [self.state.tasks.at(index).name for index in indices.tolist()]
@@ -188,14 +179,14 @@ class Predictor:
             raise SupSupError("no task has been learned yet; call learn or observe first")
 
     def _candidates(
-        self, x: Any, among: Sequence[str] | None, how: Inference, decisions: Decisions, leading: int = 1
+        self, x: Any, among: Sequence[str] | None, how: Inference, per: str = "image"
     ) -> tuple[Images, Candidates]:
         """The images, and the tasks that they may belong to."""
         self._check_learned()
         members = self.state.tasks.indices(among)
         groups = self.state.tasks.input_groups(members)
-        images = self._images(x, groups, leading)
-        views = [TaskView(decisions(images.preprocessed(inputs)), indices) for inputs, indices in groups]
+        images = self._images(x, groups, 2 if per == "batches" else 1)
+        views = [TaskView(_DECIDING[per](images.preprocessed(inputs)), indices) for inputs, indices in groups]
         return images, Candidates(self._networks, views, how, members)
 
     def _unfamiliar(self, images: Images, indices: Tensor, share: float) -> Tensor:
@@ -212,36 +203,47 @@ class Predictor:
 
         present  the indices that occur
         """
-        if len(present) == 1:
-            return self._under_one_mask(images, present[0], None, outputs)
-        found: list[tuple[Tensor, Tensor]] = []
+        found: list[tuple[Tensor | slice, Tensor]] = []
         for index in present:
-            rows = (indices == index).nonzero().flatten()
-            found.append((rows, self._under_one_mask(images, index, rows, outputs)))
+            learned = self.state.tasks.at(index)
+            rows = slice(None) if len(present) == 1 else (indices == index).nonzero().flatten()
+            answers = self._networks.outputs(index, images.preprocessed(learned.info.inputs)[rows])
+            if learned.info.rotated or (outputs == "classes" and learned.classes):
+                answers = answers[:, : learned.classes]
+            found.append((rows, answers.softmax(-1)))
+        if len(found) == 1:
+            return found[0][1]
         most = max(probabilities.shape[1] for _, probabilities in found)
         out = torch.empty(len(images), most, device=indices.device)
         for rows, probabilities in found:
             out[rows] = pad(probabilities, (0, most - probabilities.shape[1]))
         return out
 
-    def _under_one_mask(self, images: Images, index: int, rows: Tensor | None, outputs: Outputs) -> Tensor:
-        learned = self.state.tasks.at(index)
-        x = images.preprocessed(learned.info.inputs)
-        answers = self._networks.outputs(index, x if rows is None else x[rows])
-        if learned.info.rotated or (outputs == "classes" and learned.classes):
-            answers = answers[:, : learned.classes]
-        return answers.softmax(-1)
-
 
 class Images:
     """Images [n, …], or batches of them [r, b, …]; preprocessed once for all tasks that do it alike, when needed.
 
-    ready  the network takes them as they are
+    An error if no task of these groups takes them. Tasks without preprocessing are strict: floating point, and the
+    shape that was learned.
     """
 
-    def __init__(self, raw: Tensor, leading: int, ready: bool) -> None:
-        self._raw, self._leading, self._ready = raw, leading, ready
+    def __init__(
+        self, x: Any, groups: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
+    ) -> None:
+        self._leading = leading
         self._preprocessed: dict[object, Tensor] = {}
+        kinds = [inputs for inputs, _ in groups if inputs is not None]
+        self._ready = not kinds  # the network takes them as they are
+        if self._ready:
+            self._raw = checks.check_images(x, device, leading)
+            checks.check_shape(tuple(self._raw.shape[leading:]), shape)
+            return
+        raw = input_tensor(x)
+        if leading == 2 and raw.ndim < 3:
+            raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(raw.shape)}")
+        if shape is not None:
+            raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
+        self._raw = raw.to(device)
 
     def __len__(self) -> int:
         return len(self._raw)
@@ -255,26 +257,6 @@ class Images:
             raw = self._raw
             self._preprocessed[key] = raw.float() if inputs is None else inputs.preprocess(raw, self._leading)
         return self._preprocessed[key]
-
-
-def images_for(
-    x: Any, groups: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
-) -> Images:
-    """Images for the tasks of these groups, or an error if no task takes them.
-
-    Tasks without preprocessing are strict: floating point, and the shape that was learned.
-    """
-    kinds = [inputs for inputs, _ in groups if inputs is not None]
-    if not kinds:
-        images = checks.check_images(x, device, leading)
-        checks.check_shape(tuple(images.shape[leading:]), shape)
-        return Images(images, leading, True)
-    raw = input_tensor(x)
-    if leading == 2 and raw.ndim < 3:
-        raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(raw.shape)}")
-    if shape is not None:
-        raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
-    return Images(raw.to(device), leading, False)
 
 
 def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:

@@ -384,12 +384,15 @@ class TaskTable:
 
     def input_groups(self, members: Sequence[int] | None = None) -> InputGroups:
         """Tasks (all by default) grouped by how they normalise raw inputs, in the order of the first of each group."""
-        rows = self._rows[0]
-        if members is not None:
-            return _group_by_inputs(rows, members)
-        cached_for, groups = self._groups
-        if cached_for is not rows:
-            groups = _group_by_inputs(rows, range(len(rows)))
+        rows, (cached_for, groups) = self._rows[0], self._groups
+        if members is None and cached_for is rows:
+            return groups
+        found: dict[object, tuple[Inputs | None, list[int]]] = {}
+        for index in range(len(rows)) if members is None else members:
+            inputs = rows[index].info.inputs
+            found.setdefault(inputs_key(inputs), (inputs, []))[1].append(index)
+        groups = list(found.values())
+        if members is None:
             self._groups = rows, groups
         return groups
 
@@ -473,14 +476,6 @@ class Extras(MutableMapping[str, dict[str, Tensor]]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _group_by_inputs(tasks: Sequence[LearnedTask], members: Iterable[int]) -> InputGroups:
-    found: dict[object, tuple[Inputs | None, list[int]]] = {}
-    for index in members:
-        inputs = tasks[index].info.inputs
-        found.setdefault(inputs_key(inputs), (inputs, []))[1].append(index)
-    return list(found.values())
 
 
 def _index(indices: Mapping[str, int], name: str) -> int:

@@ -23,14 +23,7 @@ from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.learning import Learning
 from supsup.model.observer import Observer
-from supsup.model.predictor import (
-    Outputs,
-    Prediction,
-    Predictor,
-    check_outputs,
-    check_rejected_share,
-    image_by_image,
-)
+from supsup.model.predictor import Outputs, Prediction, Predictor
 from supsup.model.state import Extras, ModelSettings, ModelState, OtherKind, Setting, state_of
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
@@ -225,11 +218,10 @@ class SupSup:
         callback   called with a `Step` between training steps; an exception in it stops training: nothing is learned
         """
         with self._state.changing, _gradients_restored():
-            made = checks.make_task(
-                data, task, self._learning.input_requirements(), label=label, layout=layout, normalise=normalise
-            )
+            required = self._learning.input_requirements()
+            made = checks.make_task(data, task, required, label=label, layout=layout, normalise=normalise)
             checked = checks.check_new_task(made, task, self._state.tasks)
-            checks.check_task_fits(checked, self._state.net, self.image_shape, self.recipe.self_labels is not None)
+            checks.check_task_fits(checked, required)
             self._write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
             return checked.name
@@ -248,7 +240,7 @@ class SupSup:
         (for fully connected networks), else float32. `cluster`: the machines that train (docs/cluster.md).
         """
         with self._state.changing, _gradients_restored():
-            tasks = checks.check_stream(stream, self._state.tasks, self._state.net, self._learning.input_requirements())
+            tasks = checks.check_stream(stream, self._state.tasks, self._learning.input_requirements())
             self._write_back()
             if cluster is None:
                 self._learning.learn(tasks, precision=precision, show_progress=show_progress)
@@ -278,10 +270,8 @@ class SupSup:
                    5 % of the images of known tasks; a number sets that share
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
-        check_outputs(outputs, "outputs")
-        rejected = check_rejected_share(unknown)
         with self._predictor.waiting(), self.reading():
-            return self._predictor.predict(x, task, among, how, outputs, rejected)
+            return self._predictor.predict(x, task, among, how, outputs, unknown)
 
     @overload
     def infer_task(self, x: Array, *, per: Literal["image"] = "image", **how: Any) -> list[str]: ...
@@ -304,15 +294,14 @@ class SupSup:
             settings = self.inference.replaced(**how)
         except TypeError as error:
             raise SupSupError(f"unknown inference setting: {error}") from error
-        decisions = {"image": image_by_image, "batch": lambda x: x[None], "first": lambda x: x[None, :1]}[per]
         with self._predictor.waiting(), self.reading():
-            inferred = self._predictor.infer(x, among, settings, decisions)
+            inferred = self._predictor.infer(x, among, settings, per)
         return inferred if per == "image" else inferred[0]
 
     def infer_batches(self, x: Array, *, among: Sequence[str] | None = None) -> list[str]:
         """The task of each of r batches [r, b, …], from all images of a batch together."""
         with self._predictor.waiting(), self.reading():
-            return self._predictor.infer(x, among, self.inference, lambda batches: batches, leading=2)
+            return self._predictor.infer(x, among, self.inference, "batches")
 
     def task_scores(
         self, x: Array, *, among: Sequence[str] | None = None, inference: Inference | None = None
@@ -435,7 +424,7 @@ def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Ad
     """Learn a task with several models on one frozen network, each with its own recipe; together where possible."""
     for model in models:
         state = state_of(model)
-        checks.check_stream([task], state.tasks, state.net, model._learning.input_requirements())
+        checks.check_stream([task], state.tasks, model._learning.input_requirements())
         if not isinstance(model.recipe, Recipe):
             raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
     with ExitStack() as held:

@@ -15,7 +15,6 @@ from torch import nn
 from supsup import Inference, Recipe, SupSup, SupSupError
 from supsup.nets import FullyConnected
 
-_OUTPUTS = 100
 _HIDDEN = (300, 100)
 
 Network = nn.Module | Callable[[int, int], nn.Module]
@@ -39,7 +38,7 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         net: Network | None = None,
         *,
-        outputs: int = _OUTPUTS,
+        outputs: int = 100,
         recipe: Recipe | None = None,
         inference: Inference | None = None,
         random_state: int | np.random.RandomState | None = 0,
@@ -75,11 +74,13 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed = self.random_state
             if not isinstance(seed, int | np.integer):
                 seed = check_random_state(seed).randint(1 << 31)
-            self.model_ = SupSup(
-                self._network(X), int(seed), recipe=self.recipe, inference=self.inference, device=self.device
-            )
+            net, features = self.net, int(np.prod(X.shape[1:]))
+            if not isinstance(net, nn.Module):
+                net = FullyConnected((features, *_HIDDEN, self.outputs)) if net is None else net(features, self.outputs)
+            self.model_ = SupSup(net, int(seed), recipe=self.recipe, inference=self.inference, device=self.device)
         labels = y.astype(np.int64) if y.dtype.kind == "f" else y  # integers, checked above
-        self.model_.learn((X.astype(np.float32), labels), task=task or self._free_name(), show_progress=False)
+        name = task or f"task-{len(self.model_.tasks)}"
+        self.model_.learn((X.astype(np.float32), labels), task=name, show_progress=False)
         known = [present] if classes is None else [present, np.asarray(classes)]
         self.classes_: Any = np.unique(np.concatenate(known if first else [self.classes_, *known]))
         return self
@@ -98,7 +99,8 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities = answer.probabilities.double().cpu().numpy()
         used = np.array(answer.tasks)
         for name in dict.fromkeys(answer.tasks):
-            columns = np.searchsorted(self.classes_, self._classes_of(name))
+            called = [self.model_.task_info(name).class_name(label) for label in range(self.model_.classes(name))]
+            columns = np.searchsorted(self.classes_, np.array(called, dtype=self.classes_.dtype))
             rows = np.flatnonzero(used == name)
             spread[np.ix_(rows, columns)] = probabilities[rows][:, : len(columns)]
         return spread / spread.sum(1, keepdims=True)
@@ -108,18 +110,3 @@ class SupSupClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Names of the tasks learned, in order."""
         check_is_fitted(self)
         return self.model_.tasks
-
-    def _classes_of(self, task: str) -> Any:
-        names = [self.model_.task_info(task).class_name(label) for label in range(self.model_.classes(task))]
-        return np.array(names, dtype=self.classes_.dtype)
-
-    def _free_name(self) -> str:
-        return f"task-{len(self.model_.tasks)}"
-
-    def _network(self, X: Any) -> nn.Module:
-        if isinstance(self.net, nn.Module):
-            return self.net
-        features = int(np.prod(X.shape[1:]))
-        return (
-            FullyConnected((features, *_HIDDEN, self.outputs)) if self.net is None else self.net(features, self.outputs)
-        )

@@ -22,6 +22,7 @@ from supsup.runtime.validation import check_fields, choice, flag, given
 
 Layout = Literal["NCHW", "NHWC"]  # channels first, as networks take images, or last, as in many libraries
 _CHUNK_NUMBERS = 4096 * 784  # numbers summed at a time
+_MOSTLY = 0.5  # of the numbers of a sparse table are zeros
 _WIDEST_RANGE = 16.0  # a feature's range after normalisation, at most: rare large values stay usable
 _MOST_SERIES_CHANNELS = 16  # of inputs [channels, length]
 _MOST_SCALE, _MOST_CHANNEL_SCALE = 4.0, 8.0  # how far from 1 the size of inputs may be, overall and in one channel
@@ -106,7 +107,8 @@ def is_table(images: Tensor) -> bool:
 def measure_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
     """gain and offset that give mean 0 and standard deviation 1, by feature for a table, else by channel.
 
-    Constant features are only shifted. A feature of a table is divided by at least a sixteenth of its range.
+    Constant features are only shifted. A feature of a table is divided by at least a sixteenth of its range. In a
+    sparse table, which is mostly zeros, features that are mostly zero keep their zeros and share one scale.
     """
     shape, table = images.shape[1:], is_table(images)
     is_series = len(shape) == 2 and shape[0] <= _MOST_SERIES_CHANNELS and 2 * shape[0] < shape[1]
@@ -125,6 +127,9 @@ def measure_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
         divisor = std.maximum((images.amax(0).double() - images.amin(0).double()) / _WIDEST_RANGE)
     gain = 1 / torch.where(varies, divisor, 1.0)
     offset = -mean * gain
+    if table and float((zeros := (images == 0).float().mean(0)).mean()) > _MOSTLY:
+        sparse = (zeros > _MOSTLY) & varies
+        gain[sparse], offset[sparse] = (std.square() + mean.square())[sparse].mean().rsqrt(), 0
     return (gain.float(), offset.float()) if table or channels > 1 else (gain[0].float(), offset[0].float())
 
 

@@ -16,7 +16,8 @@ from supsup.inference.candidates import Candidates, Decision, TaskNetworks, firs
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.gradient import Goal, choose_layers
 from supsup.inference.one_shot import decide_one_shot
-from supsup.inference.profiles.profile import FeatureScores, extract_features, familiarity, output_energy
+from supsup.inference.profiles.features import extract_features
+from supsup.inference.profiles.profile import FeatureScores, familiarity, output_energy
 from supsup.runtime.errors import SupSupError
 
 _ENOUGH_IMAGES, _ENOUGH_FOUND = 50, 0.6  # held-back images needed for a warning; share of them found that needs none
@@ -27,25 +28,35 @@ _OUTSTANDING = 2.0  # weight of a standard deviation beyond the largest of as ma
 
 def decide_features(candidates: Candidates) -> Decision:
     """The task whose profile is likeliest; an error where a candidate has none."""
-    return candidates.highest(task_likelihoods(candidates))
+    found = _required_scores(candidates)
+    return candidates.highest(found.of_tasks, are_log_p=found.calibrated)
 
 
 def task_likelihoods(candidates: Candidates) -> Tensor:
     """log p(features | task) [r, candidates]; an error where a candidate has no profile to compare."""
+    return _required_scores(candidates).of_tasks
+
+
+def _required_scores(candidates: Candidates) -> FeatureScores:
     found = feature_scores(candidates)
     if found is None:
         lacking = [task for task in candidates.tasks if task.profile is None or not task.profile.comparable]
         raise no_profile((lacking or candidates.tasks)[0].name)
-    return found.of_tasks
+    return found
 
 
 def feature_scores(candidates: Candidates) -> FeatureScores | None:
     """How likely the features are for every candidate; None where one has no profile that fits them."""
     networks, views = candidates.networks, candidates.views
-    if any(task.profile is None for task in candidates.tasks):
+    profiles = [task.profile for task in candidates.tasks if task.profile is not None]
+    if len(profiles) < len(candidates.tasks):
         return None
-    features = [extract_features(networks.net, view.x.flatten(0, 1)).unflatten(0, view.x.shape[:2]) for view in views]
-    profile_index = networks.profile_index(features[0].shape[-1])
+    of_vectors = profiles[0].of_vectors
+    features = [
+        extract_features(networks.net, view.x.flatten(0, 1), vectors=of_vectors).unflatten(0, view.x.shape[:2])
+        for view in views
+    ]
+    profile_index = networks.profile_index(features[0].shape[-1], of_vectors)
     found = profile_index.scores(features, candidates.view_of, candidates.indices)
     if found is not None:
         _warn_of_similar_tasks(candidates)
@@ -54,12 +65,24 @@ def feature_scores(candidates: Candidates) -> FeatureScores | None:
 
 def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> Tensor:
     """Which images [n, …] are less familiar to a task than this share of the images it was learned with: [n]."""
-    task, features = networks.tasks.at(index), extract_features(networks.net, x)
+    task = networks.tasks.at(index)
     profile = task.profile
-    if profile is None or not profile.fits(features.shape[1]):
+    if profile is None:
         raise no_profile(task.name)
-    scores = profile.gaussians.likelihoods(features), output_energy(networks.outputs(index, x), task.classes)
+    features = extract_features(networks.net, x, vectors=profile.of_vectors)
+    if not profile.fits(features.shape[1], profile.of_vectors):
+        raise no_profile(task.name)
+    scores = profile.likelihood(features), output_energy(networks.outputs(index, x), task.classes)
     return familiarity(*scores, profile.spread) < profile.threshold(share)
+
+
+def with_profile(networks: TaskNetworks, index: int, x: Tensor, outputs: Tensor) -> Tensor:
+    """Logits [n, C] of a task's classes: its mask's, and for vectors also what its profile says, by fitted weights."""
+    profile = networks.tasks.at(index).profile
+    if profile is None or profile.weights is None or not bool(profile.weights.any()):
+        return outputs
+    features = extract_features(networks.net, x)
+    return profile.class_evidence(features) + float(profile.weights[-1]) * outputs.log_softmax(-1)
 
 
 def no_profile(name: str) -> SupSupError:
@@ -106,8 +129,8 @@ class AutoWeights:
     highest: float = 3.0
 
     def of_features(self, found: FeatureScores) -> float:
-        """The weight of a log-likelihood of features."""
-        return float(self.features / found.profile_index.features**0.5)
+        """The weight of a log-likelihood of features; that of vectors has weights that were fitted."""
+        return 1.0 if found.calibrated else float(self.features / found.profile_index.features**0.5)
 
 
 _WEIGHTS = AutoWeights()
@@ -145,6 +168,10 @@ def _best_masks(candidates: Candidates, found: FeatureScores) -> Decision:
     open_ = best.values >= best.values[:, :1] - _WEIGHTS.doubt
     open_ &= open_.sum(1, keepdim=True) > 1
     tried = torch.zeros_like(levels, dtype=torch.bool).scatter_(1, best.indices, open_)
+    if found.calibrated:
+        scores = levels.clone()
+        _try_masks(candidates, found, tried, scores)
+        return candidates.highest(scores, "features and masks", are_log_p=True)
     scores = levels + _WEIGHTS.energy * _WEIGHTS.lowest
     _try_masks(candidates, found, tried, scores)
     close = None
@@ -164,13 +191,18 @@ def _try_masks(candidates: Candidates, found: FeatureScores, tried: Tensor, scor
     """Fill in scores [r, candidates] where `tried` says that a mask is run.
 
     A score is how likely the classes of the task are by features and by its mask together, plus the mask's energy in
-    deviations from what its profile expects.
+    deviations from what its profile expects. Of vectors, the mask has the weight that was fitted, and no energy.
     """
     weight = _WEIGHTS.of_features(found)
     for column in tried.any(0).nonzero().flatten().tolist():
         index, rows = candidates.indices[column], tried[:, column].nonzero().flatten()
         outputs, task = candidates.outputs(index, rows), candidates.tasks[column]
         classes = task.classes or outputs.shape[-1]
+        if found.calibrated:
+            by_mask = found.profile_index.weights[-1] * (outputs[..., :classes].log_softmax(-1) + math.log(classes))
+            both = found.of_classes(index)[rows] + by_mask
+            scores[rows, column] = both.logsumexp(-1).mean(1) - math.log(classes)
+            continue
         likely = weight * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
         assert task.profile is not None
         standard = task.profile.spread["energy"].standard(output_energy(outputs, classes).mean(1))

@@ -68,12 +68,13 @@ class TaskNetworks:
         found = [run(piece) for piece in self.net.pieces(x)]
         return found[0] if len(found) == 1 else torch.cat(found)
 
-    def profile_index(self, features: int) -> ProfileIndex:
+    def profile_index(self, features: int, of_vectors: bool) -> ProfileIndex:
         """The index over all profiles with this many features, brought up to date with the task table."""
         index, tasks = self._profile_index, self.tasks
-        if index.version is not tasks.version or index.features != features:
+        if index.version is not tasks.version or (index.features, index.of_vectors) != (features, of_vectors):
             profiles = [tasks.at(i).profile for i in range(len(tasks))]
-            index = self._profile_index = index.updated(tasks.version, features, profiles, self.net.device)
+            index = index if index.of_vectors == of_vectors else ProfileIndex()
+            index = self._profile_index = index.updated(tasks.version, features, of_vectors, profiles, self.net.device)
         return index
 
 
@@ -171,10 +172,11 @@ class Candidates:
             first[:, view.members] = g[:, view.members]
         return first
 
-    def highest(self, scores: Tensor, method_used: str = "") -> Decision:
-        """The candidate with the highest of the scores [r, candidates]."""
+    def highest(self, scores: Tensor, method_used: str = "", *, are_log_p: bool = False) -> Decision:
+        """The candidate with the highest of the scores [r, candidates]; of log p, softmax says how sure that is."""
         best = scores.max(1)
-        return Decision(self.index_tensor[best.indices], Margin.of(best.values, scores), method_used)
+        margin = scores.softmax(1).amax(1) if are_log_p else Margin.of(best.values, scores)
+        return Decision(self.index_tensor[best.indices], margin, method_used)
 
 
 def first_gradient(candidates: Candidates) -> Tensor:
@@ -261,8 +263,11 @@ class NoMargin(Enum):
 
 
 class Decision(NamedTuple):
-    """The index of a mask for each decision [r], its margin, and how it was found (empty: by the method asked for)."""
+    """The index of a mask for each decision [r], its margin, and how it was found (empty: by the method asked for).
+
+    margin  a tensor [r] is the confidence itself
+    """
 
     chosen: Tensor
-    margin: Margin | NoMargin
+    margin: Margin | NoMargin | Tensor
     method_used: str = ""

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from supsup.data.inputs import Inputs, inputs_key, to_learned_shape
 from supsup.data.task import Label, TaskInfo
 from supsup.data.user_data import input_tensor
-from supsup.inference.auto import unfamiliar
+from supsup.inference.auto import unfamiliar, with_profile
 from supsup.inference.candidates import Candidates, Decision, Margin, NoMargin, TaskNetworks, TaskView
 from supsup.inference.methods import METHODS, Inference, choose_tasks
 from supsup.kernels.graphs import WAITING
@@ -207,9 +207,12 @@ class Predictor:
         for index in present:
             learned = self.state.tasks.at(index)
             rows = slice(None) if len(present) == 1 else (indices == index).nonzero().flatten()
-            answers = self._networks.outputs(index, images.preprocessed(learned.info.inputs)[rows])
+            x = images.preprocessed(learned.info.inputs)[rows]
+            answers = self._networks.outputs(index, x)
             if learned.info.rotated or (outputs == "classes" and learned.classes):
                 answers = answers[:, : learned.classes]
+            if outputs == "classes":
+                answers = with_profile(self._networks, index, x, answers)
             found.append((rows, answers.softmax(-1)))
         if len(found) == 1:
             return found[0][1]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from supsup.hopfield.units import Recovery, UnitRecipe
 from supsup.inference.auto import AutoWeights
 from supsup.inference.new_task import NewTaskRule
-from supsup.inference.profiles.profile import FEATURE_LIMITS
+from supsup.inference.profiles.features import FEATURE_LIMITS
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Recipe
 from supsup_paper.catalogue import experiments as images
 from supsup_paper.catalogue import experiments as mnist

@@ -12,18 +12,16 @@ from torch import Tensor
 
 from supsup.data import Part
 from supsup.data.rotations import mean_over_rotations
+from supsup.inference.profiles import vectors
+from supsup.inference.profiles.features import FEATURE_LIMITS, extract_features, is_vector, mask_bytes, within
 from supsup.inference.profiles.profile import (
     CALIBRATED,
-    FEATURE_LIMITS,
     SCORES,
     SHARES,
     Gaussians,
     Spread,
     TaskProfile,
-    extract_features,
     familiarity,
-    mask_bytes,
-    within,
 )
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNet
@@ -64,15 +62,17 @@ class _Measured:
 
     index: int
     task: ProfileData
+    of_vectors: bool
     features: Tensor
     labels: Tensor
     judged_features: Tensor
+    judged_labels: Tensor
     judged_outputs: Tensor
 
     @property
     def form(self) -> tuple[int, ...]:
         """Gaussians of tasks of one form can be fitted together."""
-        return (self.task.judge is None, self.task.classes, *self.features.shape)
+        return (self.task.judge is None, self.of_vectors, self.task.classes, *self.features.shape)
 
     @property
     def finite(self) -> Tensor:
@@ -161,8 +161,9 @@ class ProfileFitter:
         run = partial(self._switched.run, self._bank, index)
         if task.rotated:
             run = partial(mean_over_rotations, run, task.classes)
-        outputs, _ = self._run(judge, judged, run)
-        return _Measured(index, task, features, labels, judged_features, outputs)
+        outputs, judged_labels = self._run(judge, judged, run)
+        of_vectors = is_vector(self.net, learned.batch(positions[:1])[0])
+        return _Measured(index, task, of_vectors, features, labels, judged_features, judged_labels, outputs)
 
     def _fit_together(self, waiting: Sequence[_Measured], rivals: Rivals, found: list[TaskProfile | None]) -> None:
         """Fit the profiles of tasks of one form; this waits for a GPU a few times in all."""
@@ -186,13 +187,33 @@ class ProfileFitter:
     def _profile(self, measured: _Measured, gaussians: Gaussians, judging: Gaussians, rivals: Rivals) -> TaskProfile:
         """A profile on the network's device; images that were learned are scored by Gaussians of the other half."""
         classes, features = measured.task.classes, measured.judged_features
-        scores = {"likelihood": judging.likelihoods(features)}
+        part_means, weights, likelihood = None, None, judging.likelihoods(features)
+        if measured.of_vectors:
+            part_means, weights, likelihood = self._vectors(measured, judging)
+        scores = {"likelihood": likelihood}
         scores |= {name: score(measured.judged_outputs, classes) for name, score in CALIBRATED.items()}
         spreads = torch.stack([_spread(scores[name]) for name in SCORES])
         by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
         familiar = familiarity(scores["likelihood"], scores["energy"], by_name)
         at_shares = familiar.quantile(self._shares).cummax(0).values
-        return TaskProfile.of(gaussians, spreads, at_shares, rivals.checked(measured.task.kind, judging, features))
+        checked = rivals.checked(measured.task.kind, judging, features)
+        return TaskProfile.of(gaussians, spreads, at_shares, checked, part_means, weights)
+
+    def _vectors(self, measured: _Measured, judging: Gaussians) -> tuple[Tensor, Tensor, Tensor]:
+        """What a profile of vectors has beside Gaussians: part means, weights, and how likely those are that judge."""
+        task, features, step = measured.task, measured.judged_features, 2 if measured.task.judge is None else 1
+        means = vectors.part_means(measured.features, measured.labels, task.classes)
+        judge = vectors.part_means(measured.features[::step], measured.labels[::step], task.classes)
+        shares = vectors.log_shares(judge)
+        by_mask = measured.judged_outputs[:, : task.classes].log_softmax(-1)
+        scores = torch.stack([judging.class_scores(features), vectors.share_scores(features, shares), by_mask], -1)
+        if task.judge is None:
+            weights = vectors.fit_weights(scores[..., :2], measured.judged_labels)
+            weights = vectors.equal_say(weights, scores, measured.judged_labels)
+        else:
+            weights = vectors.fit_weights(scores, measured.judged_labels)
+        likelihood = vectors.likelihood(judging.likelihoods(features), features, shares, weights)
+        return means, weights.to(features.device), likelihood
 
     @torch.no_grad()
     def _run(self, part: Part, positions: Tensor, run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

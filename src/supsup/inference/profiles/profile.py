@@ -1,13 +1,12 @@
-"""What tasks are recognised by: features of an input, and the profile of each task, statistics of its features.
+"""`TaskProfile`: what a task is recognised by, statistics of the features of its inputs (`features.py`).
 
-Features are the same for every task, from one pass over an image without a mask. Pictures are described by random
-filters, or by what a pretrained network makes of them; any other input by what the frozen network without a mask does.
-
-`TaskProfile` is what a task leaves behind, in memory and in a model file. It holds no image. None of it depends on
+A profile is what a task leaves behind, in memory and in a model file. It holds no image. None of it depends on
 another task, so after one is forgotten the others are found as if it had never been learned. The exception is
 `checked`: it compares with the tasks of that time, and only a warning uses it. A profile has a Gaussian in the space of
 features for each class: its mean, and the few directions in which the task's images vary most; in all others the
 variance is one number. They are stored as one- or two-byte integers with a scale.
+
+Profiles of vectors also have what `vectors.py` describes, and weights for all that says which class a vector is of.
 
 `ProfileIndex` holds the Gaussians of all tasks, so that one product of matrices scores an image.
 """
@@ -17,189 +16,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate
+from torch import Tensor
 
-from supsup.kernels import available
-from supsup.masks import philox
-from supsup.masks.frozen import FrozenNet
-from supsup.runtime.devices import on_device
+from supsup.inference.profiles import vectors
 from supsup.runtime.errors import SupSupError
 
-if available.NUMBA:
-    from supsup.kernels import numba_filters
-
-_PLACES = 8  # features of a filter: its positive and its negative responses in each quarter of the picture
-_PATCH, _LARGEST_SIDE, _SMALLEST_SIDE = 6, 32, 12  # pixels along a side: of a filter, and of pictures after resizing
-_MOST_COLOURS = 4
-_REACH, _COLOURS, _NOISE = 8.0, 0.8, 0.1  # correlation of pixels by distance, of colours, and uncorrelated variance
-_FAINT, _THRESHOLD = 0.1, 0.5  # contrast that counts as little; threshold of a response
-_CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's cache; this many times more on a GPU
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of a task's images that are less familiar
 _ENERGY = 0.3  # its weight in the mixture
 _SMALLEST, _LARGEST = 1e-30, 1e15  # numbers that float32 can compute with
-
-
-@dataclass(frozen=True)
-class FeatureLimits:
-    """How many features there are, and how many images and directions a profile is made of.
-
-    layer, trained_layer  most numbers of one layer; of a larger one, neighbours are averaged
-    filters, directions   fewest and most: more for a larger network
-    images                fewest and most that are used, if there are as many: more for a larger network
-    """
-
-    layer: int = 512
-    trained_layer: int = 2048
-    filters: tuple[int, int] = (48, 400)
-    directions: tuple[int, int] = (32, 128)
-    images: tuple[int, int] = (2000, 5000)
-
-
-FEATURE_LIMITS = FeatureLimits()
-
-
-@torch.no_grad()
-def extract_features(net: FrozenNet, x: Tensor, *, check: bool = True) -> Tensor:
-    """[n, features] for preprocessed images [n, …].
-
-    Of a pretrained network: the input of its last layer. Of pictures: responses of filters, more filters for a larger
-    network. Of anything else: the input of the last masked layer and the output of the first, since random layers lose
-    more of an input the deeper they are.
-
-    check  an error where one is not finite; False: nothing waits for a GPU
-    """
-    if not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
-        filters = within(mask_bytes(net) // (80 * _PLACES) // 8 * 8, FEATURE_LIMITS.filters)
-        found = torch.cat([filter_features(piece, filters) for piece in net.pieces(x)])
-    else:
-        found = torch.cat([_layer_features(net, piece) for piece in net.pieces(x)])
-    if check and not bool(found.isfinite().all()):
-        raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
-    return found
-
-
-def within(value: int, limits: tuple[int, int]) -> int:
-    """The number, or the limit that it is beyond."""
-    fewest, most = limits
-    return max(fewest, min(most, value))
-
-
-def mask_bytes(net: FrozenNet) -> int:
-    """Bytes of one mask, on which the size of a profile depends."""
-    return sum(shape.numel() for shape in net.shapes.values()) // 8
-
-
-def _layer_features(net: FrozenNet, x: Tensor) -> Tensor:
-    layers, out = _first_and_last(net, x)
-    unclear = any(len(x) in value.shape[1:] for value in layers.values())  # images may lie along another dimension
-    if unclear:
-        layers, out = _first_and_last(net, torch.cat([x, x[-1:]]))
-    most = FEATURE_LIMITS.trained_layer if net.pretrained else FEATURE_LIMITS.layer
-    used = [layers[name] for name in ("first", "last") if name in layers] or [out]
-    numbers = torch.cat([_pooled(layer[: len(x)], most) for layer in used], 1)
-    return numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers
-
-
-def _first_and_last(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """The first layer's output and the last one's input, if they have a row for each image; and the outputs."""
-    found: dict[str, Tensor] = {}
-    owners = [name.rpartition(".")[0] for name in net.weights]
-
-    def take(name: str, values: tuple[Any, ...]) -> None:  # of a layer that runs several times, the last run
-        if values and isinstance(values[0], Tensor) and values[0].ndim > 1 and len(values[0]) == len(x):
-            value = values[0].detach().float()
-            found[name] = value.relu() if name == "first" else value
-
-    def before_last(_: nn.Module, given: tuple[Any, ...]) -> None:
-        take("last", given)
-
-    def after_first(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
-        take("first", out if isinstance(out, tuple) else (out,))
-
-    with net.borrowed() as module:
-        hooks = [module.get_submodule(owners[-1]).register_forward_pre_hook(before_last)]
-        if not net.pretrained:
-            hooks.append(module.get_submodule(owners[0]).register_forward_hook(after_first))
-        try:
-            out = net.run(x, net.weights, module)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return found, out
-
-
-def _pooled(values: Tensor, most: int) -> Tensor:
-    """At most this many numbers of each image."""
-    if values.ndim == 4 and values[0].numel() > most:
-        side = max(1, int((most / values.shape[1]) ** 0.5))
-        values = adaptive_avg_pool2d(values, (min(side, values.shape[2]), min(side, values.shape[3])))
-    flat = values.flatten(1)
-    return flat if flat.shape[1] <= most else adaptive_avg_pool1d(flat[:, None], most)[:, 0]
-
-
-def is_picture(shape: torch.Size | tuple[int, ...]) -> bool:
-    """Whether filters can be used on inputs of this shape, [channels, height, width]."""
-    return len(shape) == 3 and shape[0] <= _MOST_COLOURS and min(shape[1:]) >= _SMALLEST_SIDE
-
-
-def filter_features(pictures: Tensor, filters: int) -> Tensor:
-    """Responses of random filters for pictures [n, channels, height, width]: [n, 8 · filters].
-
-    One layer of small patches, nothing of it learned. The filters are whitened as if neighbouring pixels and colours
-    were correlated as usual, so edges and colours count and brightness does not. Scaling pixels hardly matters.
-    """
-    height, width = pictures.shape[-2:]
-    if max(height, width) > _LARGEST_SIDE:
-        shrunk = [max(_SMALLEST_SIDE, round(side * _LARGEST_SIDE / max(height, width))) for side in (height, width)]
-        pictures = interpolate(pictures.float(), shrunk, mode="area")
-    weights = on_device(_filters(pictures.shape[1], filters), pictures.device)
-    at_once = max(1, _CPU_RESPONSES // (filters * pictures[0, 0].numel()))
-    if pictures.device.type != "cpu":
-        at_once *= _GPU_FACTOR
-    if available.NUMBA and pictures.device.type == "cpu" and pictures.shape[1] == 1:
-        grey = pictures.detach()[:, 0].float().contiguous()
-        found = numba_filters.numba_filter_responses(grey, weights[:, 0], _FAINT, _THRESHOLD, at_once)
-    else:
-        found = torch.cat([_responses(piece.float(), weights) for piece in pictures.split(at_once)])
-    return found.flatten(1).sqrt()
-
-
-def _responses(x: Tensor, weights: Tensor) -> Tensor:
-    """[n, 2 · filters, 2, 2]: mean response above the threshold in each quarter, positive ones and negative ones."""
-    level, square = (avg_pool2d(part.mean(1, keepdim=True), _PATCH, stride=1) for part in (x, x.square()))
-    contrast = ((square - level.square()).clamp(min=0) + _FAINT**2).sqrt()
-    responses = conv2d(x, weights).div_(contrast)
-    positive = adaptive_avg_pool2d((responses - _THRESHOLD).relu_(), 2)
-    negative = adaptive_avg_pool2d(responses.neg_().sub_(_THRESHOLD).relu_(), 2)
-    return torch.cat([positive, negative], 1)
-
-
-@cache
-def _filters(channels: int, count: int) -> Tensor:
-    """[count, channels, patch, patch], blind to the mean of a patch."""
-    size = channels * _PATCH**2
-    drawn = philox.uniform(0, [f"filter {i}" for i in range(count)], size, 1.0).double()
-    drawn = drawn / drawn.norm(dim=1, keepdim=True)
-    white = drawn @ _whitening(channels)
-    white = white - white.mean(1, keepdim=True)
-    found: Tensor = white.float().view(count, channels, _PATCH, _PATCH)
-    return found
-
-
-def _whitening(channels: int) -> Tensor:
-    """The matrix [size, size] that makes pixels of different places and colours independent."""
-    line = torch.arange(_PATCH).double()
-    places = torch.cartesian_prod(line, line)
-    correlation = torch.exp(-torch.cdist(places, places) / _REACH)
-    colours = _COLOURS + (1 - _COLOURS) * torch.eye(channels).double()
-    values, vectors = torch.linalg.eigh(torch.kron(colours, correlation))
-    found: Tensor = (vectors * (values + _NOISE).rsqrt()) @ vectors.T
-    return found
 
 
 def output_energy(outputs: Tensor, classes: int) -> Tensor:
@@ -242,10 +70,12 @@ def familiarity(likelihood: Tensor, energy: Tensor, spreads: Mapping[str, Spread
 class TaskProfile:
     """Statistics of a task with C classes among d features, on the CPU.
 
-    means, directions, variances, rest  the `Gaussians` of its classes, as whole numbers with scales
+    means, directions, variances, rest  the `Gaussians` of its classes, as whole numbers with scales. Of vectors the
+              means are those of positive and of negative parts [C, 2 · d], as bytes
     spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on its images
     familiar  quantiles of the familiarity of its images, at `SHARES`
     checked   [2]: how many of its images were compared with other tasks when it was learned, and how many fit it best
+    weights   [3], of vectors only: how much Gaussians, shares of parts and the mask count
     """
 
     means: Tensor
@@ -257,33 +87,69 @@ class TaskProfile:
     spreads: Tensor
     familiar: Tensor
     checked: Tensor
+    weights: Tensor | None = None
 
     @classmethod
-    def of(cls, gaussians: Gaussians, spreads: Tensor, familiar: Tensor, checked: Tensor) -> TaskProfile:
-        """On the device of the Gaussians, and not validated; `from_tensors` does both."""
+    def of(
+        cls,
+        gaussians: Gaussians,
+        spreads: Tensor,
+        familiar: Tensor,
+        checked: Tensor,
+        part_means: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> TaskProfile:
+        """On the device of the Gaussians, and not validated; `from_tensors` does both. Vectors have the last two."""
         means, axes, variances, rest = gaussians
+        stored = whole_numbers(means, torch.int16) if part_means is None else vectors.compressed(part_means)
         directions = whole_numbers(axes[None], torch.int8)
-        values = (*whole_numbers(means, torch.int16), *directions, variances[None], rest[None])
-        return cls(*(value.contiguous() for value in (*values, spreads, familiar, checked)))
+        values = (*stored, *directions, variances[None], rest[None], spreads, familiar, checked)
+        return cls(*(value.contiguous() for value in values), weights=weights)
 
     @property
     def features(self) -> int:
         """How many there are."""
-        return self.means.shape[1]
+        return self.directions.shape[2]
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether it was made of vectors; earlier versions made none."""
+        return self.weights is not None
 
     @property
     def comparable(self) -> bool:
         """Whether its Gaussians are of this version; earlier ones had other features, and directions per class."""
-        return self.means.dtype == torch.int16
+        return self.means.dtype != torch.int8
 
-    def fits(self, features: int) -> bool:
-        """Whether it can be compared with that many features."""
-        return self.features == features and self.comparable
+    def fits(self, features: int, of_vectors: bool) -> bool:
+        """Whether it can be compared with that many features, of vectors or of anything else."""
+        return self.features == features and self.of_vectors == of_vectors and self.comparable
 
     @property
     def class_means(self) -> Tensor:
         """[C, d], float32."""
+        if self.of_vectors:
+            return vectors.class_means(vectors.expanded(self.means, self.mean_scales))
         return self.means.float() * self.mean_scales[:, None]
+
+    def likelihood(self, features: Tensor) -> Tensor:
+        """log p(features | task) [n]; of vectors a weighted sum of all that says so."""
+        found = self.gaussians.likelihoods(features)
+        if self.weights is None:
+            return found
+        return vectors.likelihood(found, features, self.log_shares.to(features.device), self.weights)
+
+    @cached_property
+    def log_shares(self) -> Tensor:
+        """[C, 2 · d], of vectors."""
+        return vectors.log_shares(vectors.expanded(self.means, self.mean_scales))
+
+    def class_evidence(self, features: Tensor) -> Tensor:
+        """log p(features | class) [n, C] of vectors, by this profile alone, up to a constant for each vector."""
+        assert self.weights is not None
+        by_gaussians, by_shares, _ = self.weights.tolist()
+        shares = vectors.share_scores(features, self.log_shares.to(features.device))
+        return by_gaussians * self.gaussians.class_scores(features) + by_shares * shares
 
     @property
     def gaussians(self) -> Gaussians:
@@ -307,16 +173,18 @@ class TaskProfile:
 
     def tensors(self) -> dict[str, Tensor]:
         """By name, for a file."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> TaskProfile:
         """From a file; an error unless it can belong to a task with this many classes."""
-        if tensors.keys() != {each.name for each in fields(cls)}:
+        of_vectors = "weights" in tensors
+        if tensors.keys() | {"weights"} != {each.name for each in fields(cls)}:
             raise SupSupError("its profile is incomplete")
         groups, count, features = tensors["directions"].shape if tensors["directions"].ndim == 3 else (0, 0, 0)
         forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "means": (torch.int16, (classes, features)),
+            "means": (torch.uint8, (classes, 2 * features)) if of_vectors else (torch.int16, (classes, features)),
             "mean_scales": (torch.float32, (classes,)),
             "directions": (torch.int8, (groups, count, features)),
             "direction_scales": (torch.float32, (groups, count)),
@@ -326,8 +194,9 @@ class TaskProfile:
             "familiar": (torch.float32, (len(SHARES),)),
             "checked": (torch.int64, (2,)),
         }
+        forms |= {"weights": (torch.float32, (vectors.WEIGHTS,))} if of_vectors else {}
         for name, (dtype, shape) in forms.items():
-            value, earlier = tensors[name], torch.int8 if name == "means" else dtype
+            value, earlier = tensors[name], torch.int8 if name == "means" and not of_vectors else dtype
             if value.dtype not in (dtype, earlier) or value.shape != shape:
                 raise SupSupError(f"its profile has {name} of a wrong type, or shapes that disagree")
         if groups not in (1, classes) or not count < features:
@@ -339,9 +208,10 @@ class TaskProfile:
     def _check_numbers(self) -> None:
         """An error unless training can give the numbers."""
         positive = [self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]]
-        finite = [*positive, self.spreads, self.familiar]
+        weights = torch.zeros(1) if self.weights is None else self.weights
+        finite = [*positive, self.spreads, self.familiar, weights]
         asked, right = self.checked.tolist()
-        possible = all(bool((value.abs() < _LARGEST).all()) for value in finite)
+        possible = bool((weights >= 0).all()) and all(bool((value.abs() < _LARGEST).all()) for value in finite)
         possible = possible and all(bool((value >= _SMALLEST).all()) for value in positive)
         if not possible or bool((self.familiar.diff() < 0).any()) or not 0 <= right <= asked:
             raise SupSupError("its profile has numbers that no training gives")
@@ -376,14 +246,22 @@ class Gaussians(NamedTuple):
 
     def recognised(self, features: Tensor, rivals: Sequence[Tensor]) -> Tensor:
         """Which rows [n, d] fit this task better than others with these means, all with its covariance."""
-        _, axes, spread, rest = self
-        means = torch.cat([self.means, *rivals]) - self.means.mean(0)
-        centred = features - self.means.mean(0)
+        classes = [len(self.means), *map(len, rivals)]
+        return task_likelihood(self.class_scores(features, rivals), classes).argmax(1) == 0
+
+    def class_scores(self, features: Tensor, rivals: Sequence[Tensor] = ()) -> Tensor:
+        """log p(features | class) [n, classes] by the task's covariance, up to a constant for each row.
+
+        rivals  means of classes of other tasks, which follow those of this one
+        """
+        own, axes, spread, rest = (value.to(features.device) for value in self)
+        means = torch.cat([own, *rivals]) - own.mean(0)
+        centred = features - own.mean(0)
         more = SMOOTHING * (spread.sum() + (features.shape[1] - len(axes)) * rest) / features.shape[1]
         weights = means / (rest + more)
         weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
-        scores = centred @ weights.T - 0.5 * (weights * means).sum(1)
-        return task_likelihood(scores, [len(self.means), *map(len, rivals)]).argmax(1) == 0
+        found: Tensor = centred @ weights.T - 0.5 * (weights * means).sum(1)
+        return found
 
 
 def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
@@ -461,29 +339,46 @@ def _add_covariance(total: Tensor, task: Gaussians) -> None:
 class ProfileIndex(NamedTuple):
     """The profiles with a number of features, at a version of the task table; it is never changed, only replaced.
 
-    place  where a task's Gaussians are in `gaussians`, by the task's index
+    place    where a task's Gaussians are in `gaussians`, by the task's index
+    shares   log shares [classes of all tasks, 2 · d] of vectors
+    weights  [3] of vectors: the mean of all tasks' weights
     """
 
     version: object = None
     features: int = 0
+    of_vectors: bool = False
     profiles: Sequence[TaskProfile] = ()
     gaussians: GaussianIndex | None = None
     place: Mapping[int, int] = {}
+    shares: Tensor | None = None
+    weights: Sequence[float] = ()
 
     def updated(
-        self, version: object, features: int, every: Sequence[TaskProfile | None], device: torch.device
+        self,
+        version: object,
+        features: int,
+        of_vectors: bool,
+        every: Sequence[TaskProfile | None],
+        device: torch.device,
     ) -> ProfileIndex:
         """At another version, from the profiles of all tasks; new ones are added to the Gaussians of the others."""
         fitting = [
-            (index, profile) for index, profile in enumerate(every) if profile is not None and profile.fits(features)
+            (index, profile)
+            for index, profile in enumerate(every)
+            if profile is not None and profile.fits(features, of_vectors)
         ]
         profiles = [profile for _, profile in fitting]
         grown = self.gaussians is not None and list(self.profiles) == profiles[: len(self.profiles)]
-        gaussians, new = (self.gaussians, profiles[len(self.profiles) :]) if grown else (None, profiles)
+        gaussians, shares = (self.gaussians, self.shares) if grown else (None, None)
+        new = profiles[len(self.profiles) :] if grown else profiles
         if new:
             gaussians = GaussianIndex([profile.gaussians for profile in new], device, gaussians)
+        if new and of_vectors:
+            before = [] if shares is None else [shares]
+            shares = torch.cat([*before, *(profile.log_shares.to(device) for profile in new)])
         place = {index: number for number, (index, _) in enumerate(fitting)}
-        return ProfileIndex(version, features, profiles, gaussians, place)
+        weights = vectors.mean_weights([profile.weights for profile in profiles if profile.weights is not None])
+        return ProfileIndex(version, features, of_vectors, profiles, gaussians, place, shares, weights)
 
     def scores(
         self, features: Sequence[Tensor], view_of: Mapping[int, int], candidates: Sequence[int]
@@ -496,7 +391,7 @@ class ProfileIndex(NamedTuple):
         if self.gaussians is None or any(index not in self.place for index in candidates):
             return None
         gaussians, several = self.gaussians, len(features) > 1
-        of_classes = [gaussians.class_scores(each.flatten(0, 1), absolute=several) for each in features]
+        of_classes = [self._class_scores(gaussians, each.flatten(0, 1), several) for each in features]
         shape, device = features[0].shape[:2], features[0].device
         of_tasks = [gaussians.task_scores(scores).unflatten(0, shape).mean(1) for scores in of_classes]
         columns = torch.tensor([self.place[index] for index in candidates], device=device)
@@ -505,6 +400,14 @@ class ProfileIndex(NamedTuple):
             in_view = torch.tensor([view_of.get(index, 0) == number for index in candidates], device=device)
             levels = torch.where(in_view, of_tasks[number][:, columns], levels)
         return FeatureScores([each.unflatten(0, shape) for each in of_classes], view_of, self, levels)
+
+    def _class_scores(self, gaussians: GaussianIndex, features: Tensor, absolute: bool) -> Tensor:
+        """log p(features | class) [n, classes of all tasks]; of vectors the weighted sum of all that says so."""
+        found = gaussians.class_scores(features, absolute=absolute)
+        if self.shares is None:
+            return found
+        by_gaussians, by_shares, _ = self.weights
+        return by_gaussians * found + by_shares * vectors.share_scores(features, self.shares)
 
 
 class FeatureScores(NamedTuple):
@@ -519,6 +422,11 @@ class FeatureScores(NamedTuple):
     view_of: Mapping[int, int]
     profile_index: ProfileIndex
     of_tasks: Tensor
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether differences of scores are those of log-probabilities: so they are for vectors."""
+        return self.profile_index.of_vectors
 
     def of_classes(self, index: int) -> Tensor:
         """[r, b, classes] of one task."""

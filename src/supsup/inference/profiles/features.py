@@ -1,0 +1,214 @@
+"""Features, by which tasks are recognised: numbers that describe an input, the same for every task, without a mask.
+
+Vectors (rows of a table, embeddings, hashed text) are taken as they are, short ones beside random features of them.
+Pictures are described by random filters, or by what a pretrained network makes of them; any other input by what the
+frozen network without a mask does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate
+
+from supsup.kernels import available
+from supsup.masks import philox
+from supsup.masks.frozen import FrozenNet
+from supsup.runtime.devices import on_device
+from supsup.runtime.errors import SupSupError
+
+if available.NUMBA:
+    from supsup.kernels import numba_filters
+
+_PLACES = 8  # features of a filter: its positive and its negative responses in each quarter of the picture
+_PATCH, _LARGEST_SIDE, _SMALLEST_SIDE = 6, 32, 12  # pixels along a side: of a filter, and of pictures after resizing
+_MOST_COLOURS = 4
+_REACH, _COLOURS, _NOISE = 8.0, 0.8, 0.1  # correlation of pixels by distance, of colours, and uncorrelated variance
+_FAINT, _THRESHOLD = 0.1, 0.5  # contrast that counts as little; threshold of a response
+_CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's cache; this many times more on a GPU
+_RANDOM = 512  # random features beside a vector that is shorter than this
+
+
+@dataclass(frozen=True)
+class FeatureLimits:
+    """How many features there are, and how many images and directions a profile is made of.
+
+    layer, trained_layer  most numbers of one layer; of a larger one, neighbours are averaged
+    filters, directions   fewest and most: more for a larger network
+    images                fewest and most that are used, if there are as many: more for a larger network
+    """
+
+    layer: int = 512
+    trained_layer: int = 2048
+    filters: tuple[int, int] = (48, 400)
+    directions: tuple[int, int] = (32, 128)
+    images: tuple[int, int] = (2000, 5000)
+
+
+FEATURE_LIMITS = FeatureLimits()
+
+
+@torch.no_grad()
+def extract_features(net: FrozenNet, x: Tensor, *, vectors: bool | None = None, check: bool = True) -> Tensor:
+    """[n, features] for preprocessed images [n, …].
+
+    Of a pretrained network: the input of its last layer. Of vectors: themselves. Of pictures: responses of filters,
+    more filters for a larger network. Of anything else: the input of the last masked layer and the output of the first,
+    since random layers lose more of an input the deeper they are.
+
+    vectors  False: as earlier versions did, which had no features of their own for vectors
+    check    an error where one is not finite; False: nothing waits for a GPU
+    """
+    if vectors is not False and is_vector(net, x):
+        found = vector_features(x.float())
+    elif not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
+        filters = within(mask_bytes(net) // (80 * _PLACES) // 8 * 8, FEATURE_LIMITS.filters)
+        found = torch.cat([filter_features(piece, filters) for piece in net.pieces(x)])
+    else:
+        found = torch.cat([_layer_features(net, piece) for piece in net.pieces(x)])
+    if check and not bool(found.isfinite().all()):
+        raise SupSupError("the network without a mask gives numbers that are not finite; give the task: task=…")
+    return found
+
+
+def is_vector(net: FrozenNet, x: Tensor) -> bool:
+    """Whether these inputs [n, …] are vectors for a network without trained weights."""
+    return not net.pretrained and x.is_floating_point() and x.ndim == 2
+
+
+def vector_features(x: Tensor) -> Tensor:
+    """[n, features] for vectors [n, d]: the numbers as they are, beside random features if there are few of them."""
+    if x.shape[1] >= _RANDOM:
+        return x
+    directions, offsets = (on_device(values, x.device) for values in _random_layer(x.shape[1]))
+    return torch.cat([x, (x @ directions.T + offsets).relu()], 1)
+
+
+@cache
+def _random_layer(size: int) -> tuple[Tensor, Tensor]:
+    """Directions [features, size] of about unit length, and offsets [features], for inputs of deviation 1."""
+    drawn = philox.uniform(0, [f"vector feature {i}" for i in range(_RANDOM)], size + 1, 1.0)
+    return drawn[:, :size] * (3 / size) ** 0.5, drawn[:, size].contiguous()
+
+
+def within(value: int, limits: tuple[int, int]) -> int:
+    """The number, or the limit that it is beyond."""
+    fewest, most = limits
+    return max(fewest, min(most, value))
+
+
+def mask_bytes(net: FrozenNet) -> int:
+    """Bytes of one mask, on which the size of a profile depends."""
+    return sum(shape.numel() for shape in net.shapes.values()) // 8
+
+
+def _layer_features(net: FrozenNet, x: Tensor) -> Tensor:
+    layers, out = _first_and_last(net, x)
+    unclear = any(len(x) in value.shape[1:] for value in layers.values())  # images may lie along another dimension
+    if unclear:
+        layers, out = _first_and_last(net, torch.cat([x, x[-1:]]))
+    most = FEATURE_LIMITS.trained_layer if net.pretrained else FEATURE_LIMITS.layer
+    used = [layers[name] for name in ("first", "last") if name in layers] or [out]
+    numbers = torch.cat([_pooled(layer[: len(x)], most) for layer in used], 1)
+    return numbers.sign() * numbers.abs().sqrt() if net.pretrained else numbers
+
+
+def _first_and_last(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """The first layer's output and the last one's input, if they have a row for each image; and the outputs."""
+    found: dict[str, Tensor] = {}
+    owners = [name.rpartition(".")[0] for name in net.weights]
+
+    def take(name: str, values: tuple[Any, ...]) -> None:  # of a layer that runs several times, the last run
+        if values and isinstance(values[0], Tensor) and values[0].ndim > 1 and len(values[0]) == len(x):
+            value = values[0].detach().float()
+            found[name] = value.relu() if name == "first" else value
+
+    def before_last(_: nn.Module, given: tuple[Any, ...]) -> None:
+        take("last", given)
+
+    def after_first(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
+        take("first", out if isinstance(out, tuple) else (out,))
+
+    with net.borrowed() as module:
+        hooks = [module.get_submodule(owners[-1]).register_forward_pre_hook(before_last)]
+        if not net.pretrained:
+            hooks.append(module.get_submodule(owners[0]).register_forward_hook(after_first))
+        try:
+            out = net.run(x, net.weights, module)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return found, out
+
+
+def _pooled(values: Tensor, most: int) -> Tensor:
+    """At most this many numbers of each image."""
+    if values.ndim == 4 and values[0].numel() > most:
+        side = max(1, int((most / values.shape[1]) ** 0.5))
+        values = adaptive_avg_pool2d(values, (min(side, values.shape[2]), min(side, values.shape[3])))
+    flat = values.flatten(1)
+    return flat if flat.shape[1] <= most else adaptive_avg_pool1d(flat[:, None], most)[:, 0]
+
+
+def is_picture(shape: torch.Size | tuple[int, ...]) -> bool:
+    """Whether filters can be used on inputs of this shape, [channels, height, width]."""
+    return len(shape) == 3 and shape[0] <= _MOST_COLOURS and min(shape[1:]) >= _SMALLEST_SIDE
+
+
+def filter_features(pictures: Tensor, filters: int) -> Tensor:
+    """Responses of random filters for pictures [n, channels, height, width]: [n, 8 · filters].
+
+    One layer of small patches, nothing of it learned. The filters are whitened as if neighbouring pixels and colours
+    were correlated as usual, so edges and colours count and brightness does not. Scaling pixels hardly matters.
+    """
+    height, width = pictures.shape[-2:]
+    if max(height, width) > _LARGEST_SIDE:
+        shrunk = [max(_SMALLEST_SIDE, round(side * _LARGEST_SIDE / max(height, width))) for side in (height, width)]
+        pictures = interpolate(pictures.float(), shrunk, mode="area")
+    weights = on_device(_filters(pictures.shape[1], filters), pictures.device)
+    at_once = max(1, _CPU_RESPONSES // (filters * pictures[0, 0].numel()))
+    if pictures.device.type != "cpu":
+        at_once *= _GPU_FACTOR
+    if available.NUMBA and pictures.device.type == "cpu" and pictures.shape[1] == 1:
+        grey = pictures.detach()[:, 0].float().contiguous()
+        found = numba_filters.numba_filter_responses(grey, weights[:, 0], _FAINT, _THRESHOLD, at_once)
+    else:
+        found = torch.cat([_responses(piece.float(), weights) for piece in pictures.split(at_once)])
+    return found.flatten(1).sqrt()
+
+
+def _responses(x: Tensor, weights: Tensor) -> Tensor:
+    """[n, 2 · filters, 2, 2]: mean response above the threshold in each quarter, positive ones and negative ones."""
+    level, square = (avg_pool2d(part.mean(1, keepdim=True), _PATCH, stride=1) for part in (x, x.square()))
+    contrast = ((square - level.square()).clamp(min=0) + _FAINT**2).sqrt()
+    responses = conv2d(x, weights).div_(contrast)
+    positive = adaptive_avg_pool2d((responses - _THRESHOLD).relu_(), 2)
+    negative = adaptive_avg_pool2d(responses.neg_().sub_(_THRESHOLD).relu_(), 2)
+    return torch.cat([positive, negative], 1)
+
+
+@cache
+def _filters(channels: int, count: int) -> Tensor:
+    """[count, channels, patch, patch], blind to the mean of a patch."""
+    size = channels * _PATCH**2
+    drawn = philox.uniform(0, [f"filter {i}" for i in range(count)], size, 1.0).double()
+    drawn = drawn / drawn.norm(dim=1, keepdim=True)
+    white = drawn @ _whitening(channels)
+    white = white - white.mean(1, keepdim=True)
+    found: Tensor = white.float().view(count, channels, _PATCH, _PATCH)
+    return found
+
+
+def _whitening(channels: int) -> Tensor:
+    """The matrix [size, size] that makes pixels of different places and colours independent."""
+    line = torch.arange(_PATCH).double()
+    places = torch.cartesian_prod(line, line)
+    correlation = torch.exp(-torch.cdist(places, places) / _REACH)
+    colours = _COLOURS + (1 - _COLOURS) * torch.eye(channels).double()
+    values, vectors = torch.linalg.eigh(torch.kron(colours, correlation))
+    found: Tensor = (vectors * (values + _NOISE).rsqrt()) @ vectors.T
+    return found

@@ -16,6 +16,7 @@ from supsup.inference.candidates import Candidates, Decision, TaskNetworks, firs
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.gradient import Goal, choose_layers
 from supsup.inference.one_shot import decide_one_shot
+from supsup.inference.profiles import vectors
 from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.profile import FeatureScores, familiarity, output_energy
 from supsup.runtime.errors import SupSupError
@@ -79,7 +80,7 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> T
 def with_profile(networks: TaskNetworks, index: int, x: Tensor, outputs: Tensor) -> Tensor:
     """Logits [n, C] of a task's classes: its mask's, and for vectors also what its profile says, by fitted weights."""
     profile = networks.tasks.at(index).profile
-    if profile is None or profile.weights is None or not bool(profile.weights.any()):
+    if profile is None or profile.weights is None or not bool(profile.weights[vectors.FINDING :].any()):
         return outputs
     features = extract_features(networks.net, x)
     return profile.class_evidence(features) + float(profile.weights[-1]) * outputs.log_softmax(-1)
@@ -129,17 +130,24 @@ class AutoWeights:
     highest: float = 3.0
 
     def of_features(self, found: FeatureScores) -> float:
-        """The weight of a log-likelihood of features; that of vectors has weights that were fitted."""
-        return 1.0 if found.calibrated else float(self.features / found.profile_index.features**0.5)
+        """The weight of a log-likelihood of features."""
+        return float(self.features / found.profile_index.features**0.5)
 
 
 _WEIGHTS = AutoWeights()
 
 
 def decide_auto(candidates: Candidates) -> Decision:
-    """Features decide; where they leave doubt, masks and a gradient do; without profiles, `_fallback`."""
+    """Features decide; where they leave doubt, masks and a gradient do; without profiles, `_fallback`.
+
+    Features of vectors decide alone: masks find their tasks no better (docs/task-inference.md).
+    """
     found = feature_scores(candidates)
-    return _fallback(candidates) if found is None else _best_masks(candidates, found)
+    if found is None:
+        return _fallback(candidates)
+    if found.calibrated:
+        return candidates.highest(found.of_tasks, "features", are_log_p=True)
+    return _best_masks(candidates, found)
 
 
 def auto_scores(candidates: Candidates) -> Tensor:
@@ -168,10 +176,6 @@ def _best_masks(candidates: Candidates, found: FeatureScores) -> Decision:
     open_ = best.values >= best.values[:, :1] - _WEIGHTS.doubt
     open_ &= open_.sum(1, keepdim=True) > 1
     tried = torch.zeros_like(levels, dtype=torch.bool).scatter_(1, best.indices, open_)
-    if found.calibrated:
-        scores = levels.clone()
-        _try_masks(candidates, found, tried, scores)
-        return candidates.highest(scores, "features and masks", are_log_p=True)
     scores = levels + _WEIGHTS.energy * _WEIGHTS.lowest
     _try_masks(candidates, found, tried, scores)
     close = None
@@ -191,18 +195,13 @@ def _try_masks(candidates: Candidates, found: FeatureScores, tried: Tensor, scor
     """Fill in scores [r, candidates] where `tried` says that a mask is run.
 
     A score is how likely the classes of the task are by features and by its mask together, plus the mask's energy in
-    deviations from what its profile expects. Of vectors, the mask has the weight that was fitted, and no energy.
+    deviations from what its profile expects.
     """
     weight = _WEIGHTS.of_features(found)
     for column in tried.any(0).nonzero().flatten().tolist():
         index, rows = candidates.indices[column], tried[:, column].nonzero().flatten()
         outputs, task = candidates.outputs(index, rows), candidates.tasks[column]
         classes = task.classes or outputs.shape[-1]
-        if found.calibrated:
-            by_mask = found.profile_index.weights[-1] * (outputs[..., :classes].log_softmax(-1) + math.log(classes))
-            both = found.of_classes(index)[rows] + by_mask
-            scores[rows, column] = both.logsumexp(-1).mean(1) - math.log(classes)
-            continue
         likely = weight * found.of_classes(index)[rows] + outputs[..., :classes].log_softmax(-1)
         assert task.profile is not None
         standard = task.profile.spread["energy"].standard(output_energy(outputs, classes).mean(1))

@@ -1,6 +1,6 @@
 """Features, by which tasks are recognised: numbers that describe an input, the same for every task, without a mask.
 
-Vectors (rows of a table, embeddings, hashed text) are taken as they are, short ones beside random features of them.
+Vectors (rows of a table, embeddings, hashed text) are taken as they are.
 Pictures are described by random filters, or by what a pretrained network makes of them; any other input by what the
 frozen network without a mask does.
 """
@@ -30,7 +30,6 @@ _MOST_COLOURS = 4
 _REACH, _COLOURS, _NOISE = 8.0, 0.8, 0.1  # correlation of pixels by distance, of colours, and uncorrelated variance
 _FAINT, _THRESHOLD = 0.1, 0.5  # contrast that counts as little; threshold of a response
 _CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's cache; this many times more on a GPU
-_RANDOM = 512  # random features beside a vector that is shorter than this
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def extract_features(net: FrozenNet, x: Tensor, *, vectors: bool | None = None, 
     check    an error where one is not finite; False: nothing waits for a GPU
     """
     if vectors is not False and is_vector(net, x):
-        found = vector_features(x.float())
+        found = x.float()
     elif not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
         filters = within(mask_bytes(net) // (80 * _PLACES) // 8 * 8, FEATURE_LIMITS.filters)
         found = torch.cat([filter_features(piece, filters) for piece in net.pieces(x)])
@@ -78,21 +77,6 @@ def extract_features(net: FrozenNet, x: Tensor, *, vectors: bool | None = None, 
 def is_vector(net: FrozenNet, x: Tensor) -> bool:
     """Whether these inputs [n, …] are vectors for a network without trained weights."""
     return not net.pretrained and x.is_floating_point() and x.ndim == 2
-
-
-def vector_features(x: Tensor) -> Tensor:
-    """[n, features] for vectors [n, d]: the numbers as they are, beside random features if there are few of them."""
-    if x.shape[1] >= _RANDOM:
-        return x
-    directions, offsets = (on_device(values, x.device) for values in _random_layer(x.shape[1]))
-    return torch.cat([x, (x @ directions.T + offsets).relu()], 1)
-
-
-@cache
-def _random_layer(size: int) -> tuple[Tensor, Tensor]:
-    """Directions [features, size] of about unit length, and offsets [features], for inputs of deviation 1."""
-    drawn = philox.uniform(0, [f"vector feature {i}" for i in range(_RANDOM)], size + 1, 1.0)
-    return drawn[:, :size] * (3 / size) ** 0.5, drawn[:, size].contiguous()
 
 
 def within(value: int, limits: tuple[int, int]) -> int:

@@ -195,7 +195,8 @@ class ProfileFitter:
         spreads = torch.stack([_spread(scores[name]) for name in SCORES])
         by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
         familiar = familiarity(scores["likelihood"], scores["energy"], by_name)
-        at_shares = familiar.quantile(self._shares).cummax(0).values
+        shares = vectors.expected_shares(self._shares, len(familiar)) if measured.of_vectors else self._shares
+        at_shares = familiar.quantile(shares).cummax(0).values
         checked = rivals.checked(measured.task.kind, judging, features)
         return TaskProfile.of(gaussians, spreads, at_shares, checked, part_means, weights)
 
@@ -207,11 +208,13 @@ class ProfileFitter:
         shares = vectors.log_shares(judge)
         by_mask = measured.judged_outputs[:, : task.classes].log_softmax(-1)
         scores = torch.stack([judging.class_scores(features), vectors.share_scores(features, shares), by_mask], -1)
+        labels = measured.judged_labels
+        finding = vectors.fit_weights(scores[..., : vectors.FINDING], labels, vectors.DOUBT_OF_TASKS)
         if task.judge is None:
-            weights = vectors.fit_weights(scores[..., :2], measured.judged_labels)
-            weights = vectors.equal_say(weights, scores, measured.judged_labels)
+            answering = vectors.equal_say(finding, scores, labels)
         else:
-            weights = vectors.fit_weights(scores, measured.judged_labels)
+            answering = vectors.fit_weights(scores, labels, vectors.DOUBT_OF_ANSWERS)
+        weights = torch.cat([finding, answering])
         likelihood = vectors.likelihood(judging.likelihoods(features), features, shares, weights)
         return means, weights.to(features.device), likelihood
 

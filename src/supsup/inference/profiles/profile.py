@@ -75,7 +75,8 @@ class TaskProfile:
     spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on its images
     familiar  quantiles of the familiarity of its images, at `SHARES`
     checked   [2]: how many of its images were compared with other tasks when it was learned, and how many fit it best
-    weights   [3], of vectors only: how much Gaussians, shares of parts and the mask count
+    weights   [5], of vectors only: what Gaussians and shares count where the task is asked for; then what they and the
+              mask count where its class is
     """
 
     means: Tensor
@@ -147,14 +148,21 @@ class TaskProfile:
     def class_evidence(self, features: Tensor) -> Tensor:
         """log p(features | class) [n, C] of vectors, by this profile alone, up to a constant for each vector."""
         assert self.weights is not None
-        by_gaussians, by_shares, _ = self.weights.tolist()
+        by_gaussians, by_shares, _ = self.weights[vectors.FINDING :].tolist()
         shares = vectors.share_scores(features, self.log_shares.to(features.device))
-        return by_gaussians * self.gaussians.class_scores(features) + by_shares * shares
+        weights, constant, middle = (value.to(features.device) for value in self._discriminant)
+        return by_gaussians * ((features - middle) @ weights.T + constant) + by_shares * shares
+
+    @cached_property
+    def _discriminant(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.gaussians.discriminant()
 
     @property
     def gaussians(self) -> Gaussians:
         """Of a comparable profile."""
         directions = self.directions[0].float() * self.direction_scales[0, :, None]
+        if self.of_vectors:  # variances of a table may differ so much that rounded directions must be put right
+            directions = torch.linalg.qr(directions.flip(0).T).Q.T.flip(0).contiguous()
         return Gaussians(self.class_means, directions, self.variances[0], self.rest[0])
 
     @cached_property
@@ -194,7 +202,7 @@ class TaskProfile:
             "familiar": (torch.float32, (len(SHARES),)),
             "checked": (torch.int64, (2,)),
         }
-        forms |= {"weights": (torch.float32, (vectors.WEIGHTS,))} if of_vectors else {}
+        forms |= {"weights": (torch.float32, (vectors.FINDING + vectors.ANSWERING,))} if of_vectors else {}
         for name, (dtype, shape) in forms.items():
             value, earlier = tensors[name], torch.int8 if name == "means" and not of_vectors else dtype
             if value.dtype not in (dtype, earlier) or value.shape != shape:
@@ -254,14 +262,18 @@ class Gaussians(NamedTuple):
 
         rivals  means of classes of other tasks, which follow those of this one
         """
-        own, axes, spread, rest = (value.to(features.device) for value in self)
-        means = torch.cat([own, *rivals]) - own.mean(0)
-        centred = features - own.mean(0)
-        more = SMOOTHING * (spread.sum() + (features.shape[1] - len(axes)) * rest) / features.shape[1]
+        weights, constant, middle = self.discriminant(rivals)
+        return (features - middle) @ weights.T + constant
+
+    def discriminant(self, rivals: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights [classes, d] and constants [classes] of `class_scores`, of features minus the last result [d]."""
+        own, axes, spread, rest = self
+        middle, numbers = own.mean(0), own.shape[1]
+        means = torch.cat([own, *rivals]) - middle
+        more = SMOOTHING * (spread.sum() + (numbers - len(axes)) * rest) / numbers
         weights = means / (rest + more)
         weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
-        found: Tensor = centred @ weights.T - 0.5 * (weights * means).sum(1)
-        return found
+        return weights, -0.5 * (weights * means).sum(1), middle
 
 
 def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
@@ -341,7 +353,7 @@ class ProfileIndex(NamedTuple):
 
     place    where a task's Gaussians are in `gaussians`, by the task's index
     shares   log shares [classes of all tasks, 2 · d] of vectors
-    weights  [3] of vectors: the mean of all tasks' weights
+    weights  of Gaussians and shares, of vectors: the mean of all tasks' weights
     """
 
     version: object = None
@@ -406,7 +418,7 @@ class ProfileIndex(NamedTuple):
         found = gaussians.class_scores(features, absolute=absolute)
         if self.shares is None:
             return found
-        by_gaussians, by_shares, _ = self.weights
+        by_gaussians, by_shares = self.weights
         return by_gaussians * found + by_shares * vectors.share_scores(features, self.shares)
 
 

@@ -4,7 +4,8 @@ Each class keeps the mean of the positive and of the negative part of every feat
 of the Gaussians, and the share of each part in all that a class has. As in naive Bayes, a vector is the likelier in a
 class, the larger the shares of its own parts are there: that suits counts and words, which are no Gaussians.
 
-How much the Gaussians, the shares and the mask count is fitted for each task to vectors that were held back.
+How much each of them counts is fitted for each task to vectors that were held back: Gaussians and shares, which find
+the task, and beside a mask, where its class is asked for.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_FIRST_SHARE = 0.015  # of the mean part, added to each: parts that a class never had are possible
+_FIRST_SHARE = 0.015  # of the mean part, added to each; on CLINC150's validation sentences 0.008 to 0.08 did as well
 _NEWTON_STEPS, _DAMPING = 30, 1e-9  # of fitting weights: at most; relative to the mean curvature
 _HALVINGS = 20  # of a step that does not improve
-WEIGHTS = 3  # of Gaussians, shares and mask
-_USUAL = (0.03, 4.0, 1.0)  # where no task says
+# How many of all labels count as wrong. Answers have one, as in Platt's scaling. Tasks are found by scores of all tasks'
+# classes, which held-back vectors of one task know nothing of: with one, the task of CLINC150's validation sentences was
+# right more often than its confidence said (expected calibration error 6.6 %), with a tenth as often (1.6 %).
+DOUBT_OF_TASKS, DOUBT_OF_ANSWERS = 0.1, 1.0
+FINDING, ANSWERING = 2, 3  # weights that find a task: of Gaussians and shares; that answer for it: also of its mask
+_USUAL = (0.03, 4.0)  # where no task has weights: those of CLINC150, rounded
 
 
 def part_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -62,11 +67,12 @@ def expanded(compressed_means: Tensor, scales: Tensor) -> Tensor:
     return (compressed_means.float() / 255).square() * scales[:, None]
 
 
-def fit_weights(scores: Tensor, labels: Tensor) -> Tensor:
+def fit_weights(scores: Tensor, labels: Tensor, doubted: float) -> Tensor:
     """Weights [k], none negative, of k scores for each class: those under which softmax makes labels likeliest.
 
-    A label counts as certain up to (n + 1) / (n + 2), as in Platt's scaling: n vectors cannot show more certainty.
-    scores  [n, C, k]
+    Without doubt, weights grow without end where all labels are right.
+    scores   [n, C, k]
+    doubted  how many of n + 2 labels count as wrong
     """
     scores = scores.detach().cpu().double()
     count, classes, kinds = scores.shape
@@ -75,7 +81,7 @@ def fit_weights(scores: Tensor, labels: Tensor) -> Tensor:
     if classes < 2 or count == 0 or not bool(useful.any()):
         return torch.zeros(kinds)
     scores = scores / sizes.where(useful, 1.0)
-    doubt = 1 / (count + 2)
+    doubt = doubted / (count + 2)
     target = torch.full((count, classes), doubt / (classes - 1), dtype=torch.float64)
     target.scatter_(1, labels.cpu()[:, None], 1 - doubt)
 
@@ -128,12 +134,16 @@ def equal_say(weights: Tensor, scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def likelihood(by_gaussians: Tensor, features: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
-    """How likely vectors are for a task [n], from their likelihood by its Gaussians and their best share score."""
-    gaussians, by_shares, _ = weights.tolist()
-    return gaussians * by_gaussians + by_shares * share_scores(features, shares).amax(1)
+    """How likely vectors are for a task [n]: their best share score, or where shares say nothing, that by Gaussians."""
+    return share_scores(features, shares).amax(1) if float(weights[1]) > 0 else by_gaussians
+
+
+def expected_shares(shares: Tensor, count: int) -> Tensor:
+    """Where to take quantiles of n scores, so that of new ones the expected share is lower: between number s (n + 1)."""
+    return ((shares * (count + 1) - 1) / max(1, count - 1)).clamp(0, 1)
 
 
 def mean_weights(weights: Sequence[Tensor]) -> list[float]:
-    """The mean of the weights of tasks, the same for any order of them; tasks of one class have none."""
-    fitted = [each.tolist() for each in weights if bool((each > 0).any())]
+    """The mean of the weights that find each task, the same for any order of tasks; tasks of one class have none."""
+    fitted = [each[:FINDING].tolist() for each in weights if bool((each > 0).any())]
     return [math.fsum(column) / len(fitted) for column in zip(*fitted)] if fitted else list(_USUAL)

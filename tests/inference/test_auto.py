@@ -12,7 +12,8 @@ from supsup import Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
 from supsup.inference.candidates import Margin
-from supsup.inference.profiles.profile import GaussianIndex, extract_features
+from supsup.inference.profiles.features import extract_features
+from supsup.inference.profiles.profile import GaussianIndex
 from supsup.model.state import state_of
 
 WAYS = (

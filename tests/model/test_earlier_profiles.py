@@ -11,8 +11,9 @@ from supsup import Inference, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Task
 from supsup.file.modelfile import ModelFile
 from supsup.inference.profiles import TaskProfile
+from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.fit import fit_gaussians
-from supsup.inference.profiles.profile import extract_features, whole_numbers
+from supsup.inference.profiles.profile import whole_numbers
 from supsup.model.state import state_of
 
 CLASSES = 2
@@ -33,7 +34,7 @@ def shown(task: Task) -> Tensor:
 def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> TaskProfile:
     """What a task left in those days, of every so manieth feature."""
     x, labels = task.train.tensors()
-    numbers = extract_features(state_of(model).net, x)[:, ::every]
+    numbers = extract_features(state_of(model).net, x, vectors=False)[:, ::every]
     found = [numbers[labels == label] for label in range(CLASSES)]
     each = [fit_gaussians(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
     means, directions, variances, rest = (torch.stack(parts) for parts in zip(*each))
@@ -47,7 +48,9 @@ def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> Ta
         "variances": variances,
         "rest": rest,
     }
-    return TaskProfile.from_tensors(profile.tensors() | vectors, CLASSES)
+    found = profile.tensors() | vectors
+    del found["weights"]  # of vectors; there were none
+    return TaskProfile.from_tensors(found, CLASSES)
 
 
 def written(path: Path, tasks: int, every: int = 1) -> list[Task]:
@@ -112,7 +115,7 @@ def test_learning_more_leaves_what_was_there(earlier: tuple[Path, list[Task]]) -
         assert {record.name: record.extras for record in file.records()}.items() >= before.items()
     assert again.predict(shown(more[0])).method_used == "exhaustive"
     new = again.predict(torch.cat([shown(task) for task in more]), among=[task.name for task in more])
-    assert new.method_used == "features and masks"
+    assert new.method_used == "features"
     with pytest.raises(SupSupError, match=f"task '{tasks[1].name}' has no profile"):
         again.predict(shown(more[0]), among=[more[0].name, tasks[1].name], inference=Inference("features"))
     right = [task.name for task in more for _ in task.test.labels]

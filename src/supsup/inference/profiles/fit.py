@@ -14,15 +14,7 @@ from supsup.data import Part
 from supsup.data.rotations import mean_over_rotations
 from supsup.inference.profiles import vectors
 from supsup.inference.profiles.features import FEATURE_LIMITS, extract_features, is_vector, mask_bytes, within
-from supsup.inference.profiles.profile import (
-    CALIBRATED,
-    SCORES,
-    SHARES,
-    Gaussians,
-    Spread,
-    TaskProfile,
-    familiarity,
-)
+from supsup.inference.profiles.profile import CALIBRATED, SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNet
 from supsup.runtime.errors import SupSupError

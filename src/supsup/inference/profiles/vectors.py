@@ -16,12 +16,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_FIRST_SHARE = 0.015  # of the mean part, added to each; on CLINC150's validation sentences 0.008 to 0.08 did as well
+_FIRST_SHARE = 0.015  # of the mean part, added to each; 0.008 to 0.08 did as well on CLINC150's validation sentences
 _NEWTON_STEPS, _DAMPING = 30, 1e-9  # of fitting weights: at most; relative to the mean curvature
 _HALVINGS = 20  # of a step that does not improve
-# How many of all labels count as wrong. Answers have one, as in Platt's scaling. Tasks are found by scores of all tasks'
-# classes, which held-back vectors of one task know nothing of: with one, the task of CLINC150's validation sentences was
-# right more often than its confidence said (expected calibration error 6.6 %), with a tenth as often (1.6 %).
+# How many of n + 2 labels count as wrong. Answers have one, as in Platt's scaling. Tasks are found among the classes of
+# all tasks, which vectors of one task say nothing of: with one, the task of CLINC150's validation sentences was right
+# more often than its confidence said (expected calibration error 6.6 %), with a tenth as often (1.6 %).
 DOUBT_OF_TASKS, DOUBT_OF_ANSWERS = 0.1, 1.0
 FINDING, ANSWERING = 2, 3  # weights that find a task: of Gaussians and shares; that answer for it: also of its mask
 _USUAL = (0.03, 4.0)  # where no task has weights: those of CLINC150, rounded
@@ -139,7 +139,7 @@ def likelihood(by_gaussians: Tensor, features: Tensor, shares: Tensor, weights: 
 
 
 def expected_shares(shares: Tensor, count: int) -> Tensor:
-    """Where to take quantiles of n scores, so that of new ones the expected share is lower: between number s (n + 1)."""
+    """Where to take quantiles of n scores, so that these shares of new scores are expected to be lower."""
     return ((shares * (count + 1) - 1) / max(1, count - 1)).clamp(0, 1)
 
 

@@ -128,8 +128,9 @@ def measure_normalisation(images: Tensor) -> tuple[Tensor, Tensor]:
     gain = 1 / torch.where(varies, divisor, 1.0)
     offset = -mean * gain
     if table and float((zeros := (images == 0).float().mean(0)).mean()) > _MOSTLY:
-        sparse = (zeros > _MOSTLY) & varies
-        gain[sparse], offset[sparse] = (std.square() + mean.square())[sparse].mean().rsqrt(), 0
+        sparse = zeros > _MOSTLY  # also those that never differ from 0 here: in another task's table they may
+        size = (std.square() + mean.square())[sparse].mean().sqrt()
+        gain[sparse], offset[sparse] = (1 / size if size > 0 else 1.0), 0
     return (gain.float(), offset.float()) if table or channels > 1 else (gain[0].float(), offset[0].float())
 
 

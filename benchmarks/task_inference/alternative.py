@@ -1,0 +1,268 @@
+"""SupSup by default beside one linear classifier that is fitted again to all data: the obvious alternative.
+
+    python -m benchmarks alternative --data-dir DIR [--row clinc150 --row tables --row photographs] [--seeds 3]
+
+DIR holds clinc150/, mnist/ and tiny-imagenet/. Nobody names the task; "given" has it named. Every row and seed runs both
+in one process, on what the machine has; a row that is there already is not run again (`--again` does). Writes
+results/alternative-2-cores.json, from which `python -m benchmarks alternative_table` makes the README's table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+from sklearn import datasets
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from supsup import SupSup, data, nets
+from supsup_paper.provenance import provenance
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "results" / "alternative-2-cores.json"
+SHARES = np.linspace(0.01, 0.99, 50)  # of known inputs to reject: points of the curve whose area is measured
+HASHED = 2048  # numbers of a hashed sentence
+Array = NDArray[np.float32]
+
+
+class Named(NamedTuple):
+    """A task: training and test inputs with labels 0 … classes − 1."""
+
+    name: str
+    x: Array
+    y: NDArray[np.int64]
+    test_x: Array
+    test_y: NDArray[np.int64]
+    classes: int
+
+
+def main(
+    data_dir: Annotated[Path, typer.Option(envvar="SUPSUP_DATA", help="The folder with the data sets.")],
+    row: Annotated[list[str], typer.Option(help="Rows to run (default: all).")] = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(help="Seeds 0 … n − 1.", min=1)] = 3,
+    again: Annotated[bool, typer.Option(help="Also run what has been run.")] = False,
+    out: Path = OUT,
+) -> None:
+    measured: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+    for name in row or ROWS:
+        for seed in range(seeds):
+            if again or str(seed) not in measured.get(name, {}):
+                found = ROWS[name](data_dir, seed)
+                measured.setdefault(name, {})[str(seed)] = found | {"made by": provenance(torch.device("cpu"))}
+                out.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+                print(name, seed, json.dumps({way: found[way] for way in ("supsup", "linear classifier")}), flush=True)
+
+
+def clinc150(folder: Path, seed: int) -> dict[str, Any]:
+    """Ten domains of 15 intents; the seed orders the domains."""
+    content = json.loads((folder / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
+    domains = json.loads((folder / "clinc150" / "domains.json").read_text(encoding="utf-8"))
+    tasks = []
+    for index in np.random.default_rng(seed).permutation(len(domains)):
+        domain, intents = list(domains.items())[index]
+        number = {intent: i for i, intent in enumerate(intents)}
+        train, test = ([pair for pair in content[part] if pair[1] in number] for part in ("train", "test"))
+        x, test_x = (hashed([sentence for sentence, _ in part]) for part in (train, test))
+        y, test_y = (np.array([number[intent] for _, intent in part]) for part in (train, test))
+        tasks.append(Named(domain, x, y, test_x, test_y, len(intents)))
+    strange = hashed([sentence for sentence, _ in content["oos_test"]])
+    model = SupSup(nets.FullyConnected((HASHED, 300, 100, 15)), seed=seed, device="cpu")
+    return compared(model, tasks, LogisticRegression(C=10, max_iter=1000), strange)
+
+
+def tables(folder: Path, seed: int) -> dict[str, Any]:
+    """Tables of different width, filled up with zeros, as tasks of one model; the seed splits rows."""
+    sources = {
+        "wine": datasets.load_wine(return_X_y=True),
+        "breast cancer": datasets.load_breast_cancer(return_X_y=True),
+        "digits": datasets.load_digits(return_X_y=True),
+        "iris": datasets.load_iris(return_X_y=True),
+        "mnist": _mnist(folder, seed),
+    }
+    width = max(x.shape[1] for x, _ in sources.values())
+    tasks = []
+    for name, (x, y) in sources.items():
+        rows = np.pad(x, ((0, 0), (0, width - x.shape[1]))).astype(np.float32)
+        a, b, c, d = train_test_split(rows, y.astype(np.int64), test_size=0.3, random_state=seed, stratify=y)
+        tasks.append(Named(name, a, c, b, d, int(y.max()) + 1))
+    model = SupSup(nets.FullyConnected((width, 300, 100, 10)), seed=seed, device="cpu")
+    return compared(model, tasks, make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)))
+
+
+def _mnist(folder: Path, seed: int) -> tuple[Array, NDArray[np.int64]]:
+    """10,000 digits of 14 × 14 pixels."""
+    images, labels = data.mnist(folder).train.tensors()
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:10_000]
+    small = torch.nn.functional.avg_pool2d(images[chosen].float(), 2)
+    return small.flatten(1).numpy(), labels[chosen].numpy()
+
+
+def hashed(sentences: Sequence[str]) -> Array:
+    """Words, pairs of words and pieces of four letters as 2,048 signed counts: their roots, of length 1."""
+    x = np.zeros((len(sentences), HASHED), np.float32)
+    for row, sentence in enumerate(sentences):
+        words = re.findall(r"\w+", sentence.lower())
+        padded = f" {' '.join(words)} "
+        grams = [f"w:{word}" for word in words] + [f"b:{one} {other}" for one, other in zip(words, words[1:])]
+        for gram in grams + [f"c:{padded[i : i + 4]}" for i in range(len(padded) - 3)]:
+            number = zlib.crc32(gram.encode())
+            x[row, (number >> 1) % HASHED] += 1 if number & 1 else -1
+    x = np.sign(x) * np.sqrt(np.abs(x))
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
+
+
+def compared(model: SupSup, tasks: Sequence[Named], linear: Any, strange: Array | None = None) -> dict[str, Any]:
+    """Both ways on the same tasks, one after the other."""
+    begin = time.perf_counter()
+    for task in tasks:
+        model.learn((task.x, task.y), task=task.name, show_progress=False)
+    seconds = time.perf_counter() - begin
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model")
+        size = (Path(folder) / "model").stat().st_size
+    x = torch.tensor(np.concatenate([task.test_x for task in tasks]))
+    owner = np.repeat(np.arange(len(tasks)), [len(task.test_y) for task in tasks])
+    labels = np.concatenate([task.test_y for task in tasks])
+    answer = model.predict(x)
+    found = np.array([model.tasks.index(name) for name in answer.tasks])
+    given = np.concatenate([model.predict(torch.tensor(t.test_x), t.name).labels.numpy() == t.test_y for t in tasks])
+    right = (found == owner) & (answer.labels.numpy() == labels)
+    ours: dict[str, float] = {
+        "labels, %": 100 * right.mean(),
+        "task, %": 100 * (found == owner).mean(),
+        "given, %": 100 * given.mean(),
+        "calibration error of tasks, %": 100 * calibration_error(answer.task_confidence.numpy(), found == owner),
+        "seconds": seconds,
+        "bytes": size,
+        "known rejected, %": 100 * rejected(model, x, 0.05),
+    }
+    if strange is not None:
+        ours["area of strange inputs, %"] = 100 * area(lambda share, inputs: rejected(model, inputs, share), x, strange)
+    first = np.cumsum([0, *(task.classes for task in tasks)])
+    begin = time.perf_counter()
+    linear.fit(
+        np.concatenate([task.x for task in tasks]),
+        np.concatenate([task.y + start for task, start in zip(tasks, first)]),
+    )
+    seconds = time.perf_counter() - begin
+    p = linear.predict_proba(x.numpy())
+    classes = linear.classes_
+    best = classes[p.argmax(1)]
+    task_of = np.searchsorted(first, classes, side="right") - 1
+    within = np.where(task_of[None] == owner[:, None], p, -1)
+    truth = labels + first[owner]
+    other: dict[str, float] = {
+        "labels, %": 100 * (best == truth).mean(),
+        "task, %": 100 * (np.searchsorted(first, best, side="right") - 1 == owner).mean(),
+        "given, %": 100 * (classes[within.argmax(1)] == truth).mean(),
+        "seconds": seconds,
+        "bytes": 4 * len(classes) * x.shape[1],
+    }
+    if strange is not None:
+        known, unknown = p.max(1), linear.predict_proba(strange).max(1)
+        other["area of strange inputs, %"] = 100 * float((known[:, None] > unknown[None]).mean())
+    rounded = [{name: round(float(value), 3) for name, value in way.items()} for way in (ours, other)]
+    return {"tasks": len(tasks), "images": len(x), "supsup": rounded[0], "linear classifier": rounded[1]}
+
+
+def rejected(model: SupSup, x: torch.Tensor | Array, share: float) -> float:
+    """The share of inputs that are rejected where this share of known ones may be."""
+    unknown = model.predict(torch.as_tensor(x), unknown=share).unknown
+    assert unknown is not None
+    return float(unknown.float().mean())
+
+
+def area(rejecting: Callable[[float, Any], float], known: Any, strange: Any) -> float:
+    """The area under the curve of strange inputs rejected against known ones."""
+    points = [(0.0, 0.0), *((rejecting(share, known), rejecting(share, strange)) for share in SHARES), (1.0, 1.0)]
+    return float(sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(points, points[1:])))
+
+
+def calibration_error(confidence: NDArray[np.float32], right: NDArray[np.bool_], bins: int = 10) -> float:
+    """The mean distance between confidence and accuracy, in bins of confidence."""
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    return float(
+        sum(
+            (place == i).mean() * abs(confidence[place == i].mean() - right[place == i].mean())
+            for i in range(bins)
+            if (place == i).any()
+        )
+    )
+
+
+def photographs(folder: Path, seed: int) -> dict[str, Any]:
+    """Three tasks of five classes, 32 photographs each, of Tiny-ImageNet at its 64 pixels; the seed draws the classes."""
+    from PIL import Image  # an extra
+
+    kinds: dict[str, list[tuple[Path, str]]] = {}
+    for archive in sorted((folder / "tiny-imagenet").glob("part-*.zip")):
+        with zipfile.ZipFile(archive) as content:
+            for name in sorted(content.namelist()):
+                if name.endswith(".JPEG"):
+                    kinds.setdefault(name.split("/")[1], []).append((archive, name))
+    chosen = np.random.default_rng(seed).permutation(sorted(kinds))[:15]
+
+    def read(kind: str, part: str, count: int) -> Array:
+        found = [(archive, name) for archive, name in kinds[kind] if name.startswith(f"{part}/")][:count]
+        with zipfile.ZipFile(found[0][0]) as content:
+            pictures = [Image.open(content.open(name)).convert("RGB").copy() for _, name in found]
+        return np.stack([np.asarray(picture) for picture in pictures]).astype(np.float32).transpose(0, 3, 1, 2)
+
+    tasks = []
+    for index in range(3):
+        five = chosen[5 * index : 5 * index + 5]
+        train, test = ([read(kind, part, count) for kind in five] for part, count in (("train", 32), ("val", 20)))
+        y, test_y = (np.repeat(np.arange(5), [len(each) for each in part]) for part in (train, test))
+        tasks.append(Named(f"five {index}", np.concatenate(train), y, np.concatenate(test), test_y, 5))
+    return compared(
+        SupSup(nets.mobilenet_v2(), seed=seed, device="cpu"), tasks, _OnFeatures(LogisticRegression(max_iter=1000))
+    )
+
+
+class _OnFeatures:
+    """A classifier on the features of MobileNetV2 at 224 pixels."""
+
+    def __init__(self, classifier: Any) -> None:
+        self._classifier, self._net = classifier, nets.mobilenet_v2().eval()
+
+    @property
+    def classes_(self) -> Any:
+        return self._classifier.classes_
+
+    def fit(self, x: Array, y: NDArray[np.int64]) -> None:
+        self._classifier.fit(self._features(x), y)
+
+    def predict_proba(self, x: Array) -> Any:
+        return self._classifier.predict_proba(self._features(x))
+
+    @torch.no_grad()
+    def _features(self, x: Array) -> Any:
+        mean, deviation = (torch.tensor(each).view(-1, 1, 1) for each in self._net.pixels)
+        taken: list[torch.Tensor] = []
+        last = [module for module in self._net.modules() if isinstance(module, torch.nn.Linear)][-1]
+        hook = last.register_forward_pre_hook(lambda _, given: taken.append(given[0]))
+        for piece in torch.as_tensor(x).split(32):
+            large = torch.nn.functional.interpolate(piece / 255, (224, 224), mode="bilinear", antialias=True)
+            self._net((large - mean) / deviation)
+        hook.remove()
+        return torch.cat(taken).numpy()
+
+
+ROWS = {"clinc150": clinc150, "tables": tables, "photographs": photographs}
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -234,3 +234,16 @@ def test_a_sparse_table_keeps_its_zeros() -> None:
     both = data.task((mixed, y), "mixed").train.tensors()[0]
     assert float(both[:, -1].mean().abs()) < 1e-4, "a full column of a sparse table is centred"
     assert torch.equal(both[:, :-1] == 0, x == 0)
+
+
+def test_tables_of_different_units_are_told_apart() -> None:
+    """Small numbers look like the middle of a table of large ones, unless densities are compared in the same units."""
+    generator = torch.Generator().manual_seed(0)
+    small = torch.rand(300, 20, generator=generator)
+    large = torch.rand(300, 20, generator=generator) * 200 - 100
+    found = SupSup(nets.FullyConnected((20, 60, 30, 4)), recipe=Recipe(steps=20), device="cpu")
+    labels = torch.arange(300) % 2
+    for name, x in (("small", small + 0.2 * labels[:, None]), ("large", large + 40 * labels[:, None])):
+        found.learn((x, labels), task=name, normalise="own", show_progress=False)
+    assert found.infer_task(torch.rand(100, 20, generator=generator)).count("small") == 100
+    assert found.infer_task(torch.rand(100, 20, generator=generator) * 200 - 100).count("large") == 100

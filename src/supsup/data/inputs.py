@@ -65,6 +65,10 @@ class Inputs:
         gain, offset = (tuple(tensor.flatten().tolist()) for tensor in (self.gain, self.offset))
         return gain, offset, self.tokens
 
+    def log_scale(self, shape: tuple[int, ...]) -> float:
+        """The log of the factor by which inputs of this shape grow in volume."""
+        return float(self.gain.abs().clamp(min=1e-30).log().expand(shape[0]).sum()) * math.prod(shape[1:])
+
     def preprocess(self, raw: Tensor, leading: int = 1) -> Tensor:
         """Network inputs from raw ones with channels first; `leading` dimensions count inputs."""
         if self.tokens:

@@ -59,6 +59,10 @@ def feature_scores(candidates: Candidates) -> FeatureScores | None:
     ]
     profile_index = networks.profile_index(features[0].shape[-1], of_vectors)
     found = profile_index.scores(features, candidates.view_of, candidates.indices)
+    if found is not None and of_vectors and len(views) > 1:
+        shape = views[0].x.shape[2:]
+        scales = [0.0 if task.info.inputs is None else task.info.inputs.log_scale(shape) for task in candidates.tasks]
+        found = found.in_raw_units(scales)
     if found is not None:
         _warn_of_similar_tasks(candidates)
     return found

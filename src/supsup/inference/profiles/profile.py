@@ -414,11 +414,16 @@ class ProfileIndex(NamedTuple):
         return FeatureScores([each.unflatten(0, shape) for each in of_classes], view_of, self, levels)
 
     def _class_scores(self, gaussians: GaussianIndex, features: Tensor, absolute: bool) -> Tensor:
-        """log p(features | class) [n, classes of all tasks]; of vectors the weighted sum of all that says so."""
+        """log p(features | class) [n, classes of all tasks]; of vectors the weighted sum of all that says so.
+
+        Shares do not depend on a vector's length, so they are left out where tasks preprocess inputs differently.
+        """
         found = gaussians.class_scores(features, absolute=absolute)
         if self.shares is None:
             return found
         by_gaussians, by_shares = self.weights
+        if absolute:
+            return by_gaussians * found
         return by_gaussians * found + by_shares * vectors.share_scores(features, self.shares)
 
 
@@ -434,6 +439,14 @@ class FeatureScores(NamedTuple):
     view_of: Mapping[int, int]
     profile_index: ProfileIndex
     of_tasks: Tensor
+
+    def in_raw_units(self, log_scales: Sequence[float]) -> FeatureScores:
+        """For densities of raw inputs: those of preprocessed ones cannot be compared if candidates scale differently.
+
+        log_scales  by how much each candidate's preprocessing stretches the space
+        """
+        added = self.profile_index.weights[0] * torch.tensor(log_scales, device=self.of_tasks.device)
+        return self._replace(of_tasks=self.of_tasks + added)
 
     @property
     def calibrated(self) -> bool:

@@ -25,6 +25,14 @@ def test_the_tables_are_those_of_the_results(page: str) -> None:
     assert with_table(page, text) == text
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/task-inference.md"])
+def test_the_alternative_is_that_of_the_results(page: str) -> None:
+    """`python -m benchmarks alternative_table` puts them right."""
+    with_table = runpy.run_path(str(ROOT / "benchmarks" / "pages" / "alternative_table.py"))["with_table"]
+    text = (ROOT / page).read_text()
+    assert with_table(page, text) == text
+
+
 def test_the_reproduction_is_that_of_the_results() -> None:
     """`supsup report --markdown` puts README.md, REPRODUCTION.md, ROWS.md and their pictures right."""
     summary = summarise(ENTRIES, ROOT / "results")

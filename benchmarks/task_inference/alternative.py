@@ -2,8 +2,8 @@
 
     python -m benchmarks alternative --data-dir DIR [--row clinc150 --row tables] [--seeds 3]
 
-DIR holds clinc150/ and mnist/. Nobody names the task; "given" has it named,
-and a linear classifier for each task. Every row and seed runs both in one process; a row that is there already is not run again (`--again` does). Writes
+DIR holds clinc150/ and mnist/. Nobody names the task; "given" has it named, and a linear classifier for each task.
+Every row and seed runs both in one process; what was run is not run again (`--again` does). Writes
 results/alternative-2-cores.json, from which `python -m benchmarks alternative_table` makes the README's table.
 """
 
@@ -123,7 +123,8 @@ def hashed(sentences: Sequence[str]) -> Array:
             number = zlib.crc32(gram.encode())
             x[row, (number >> 1) % HASHED] += 1 if number & 1 else -1
     x = np.sign(x) * np.sqrt(np.abs(x))
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
+    found: Array = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
+    return found
 
 
 def compared(model: SupSup, tasks: Sequence[Named], linear: Any, strange: Array | None = None) -> dict[str, Any]:

@@ -48,9 +48,10 @@ def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> Ta
         "variances": variances,
         "rest": rest,
     }
-    found = profile.tensors() | vectors
-    del found["weights"]  # of vectors; there were none
-    return TaskProfile.from_tensors(found, CLASSES)
+    kept = {
+        name: value for name, value in profile.tensors().items() if name != "weights"
+    }  # of vectors: there were none
+    return TaskProfile.from_tensors(kept | vectors, CLASSES)
 
 
 def written(path: Path, tasks: int, every: int = 1) -> list[Task]:

@@ -290,7 +290,7 @@ class TaskInfo:
 
     @classmethod
     def of(cls, task: Task, recipe: PlainValues | None = None, rotated: bool = False) -> TaskInfo:
-        """The metadata of a task that was learned; every way to learn makes it here."""
+        """The metadata of a task that was learned: every way to learn makes it here but `observe`, which keeps none."""
         return cls(task.names, task.inputs, recipe, rotated, task.normalisation)
 
     def class_name(self, label: int) -> Label:
@@ -300,7 +300,8 @@ class TaskInfo:
     def describe(self) -> dict[str, Any]:
         """The metadata as plain values, for `supsup tasks --json` and GET /tasks/NAME; None: unknown.
 
-        A new field that users should see needs a line here; only the table of `supsup tasks` has columns of its own.
+        A new field that users should see needs a line here. The table of `supsup tasks` and GET /tasks have fields of
+        their own.
         """
         words = []
         if self.inputs is not None:

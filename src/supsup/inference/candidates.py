@@ -173,7 +173,10 @@ class Candidates:
         return first
 
     def highest(self, scores: Tensor, method_used: str = "", *, are_log_p: bool = False) -> Decision:
-        """The candidate with the highest of the scores [r, candidates]; of log p, softmax says how sure that is."""
+        """The candidate with the highest of the scores [r, candidates]; of equal ones the first in `indices`.
+
+        are_log_p  softmax says how sure the choice is; otherwise a `Margin` does, which takes scores to be about normal
+        """
         best = scores.max(1)
         margin = scores.softmax(1).amax(1) if are_log_p else Margin.of(best.values, scores)
         return Decision(self.index_tensor[best.indices], margin, method_used)

@@ -40,9 +40,10 @@ class Method(NamedTuple):
     """One row of the table.
 
     decide          the task of each decision, among two candidates or more
-    scores          what the first pass gives each candidate: [r, candidates], the higher the better
+    scores          what the first pass gives each candidate: [r, candidates], the higher the better. The server shows
+                    them; a method that does not score candidates itself takes `first_gradient`
     settings        fields of `Inference` beside `method` that may be given with it
-    objectives      that it takes
+    objectives      that it takes, if `objective` is among its settings
     needs_profiles  tasks must have been given profiles when they were learned
     """
 

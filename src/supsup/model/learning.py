@@ -117,7 +117,7 @@ class Learning:
         for block in model_from_bytes(part, load):
             given = [by_name[learned.name] for learned in block.tasks]
             info = {
-                task.name: replace(learned.info, names=task.names, inputs=task.inputs, normalisation=task.normalisation)
+                task.name: TaskInfo.of(task, learned.info.recipe, learned.info.rotated)
                 for learned, task in zip(block.tasks, given)
             }
             profiles = {learned.name: learned.profile for learned in block.tasks if learned.profile is not None}

@@ -45,8 +45,8 @@ class Prediction:
     """One answer per image: the label, the task whose mask gave it, and the probability of the label under it.
 
     labels         0 … classes − 1 of the task; `names` has the user's own labels
-    probabilities  [images, classes]: the probability of each class of the image's task; rows of tasks with fewer
-                   classes end in zeros; empty if the learner gives none
+    probabilities  [images, classes]: of each class of the image's task; empty if the learner gives none.
+                   Rows of tasks with fewer classes are filled up with zeros: `model.classes(task)` says where
     margin         how far the inferred task is ahead, or why there is no margin; a tensor is the confidence itself
     info           metadata of the tasks in `tasks`, by name
     method_used    how the task was found: "given", "the only task", or by which method
@@ -86,9 +86,8 @@ class Prediction:
         """What the user calls the class of each image; None where it is of no known task."""
         called: list[Any] = []
         for task, label in zip(self.tasks, self.labels.tolist()):
-            names = self.info[task].names if task in self.info else None
-            number = None if task is None else label
-            called.append(number if names is None or label >= len(names) else names[label])
+            known = self.info[task].class_name(label) if task in self.info else label
+            called.append(None if task is None else known)
         return called
 
     @cached_property

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -105,7 +105,7 @@ class TaskProfile:
         stored = whole_numbers(means, torch.int16) if part_means is None else vectors.compressed(part_means)
         directions = whole_numbers(axes[None], torch.int8)
         values = (*stored, *directions, variances[None], rest[None], spreads, familiar, checked)
-        return cls(*(value.contiguous() for value in values), weights=weights)
+        return replace(cls(*(value.contiguous() for value in values)), weights=weights)
 
     @property
     def features(self) -> int:
@@ -151,7 +151,8 @@ class TaskProfile:
         by_gaussians, by_shares, _ = self.weights[vectors.FINDING :].tolist()
         shares = vectors.share_scores(features, self.log_shares.to(features.device))
         weights, constant, middle = (value.to(features.device) for value in self._discriminant)
-        return by_gaussians * ((features - middle) @ weights.T + constant) + by_shares * shares
+        found: Tensor = by_gaussians * ((features - middle) @ weights.T + constant) + by_shares * shares
+        return found
 
     @cached_property
     def _discriminant(self) -> tuple[Tensor, Tensor, Tensor]:

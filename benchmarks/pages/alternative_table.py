@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": "alternative", "docs/task-inference.md": "vectors"}
 RESULTS = ROOT / "results" / "alternative-2-cores.json"
-NAMES = {"clinc150": "CLINC150 sentences, 10 × 15 intents", "tables": "5 tables, 10,000 rows at most"}
+NAMES = {"clinc150": "CLINC150, 10 × 15 intents", "tables": "5 tables"}
 FIGURES = {
     "labels, %": "labels, task unknown, %",
     "task, %": "task found, %",

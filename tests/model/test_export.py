@@ -81,9 +81,13 @@ def test_what_belongs_to_the_task_goes_along(tmp_path: Path) -> None:
     plain = nets.FullyConnected((3, 8, 6))
     plain.load_state_dict(load_file(tmp_path / "t.safetensors"))
     seen = x * torch.tensor(numbers["gain"]) + torch.tensor(numbers["offset"])
-    assert torch.equal(plain(seen)[:, :3].argmax(1), model.predict(x, task="t").labels)
+    assert torch.equal(plain(seen), outputs(model, seen, "t"))
     onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
+    onnxruntime = pytest.importorskip("onnxruntime")
     supsup.export(model, "t", tmp_path / "t.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "t.onnx"), providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"images": seen.numpy()})
+    expected = model.predict(x, task="t").probabilities  # of vectors: by network and profile
+    torch.testing.assert_close(torch.from_numpy(logits).softmax(1), expected, rtol=1e-4, atol=1e-4)
     found = {each.key: each.value for each in onnx.load(tmp_path / "t.onnx").metadata_props}
     assert found == {key: value for key, value in about.items() if key != "architecture"}

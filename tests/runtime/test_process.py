@@ -127,6 +127,7 @@ finally:
 
 
 def test_garbage_waits_and_collecting_goes_on_afterwards_whatever_happens() -> None:
+    gc.enable()  # tests that interrupt every line may have left it off
     with suppress(ZeroDivisionError), no_garbage_collection():
         assert not gc.isenabled()
         _ = 1 / 0

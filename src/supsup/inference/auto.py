@@ -16,9 +16,9 @@ from supsup.inference.candidates import Candidates, Decision, TaskNetworks, firs
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.gradient import Goal, choose_layers
 from supsup.inference.one_shot import decide_one_shot
-from supsup.inference.profiles import vectors
 from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.profile import FeatureScores, familiarity, output_energy
+from supsup.inference.profiles.vectors import vector_answers
 from supsup.runtime.errors import SupSupError
 
 _ENOUGH_IMAGES, _ENOUGH_FOUND = 50, 0.6  # held-back images needed for a warning; share of them found that needs none
@@ -84,10 +84,7 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> T
 def with_profile(networks: TaskNetworks, index: int, x: Tensor, outputs: Tensor) -> Tensor:
     """Logits [n, C] of a task's classes: its mask's, and for vectors also what its profile says, by fitted weights."""
     profile = networks.tasks.at(index).profile
-    if profile is None or profile.weights is None or not bool(profile.weights[vectors.FINDING :].any()):
-        return outputs
-    features = extract_features(networks.net, x)
-    return profile.class_evidence(features) + float(profile.weights[-1]) * outputs.log_softmax(-1)
+    return outputs if profile is None or not profile.answers else vector_answers(x, outputs, *profile.answering)
 
 
 def no_profile(name: str) -> SupSupError:

@@ -1,4 +1,7 @@
-"""Export one task's network as an ordinary one, with dense weights W ⊙ M, for use without supsup."""
+"""Export one task's network as an ordinary one, with dense weights W ⊙ M, for use without supsup.
+
+For vectors, whose profile has a say in answers, ONNX gives the logits of `predict`; safetensors have the network alone.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from supsup.file.paths import AnyPath, writable_path
+from supsup.inference.profiles.profile import TaskProfile
+from supsup.inference.profiles.vectors import vector_answers
+from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.nets.architecture import architecture_of
 from supsup.nets.execution import run_with_weights
@@ -54,6 +60,25 @@ def plain_network(model: SupSup, task: str) -> nn.Module:
     return module.eval()
 
 
+class _Answers(nn.Module):
+    """The logits that `predict` gives vectors of a task: its network's, and what its profile says."""
+
+    def __init__(self, network: nn.Module, profile: TaskProfile, classes: int) -> None:
+        super().__init__()
+        self._network, self._classes = network, classes
+        self._weights, self._tensors = profile.answering
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self._network(x)[:, : self._classes]
+        return vector_answers(x, outputs, self._weights, self._tensors)
+
+
+def _answering(model: SupSup, task: str) -> nn.Module:
+    """What answers as `predict` does: the task's network, with its profile where that has a say."""
+    network, profile = plain_network(model, task), state_of(model).tasks[task].profile
+    return network if profile is None or not profile.answers else _Answers(network, profile, model.classes(task))
+
+
 def _safetensors(model: SupSup, task: str, path: Path) -> None:
     module = plain_network(model, task)
     architecture = architecture_of(module)
@@ -87,7 +112,7 @@ def _onnx(model: SupSup, task: str, path: Path) -> None:
         raise SupSupError(f"writing ONNX needs {', '.join(missing)}: pip install 'supsup[onnx]'")
     import onnxruntime
 
-    module, images = plain_network(model, task), _images(model, task)
+    module, images = _answering(model, task), _images(model, task)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -109,13 +134,17 @@ def _onnx(model: SupSup, task: str, path: Path) -> None:
         (outputs,) = session.run(None, {"images": x.numpy()})
         return torch.from_numpy(outputs)
 
-    _check(model, task, run)
+    _check(model, task, run, module if isinstance(module, _Answers) else None)
 
 
-def _check(model: SupSup, task: str, network: Callable[[Tensor], Any]) -> None:
+def _check(model: SupSup, task: str, network: Callable[[Tensor], Any], answers: nn.Module | None = None) -> None:
     images = _images(model, task, count=5)
     with torch.no_grad():
-        expected = run_with_weights(copy.deepcopy(model.module), model.subnetwork(task), images.to(model.device)).cpu()
+        if answers is None:
+            weights, module = model.subnetwork(task), copy.deepcopy(model.module)
+            expected = run_with_weights(module, weights, images.to(model.device)).cpu()
+        else:
+            expected = answers(images)
         exported = network(images)
     if not torch.allclose(exported, expected, rtol=1e-4, atol=1e-4):
         raise SupSupError(

@@ -202,11 +202,13 @@ class Predictor:
 
         present  the indices that occur
         """
-        found: list[tuple[Tensor | slice, Tensor]] = []
+        found: list[tuple[Tensor | None, Tensor]] = []
         for index in present:
             learned = self.state.tasks.at(index)
-            rows = slice(None) if len(present) == 1 else (indices == index).nonzero().flatten()
-            x = images.preprocessed(learned.info.inputs)[rows]
+            rows, x = None, images.preprocessed(learned.info.inputs)
+            if len(present) > 1:
+                rows = (indices == index).nonzero().flatten()
+                x = x[rows]
             answers = self._networks.outputs(index, x)
             if learned.info.rotated or (outputs == "classes" and learned.classes):
                 answers = answers[:, : learned.classes]
@@ -248,7 +250,7 @@ class Images:
         self._raw = raw.to(device)
 
     def __len__(self) -> int:
-        return len(self._raw)
+        return self._raw.shape[0]
 
     def preprocessed(self, inputs: Inputs | None) -> Tensor:
         """As the network takes them, for a task with these inputs."""

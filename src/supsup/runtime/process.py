@@ -85,8 +85,8 @@ def one_thread_when_forked() -> None:
 def no_garbage_collection() -> Iterator[None]:
     """Python's garbage collector does not run inside: it would only cost time, or free something at a bad moment."""
     enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if enabled:

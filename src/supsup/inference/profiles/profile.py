@@ -145,18 +145,16 @@ class TaskProfile:
         """[C, 2 · d], of vectors."""
         return vectors.log_shares(vectors.expanded(self.means, self.mean_scales))
 
-    def class_evidence(self, features: Tensor) -> Tensor:
-        """log p(features | class) [n, C] of vectors, by this profile alone, up to a constant for each vector."""
-        assert self.weights is not None
-        by_gaussians, by_shares, _ = self.weights[vectors.FINDING :].tolist()
-        shares = vectors.share_scores(features, self.log_shares.to(features.device))
-        weights, constant, middle = (value.to(features.device) for value in self._discriminant)
-        found: Tensor = by_gaussians * ((features - middle) @ weights.T + constant) + by_shares * shares
-        return found
+    @property
+    def answers(self) -> bool:
+        """Whether it has a say in answers for the task, beside the mask."""
+        return self.weights is not None and bool(self.weights[vectors.FINDING :].any())
 
     @cached_property
-    def _discriminant(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.gaussians.discriminant()
+    def answering(self) -> tuple[list[float], tuple[Tensor, ...]]:
+        """What `vector_answers` needs of a profile that answers."""
+        assert self.weights is not None
+        return self.weights[vectors.FINDING :].tolist(), (*self.gaussians.discriminant(), self.log_shares)
 
     @property
     def gaussians(self) -> Gaussians:

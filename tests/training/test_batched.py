@@ -116,7 +116,7 @@ def test_the_gpus_loop_trains_what_the_cpus_does(
     assert done == pytest.approx([2 * 50 / 60, 2 * 10 / 60, 50 / 60, 10 / 60])
     packed = torch.cat([group.packed for group in groups], 1)
     differing = packed ^ torch.cat([each.packed for each in alone], 1)
-    assert count(differing) <= 0.001 * 8 * packed.numel()
+    assert count(differing) <= 0.005 * 8 * packed.numel()  # rounding differs between kinds of CPU
     for group in groups:
         assert (group.scores is not None) == keep_scores
     if keep_scores:

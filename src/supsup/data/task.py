@@ -290,7 +290,7 @@ class TaskInfo:
 
     @classmethod
     def of(cls, task: Task, recipe: PlainValues | None = None, rotated: bool = False) -> TaskInfo:
-        """The metadata of a task that was learned: every way to learn makes it here but `observe`, which keeps none."""
+        """The metadata of a task that was learned. `observe` has no `Task`, so it keeps none."""
         return cls(task.names, task.inputs, recipe, rotated, task.normalisation)
 
     def class_name(self, label: int) -> Label:

@@ -50,7 +50,6 @@ STATISTICS = "statistics/"  # prefix of the normalisation statistics
 PROFILE = "supsup/trace/"  # prefix of the tensors of the task's profile
 EXAMPLES = "examples"  # one of the user's tensors by convention: a few small images of the task, uint8, to look at
 INFO, NETWORK = "task", "network"  # keys of the metadata
-_INFO = ("names", "inputs", "recipe", "self_labels", "normalisation")  # keys of the metadata "task"
 _METADATA = "__metadata__"
 _LENGTH = 8  # bytes before the JSON header of safetensors, which give its length
 _ALIGNED = 8
@@ -343,7 +342,8 @@ def info_from_text(text: str | None, classes: int, image_shape: list[int] | None
     try:
         values = _mapping(json.loads(text))
         limits.check_depth(values)
-        names, inputs, recipe, self_labels, scale = map(values.get, _INFO)
+        names, inputs, recipe = values.get("names"), values.get("inputs"), values.get("recipe")
+        self_labels, scale = values.get("self_labels"), values.get("normalisation")
         if recipe is not None:
             limits.check_settings(_mapping(recipe), "recipe")
         square = image_shape is not None and len(image_shape) >= 2 and image_shape[-1] == image_shape[-2]

@@ -308,8 +308,7 @@ class SupSup:
     ) -> Tensor:
         """How well each candidate fits each image, by the first pass of the method: [images, candidates].
 
-        Columns are in the order of `among`, or of `tasks`; the higher the better. Gradient methods give −∂Obj/∂α,
-        exhaustive minus the objective under each mask, features and auto log p(features | task).
+        Columns are in the order of `among`, or of `tasks`; the higher the better. `Method.scores` says what they are.
         """
         how = self.inference if inference is None else given(inference, Inference, "inference")
         with self._predictor.waiting(), self.reading():

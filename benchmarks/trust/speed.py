@@ -142,10 +142,14 @@ def cases(folder: Path) -> dict[str, Case]:
         nets.FullyConnected((784, 64, 10)), recipe=supsup.Recipe(steps=20, batch_size=32), device="cpu"
     )
 
-    def forget(tasks: int) -> Callable[[], None]:
+    wide = supsup.SupSup(
+        nets.lenet_300_100(outputs=500), recipe=supsup.Recipe(steps=50), inference=supsup.Inference(), device="cpu"
+    )
+
+    def forget(tasks: int, model: supsup.SupSup = small) -> Callable[[], None]:
         def forget_all() -> None:
             for task in stream[:tasks]:
-                small.forget(task.name)
+                model.forget(task.name)
 
         return forget_all
 
@@ -164,6 +168,10 @@ def cases(folder: Path) -> dict[str, Case]:
         LONG: (lambda: many.predict(images), nothing),
         "learn one small task": (lambda: small.learn(stream[0]), forget(1)),
         "learn_many, 20 small tasks": (lambda: small.learn_many(stream[:20], show_progress=False), forget(20)),
+        "learn_many, 4 LeNet tasks, 50 batches each": (
+            lambda: wide.learn_many(stream[:4], show_progress=False),
+            forget(4, wide),
+        ),
         "load 250 tasks": load("many"),
         "load 5 tasks": load("few"),
         "load a ResNet of 4 tasks": load("residual"),

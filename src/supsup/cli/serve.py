@@ -37,7 +37,7 @@ def serve_command(
     max_batch: Annotated[int, Option(help="Maximum batch size, in images.")] = 256,
     method: Annotated[
         MethodName | None,
-        Option(help="How this server infers the task; the file keeps its setting. exhaustive tries every mask."),
+        Option(help="How this server infers the task; the file keeps its setting."),
     ] = None,
     net: UserNet = None,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class KnownTask(Protocol):
-    """What inference needs to know of a task."""
+    """What inference needs to know of a task; `observe` does not know its classes (0): then all outputs count."""
 
     name: str
     classes: int
@@ -153,7 +153,7 @@ class Candidates:
         return {index: number for number, view in enumerate(self.views) if number for index in view.members or ()}
 
     def outputs(self, index: int, decisions: Tensor | slice = slice(None)) -> Tensor:
-        """Outputs [n, b, s] of one candidate's network, for some of the decisions."""
+        """All outputs [n, b, s] of one candidate's network, for some decisions; its classes are the first of them."""
         x: Tensor = self.views[self.view_of.get(index, 0)].x[decisions]
         found: Tensor = self.networks.outputs(index, x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return found

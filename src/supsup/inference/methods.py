@@ -54,7 +54,8 @@ class Method(NamedTuple):
     needs_profiles: bool = False
 
 
-# Settings of one of these methods may stay when a model changes to another.
+# The paper's methods accept each other's settings, even unused ones, so that a model can change from one to another.
+# A new method lists only its own.
 _SHARED = ("objective", "layers", "gamma", "steps", "step_size")
 METHODS: dict[str, Method] = {
     "auto": Method(decide_auto, auto_scores, needs_profiles=True),

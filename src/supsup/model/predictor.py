@@ -46,7 +46,7 @@ class Prediction:
 
     labels         0 … classes − 1 of the task; `names` has the user's own labels
     probabilities  [images, classes]: of each class of the image's task; empty if the learner gives none.
-                   Rows of tasks with fewer classes are filled up with zeros: `model.classes(task)` says where
+                   Only the first `model.classes(task)` columns of a row are its task's; the rest are zeros
     margin         how far the inferred task is ahead, or why there is no margin; a tensor is the confidence itself
     info           metadata of the tasks in `tasks`, by name
     method_used    how the task was found: "given", "the only task", or by which method

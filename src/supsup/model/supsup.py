@@ -172,7 +172,7 @@ class SupSup:
         return self._state.tasks[task].classes
 
     def task_info(self, task: str) -> TaskInfo:
-        """Details of a task: the names of its classes, how its raw inputs are normalised, the recipe chosen for it."""
+        """What the model keeps of a task beside its mask."""
         return self._state.tasks[task].info
 
     def __repr__(self) -> str:

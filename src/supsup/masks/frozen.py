@@ -210,6 +210,8 @@ class SwitchedNets:
     def _taken(self, wanted: tuple[object, int]) -> SwitchedNet | None:
         """An idle network, preferably with this mask applied; None if too many are busy."""
         with self._lock:
+            if self._idle and self._idle[-1].on == wanted:
+                return self._idle.pop()
             if self._idle:
                 found = next((each for each in self._idle if each.on == wanted), self._idle[0])
                 self._idle.remove(found)

@@ -20,7 +20,7 @@ from supsup.data.inputs import Inputs, inputs_key, to_learned_shape
 from supsup.data.task import Label, TaskInfo
 from supsup.data.user_data import input_tensor
 from supsup.inference.auto import unfamiliar, with_profile
-from supsup.inference.candidates import Candidates, Decision, Margin, NoMargin, TaskNetworks, TaskView
+from supsup.inference.candidates import Candidates, Margin, NoMargin, TaskNetworks, TaskView
 from supsup.inference.methods import METHODS, Inference, choose_tasks
 from supsup.kernels.graphs import WAITING
 from supsup.model import checks
@@ -132,19 +132,19 @@ class Predictor:
         share = _REJECTED if isinstance(unknown, bool) else real(0, below=1)(unknown, "unknown")
         if task is None:
             images, candidates = self._candidates(x, among, how)
-            decided = choose_tasks(candidates)
-            present, tasks = decided.chosen.unique().tolist(), self._names(decided.chosen)
+            indices, margin, method_used = choose_tasks(candidates)
+            chosen: Tensor | int = indices
+            present, tasks = indices.unique().tolist(), self._names(indices)
         else:
             self._check_learned()
             index = self.state.tasks.index(task)
-            images = self._images(x, self.state.tasks.input_groups([index]))
-            chosen = torch.full((len(images),), index, device=self.state.net.device)
-            decided = Decision(chosen, NoMargin.CERTAIN, "given")
+            images = self._images(x, [(self.state.tasks.at(index).info.inputs, [index])])
+            chosen, margin, method_used = index, NoMargin.CERTAIN, "given"
             present, tasks = [index], [task] * len(images)
-        probabilities = self._probabilities(images, decided.chosen, present, outputs)
+        probabilities = self._probabilities(images, chosen, present, outputs)
         info = {learned.name: learned.info for learned in map(self.state.tasks.at, present)}
-        answer = Prediction.of(probabilities, tasks, info, decided.margin, decided.method_used)
-        return answer if unknown is False else answer.without(self._unfamiliar(images, decided.chosen, share))
+        answer = Prediction.of(probabilities, tasks, info, margin, method_used)
+        return answer if unknown is False else answer.without(self._unfamiliar(images, chosen, present, share))
 
     def infer(self, x: Any, among: Sequence[str] | None, how: Inference, per: str) -> list[str]:
         """The name of the task that each decision falls on: per "image", "batch", "first" image, or of "batches"."""
@@ -188,18 +188,19 @@ class Predictor:
         views = [TaskView(_DECIDING[per](images.preprocessed(inputs)), indices) for inputs, indices in groups]
         return images, Candidates(self._networks, views, how, members)
 
-    def _unfamiliar(self, images: Images, indices: Tensor, share: float) -> Tensor:
-        """Which images [n] are less familiar to the tasks with these indices [n] than this share of known images."""
-        found = torch.zeros(len(images), dtype=torch.bool, device=indices.device)
-        for index in indices.unique().tolist():
-            rows = (indices == index).nonzero().flatten()
-            x = images.preprocessed(self.state.tasks.at(index).info.inputs)[rows]
-            found[rows] = unfamiliar(self._networks, index, x, share)
+    def _unfamiliar(self, images: Images, chosen: Tensor | int, present: Sequence[int], share: float) -> Tensor:
+        """Which images [n] are less familiar to their tasks than this share of known images; see `_probabilities`."""
+        found = torch.zeros(len(images), dtype=torch.bool, device=self.state.net.device)
+        for index in present:
+            x = images.preprocessed(self.state.tasks.at(index).info.inputs)
+            rows = torch.as_tensor(chosen == index, device=found.device).expand(len(x))
+            found[rows] = unfamiliar(self._networks, index, x[rows], share)
         return found
 
-    def _probabilities(self, images: Images, indices: Tensor, present: Sequence[int], outputs: Outputs) -> Tensor:
-        """Of each class [n, classes] under the masks with these indices [n]; 0 for a class that a task lacks.
+    def _probabilities(self, images: Images, chosen: Tensor | int, present: Sequence[int], outputs: Outputs) -> Tensor:
+        """Of each class [n, classes] under the masks that were chosen; 0 for a class that a task lacks.
 
+        chosen   the index of each image's task [n], or of the task of all images
         present  the indices that occur
         """
         found: list[tuple[Tensor | None, Tensor]] = []
@@ -207,7 +208,7 @@ class Predictor:
             learned = self.state.tasks.at(index)
             rows, x = None, images.preprocessed(learned.info.inputs)
             if len(present) > 1:
-                rows = (indices == index).nonzero().flatten()
+                rows = torch.as_tensor(chosen == index).nonzero().flatten()
                 x = x[rows]
             answers = self._networks.outputs(index, x)
             if learned.info.rotated or (outputs == "classes" and learned.classes):
@@ -218,7 +219,7 @@ class Predictor:
         if len(found) == 1:
             return found[0][1]
         most = max(probabilities.shape[1] for _, probabilities in found)
-        out = torch.empty(len(images), most, device=indices.device)
+        out = torch.empty(len(images), most, device=found[0][1].device)
         for rows, probabilities in found:
             out[rows] = pad(probabilities, (0, most - probabilities.shape[1]))
         return out

@@ -238,10 +238,12 @@ def test_the_network_that_has_the_mask_on_answers_else_the_one_idle_longest(x: T
         several._idle.append(switched)
         switched.switch(bank, (1, 0, 0)[index])
     several.run(bank, 0, x)
-    assert several._idle == [made[0], made[2], made[1]]
+    assert several._idle == made, "of two with this mask the one used last, which is found at once"
+    several.run(bank, 1, x)
+    assert several._idle == [made[1], made[2], made[0]]
     several.run(bank, 2, x)
-    assert several._idle == [made[2], made[1], made[0]]
-    assert made[0].on == (bank.version, 2)
+    assert several._idle == [made[2], made[0], made[1]]
+    assert made[1].on == (bank.version, 2)
     with pytest.raises(IndexError):
         several.run(bank, 3, x)
-    assert several._idle == [made[1], made[0]], "half a mask may be on where there was an error"
+    assert several._idle == [made[0], made[1]], "half a mask may be on where there was an error"

@@ -15,7 +15,8 @@ def made() -> TaskProfile:
     torch.manual_seed(0)
     gaussians = fit_gaussians(torch.randn(100, 12), torch.arange(100) % 3, 3, 7)
     spreads = torch.tensor([[0.0, 1.0], [2.0, 3.0], [1.0, 1.0]])
-    return TaskProfile.of(gaussians, spreads, torch.linspace(-3, 3, len(SHARES)), torch.tensor([10, 7]))
+    familiar = torch.linspace(-3, 3, len(SHARES))
+    return TaskProfile.of(gaussians, spreads, familiar, torch.tensor([10, 7]), torch.rand(5))
 
 
 def test_what_was_left_is_read_again() -> None:

@@ -138,7 +138,7 @@ def test_directions_are_right_though_they_are_rounded() -> None:
     exact = fit_gaussians(x, labels, 3, 25)
     means = vectors.part_means(x, labels, 3)
     kept = TaskProfile.of(
-        exact, torch.tensor([[0.0, 1.0]] * 3), torch.linspace(-3, 3, 9), torch.tensor([0, 0]), means, torch.ones(5)
+        exact, torch.tensor([[0.0, 1.0]] * 3), torch.linspace(-3, 3, 9), torch.tensor([0, 0]), torch.ones(5), means
     )
     agreement = kept.gaussians.class_scores(x).argmax(1) == exact.class_scores(x).argmax(1)
     assert float(agreement.float().mean()) > 0.97

@@ -34,7 +34,7 @@ def shown(task: Task) -> Tensor:
 def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> TaskProfile:
     """What a task left in those days, of every so manieth feature."""
     x, labels = task.train.tensors()
-    numbers = extract_features(state_of(model).net, x, vectors=False)[:, ::every]
+    numbers = extract_features(state_of(model).net, x, earlier=True)[:, ::every]
     found = [numbers[labels == label] for label in range(CLASSES)]
     each = [fit_gaussians(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
     means, directions, variances, rest = (torch.stack(parts) for parts in zip(*each))
@@ -48,9 +48,8 @@ def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> Ta
         "variances": variances,
         "rest": rest,
     }
-    kept = {
-        name: value for name, value in profile.tensors().items() if name != "weights"
-    }  # of vectors: there were none
+    new = {"weights", "noise"}
+    kept = {name: value for name, value in profile.tensors().items() if name not in new}
     return TaskProfile.from_tensors(kept | vectors, CLASSES)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from supsup.data.rotations import ROTATIONS, mean_over_rotations
 from supsup.data.task import NO_INFO, TaskInfo
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
+from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.profile import ProfileIndex, TaskProfile
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNets
@@ -68,13 +69,16 @@ class TaskNetworks:
         found = [run(piece) for piece in self.net.pieces(x)]
         return found[0] if len(found) == 1 else torch.cat(found)
 
-    def profile_index(self, features: int, of_vectors: bool) -> ProfileIndex:
-        """The index over all profiles with this many features, brought up to date with the task table."""
+    def profile_index(self, features: int, fitted: bool) -> ProfileIndex:
+        """The index over all profiles with this many features, brought up to date with the task table.
+
+        fitted  profiles of this version, or of earlier ones
+        """
         index, tasks = self._profile_index, self.tasks
-        if index.version is not tasks.version or (index.features, index.of_vectors) != (features, of_vectors):
+        if index.version is not tasks.version or (index.features, index.fitted) != (features, fitted):
             profiles = [tasks.at(i).profile for i in range(len(tasks))]
-            index = index if index.of_vectors == of_vectors else ProfileIndex()
-            index = self._profile_index = index.updated(tasks.version, features, of_vectors, profiles, self.net.device)
+            index = index if index.fitted == fitted else ProfileIndex()
+            index = self._profile_index = index.updated(tasks.version, features, fitted, profiles, self.net.device)
         return index
 
 
@@ -135,6 +139,15 @@ class Candidates:
     def uniform(self) -> Tensor | None:
         """The same coefficient for every candidate's mask: α [k]; None where all tasks are candidates."""
         return None if self.all_tasks else self.membership / self.membership.sum()
+
+    @cached_property
+    def features(self) -> list[Tensor]:
+        """Features [r, b, d] of each view, as the profiles of the candidates need them."""
+        earlier = any(task.profile is not None and not task.profile.fitted for task in self.tasks)
+        return [
+            extract_features(self.networks.net, view.x.flatten(0, 1), earlier=earlier).unflatten(0, view.x.shape[:2])
+            for view in self.views
+        ]
 
     @cached_property
     def goal(self) -> Goal:

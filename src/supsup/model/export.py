@@ -1,6 +1,6 @@
 """Export one task's network as an ordinary one, with dense weights W ⊙ M, for use without supsup.
 
-For vectors, whose profile has a say in answers, ONNX gives the logits of `predict`; safetensors have the network alone.
+Where a task's profile has a say in answers, ONNX gives the logits of `predict`; safetensors have the network alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import secrets
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from supsup.file.paths import AnyPath, writable_path
+from supsup.inference.profiles.features import filter_count, filter_features, trained_features
 from supsup.inference.profiles.profile import TaskProfile
-from supsup.inference.profiles.vectors import vector_answers
+from supsup.inference.profiles.vectors import profile_answers
+from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.nets.architecture import architecture_of
@@ -61,22 +64,29 @@ def plain_network(model: SupSup, task: str) -> nn.Module:
 
 
 class _Answers(nn.Module):
-    """The logits that `predict` gives vectors of a task: its network's, and what its profile says."""
+    """The logits that `predict` gives inputs of a task: its network's, and what its profile says of their features."""
 
-    def __init__(self, network: nn.Module, profile: TaskProfile, classes: int) -> None:
+    def __init__(self, network: nn.Module, net: FrozenNet, profile: TaskProfile, classes: int) -> None:
         super().__init__()
         self._network, self._classes = network, classes
         self._weights, self._tensors = profile.answering
+        self._frozen = copy.deepcopy(net.module).cpu() if net.pretrained else None
+        self._filters = None if profile.of_vectors else filter_count(net)
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs = self._network(x)[:, : self._classes]
-        return vector_answers(x, outputs, self._weights, self._tensors)
+        features = x
+        if self._frozen is not None:
+            features = trained_features(self._frozen, partial(self._frozen, x))
+        elif self._filters is not None:
+            features = filter_features(x, self._filters)
+        return profile_answers(features, self._network(x)[:, : self._classes], self._weights, self._tensors)
 
 
 def _answering(model: SupSup, task: str) -> nn.Module:
     """What answers as `predict` does: the task's network, with its profile where that has a say."""
-    network, profile = plain_network(model, task), state_of(model).tasks[task].profile
-    return network if profile is None or not profile.answers else _Answers(network, profile, model.classes(task))
+    network, state = plain_network(model, task), state_of(model)
+    profile = state.tasks[task].profile
+    return _Answers(network, state.net, profile, model.classes(task)) if profile and profile.answers else network
 
 
 def _safetensors(model: SupSup, task: str, path: Path) -> None:

@@ -141,9 +141,12 @@ class Learning:
     def _profiles(self, trained: Trained) -> dict[str, TaskProfile]:
         """The profiles of these tasks by name, calibrated with images that were not trained on, where there are any."""
         splits = trained.splits or [(task.train, None) for task in trained.tasks]
+        recipes = trained.recipes or [self.state.settings.recipe.stepwise] * len(splits)
         data = [
-            ProfileData(learned, held_back, task.classes, inputs_key(task.inputs), trained.rotated)
-            for task, (learned, held_back) in zip(trained.tasks, splits)
+            ProfileData(
+                learned, held_back, task.classes, inputs_key(task.inputs), trained.rotated, recipe.seen(learned)
+            )
+            for task, (learned, held_back), recipe in zip(trained.tasks, splits, recipes)
         ]
         latest = (self.state.tasks.at(index) for index in reversed(range(len(self.state.tasks))))
         earlier = ((inputs_key(task.info.inputs), task.profile) for task in latest if task.profile is not None)

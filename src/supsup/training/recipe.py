@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from supsup.data import Task
+from supsup.data import Part, Task
 from supsup.data.rotations import ROTATIONS
 from supsup.kernels.rule import Rule
 from supsup.masks.frozen import FrozenNet
@@ -182,6 +182,10 @@ class Recipe:
     def steps_for(self, images: int) -> int:
         """The number of batches for a task of this many images."""
         return self.steps if self.epochs is None else self.epochs * math.ceil(images / self.batch_size)
+
+    def seen(self, part: Part) -> float:
+        """How often each image of a part is trained on, on average."""
+        return self.steps_for(len(part)) * self.batch_size / len(part)
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of step number `step` (from 0) of `steps`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,14 +14,24 @@ from torch import Tensor
 from supsup.data import Part
 from supsup.data.rotations import mean_over_rotations
 from supsup.inference.profiles import vectors
-from supsup.inference.profiles.features import FEATURE_LIMITS, extract_features, is_vector, mask_bytes, within
+from supsup.inference.profiles.features import (
+    FEATURE_LIMITS,
+    extract_features,
+    is_picture,
+    is_vector,
+    mask_bytes,
+    within,
+)
 from supsup.inference.profiles.profile import CALIBRATED, SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNet
 from supsup.runtime.errors import SupSupError
 
 _JUDGED, _STREAMED = 256, 500  # most images: that are scored; that are read from disk
+_FEW, _FOLDS = 500, 5  # up to so many images that none was held back of, all are scored, a fifth at a time
 _RIVALS = 32  # the latest tasks, which a new one is compared with
+_RARELY = 3.0  # times that an image is trained on, up to which masks answer it about as well as new images
+_WORTH = 0.9  # of the errors of a mask: a profile has a say in answers for pictures if no more are left
 _BATCH = 500
 _IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
 _IMAGES = 4  # at least, for each direction
@@ -34,11 +45,11 @@ _TOGETHER = 1 << 27  # bytes of features of tasks whose Gaussians are fitted tog
 class ProfileData:
     """The images of a task that was trained.
 
-    learned  images that its Gaussians are fitted to
-    judge    held-back images that are scored; None: there are none, so Gaussians of one half of the images score the
-             other half
+    learned  images that it was trained on
+    judge    held-back images that are scored; None: there are none, so Gaussians of some images score the others
     kind     of its inputs: tasks of one kind can be compared
     rotated  it was learned in all rotations
+    seen     how often each image was trained on, on average
     """
 
     learned: Part
@@ -46,6 +57,12 @@ class ProfileData:
     classes: int
     kind: Hashable = None
     rotated: bool = False
+    seen: float = math.inf
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a mask's outputs for the images that judge are like those for new images."""
+        return self.judge is not None or self.seen <= _RARELY
 
 
 @dataclass(frozen=True)
@@ -62,9 +79,29 @@ class _Measured:
     judged_outputs: Tensor
 
     @property
+    def splits(self) -> list[tuple[Tensor, Tensor]]:
+        """Rows of `features` that Gaussians are fitted to, and rows of the images that these Gaussians judge."""
+        rows = torch.arange(len(self.features), device=self.features.device)
+        judged = torch.arange(len(self.judged_features), device=self.features.device)
+        if self.task.judge is not None:
+            return [(rows, judged)]
+        if len(rows) > _FEW:
+            return [(rows[::2], judged)]
+        return [
+            (rows[rows % _FOLDS != fold], judged[judged % _FOLDS == fold]) for fold in range(min(_FOLDS, len(rows)))
+        ]
+
+    @property
     def form(self) -> tuple[int, ...]:
         """Gaussians of tasks of one form can be fitted together."""
         return (self.task.judge is None, self.of_vectors, self.task.classes, *self.features.shape)
+
+    def whole(self) -> _Measured:
+        """With the images that were held back among those that Gaussians are fitted to."""
+        if self.task.judge is None:
+            return self
+        features = torch.cat([self.features, self.judged_features])
+        return replace(self, features=features, labels=torch.cat([self.labels, self.judged_labels]))
 
     @property
     def finite(self) -> Tensor:
@@ -144,9 +181,15 @@ class ProfileFitter:
         learned, positions = task.learned.on(self.net.device), self._evenly(task.learned, image_limit(self.net))
         features, labels = self._run(learned, positions, extract)
         if task.judge is None:
-            half = slice(min(1, len(positions) - 1), None, 2)
-            some = slice(None, None, -(-len(positions[half]) // _JUDGED))
-            judge, judged, judged_features = learned, positions[half][some], features[half][some].contiguous()
+            judged = torch.arange(len(positions), device=positions.device)
+            if len(positions) > _FEW:  # every second one, since Gaussians of the others judge them
+                judged = judged[1::2]
+                judged = judged[:: -(-len(judged) // _JUDGED)]
+            judge, judged, judged_features = (
+                learned,
+                positions[judged],
+                features[judged.to(features.device)].contiguous(),
+            )
         else:
             judge, judged = task.judge.on(self.net.device), self._evenly(task.judge, _JUDGED)
             judged_features, _ = self._run(judge, judged, extract)
@@ -163,12 +206,18 @@ class ProfileFitter:
         several = [measured for measured, finite in zip(waiting, usable) if finite]
         if not several:
             return
-        gaussians = judging = _gaussians(several, self.net, 1)
-        if several[0].task.judge is None:
-            judging = _gaussians(several, self.net, 2)
+        judging = [
+            _gaussians(self.net, several, [each.splits[fold][0] for each in several])
+            for fold in range(len(several[0].splits))
+        ]
+        gaussians = judging[0]
+        if (
+            several[0].task.judge is None or len(several[0].features) <= _FEW
+        ):  # held-back images count where they are few
+            gaussians = _gaussians(self.net, [each.whole() for each in several])
         profiles = []
-        for measured, fitted, half in zip(several, gaussians, judging):
-            profiles.append(self._profile(measured, fitted, half, rivals))
+        for measured, fitted, *folds in zip(several, gaussians, *judging):
+            profiles.append(self._profile(measured, fitted, folds, rivals))
             rivals.add(measured.task.kind, profiles[-1])
         for measured, tensors in zip(several, _on_cpu(profiles)):
             try:
@@ -176,39 +225,44 @@ class ProfileFitter:
             except SupSupError:  # numbers that cannot be used
                 continue
 
-    def _profile(self, measured: _Measured, gaussians: Gaussians, judging: Gaussians, rivals: Rivals) -> TaskProfile:
-        """A profile on the network's device; images that were learned are scored by Gaussians of the other half."""
-        classes, features = measured.task.classes, measured.judged_features
-        part_means, weights, likelihood = None, None, judging.likelihoods(features)
-        if measured.of_vectors:
-            part_means, weights, likelihood = self._vectors(measured, judging)
-        scores = {"likelihood": likelihood}
-        scores |= {name: score(measured.judged_outputs, classes) for name, score in CALIBRATED.items()}
-        spreads = torch.stack([_spread(scores[name]) for name in SCORES])
-        by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
-        familiar = familiarity(scores["likelihood"], scores["energy"], by_name)
-        shares = vectors.expected_shares(self._shares, len(familiar)) if measured.of_vectors else self._shares
-        at_shares = familiar.quantile(shares).cummax(0).values
-        checked = rivals.checked(measured.task.kind, judging, features)
-        return TaskProfile.of(gaussians, spreads, at_shares, checked, part_means, weights)
-
-    def _vectors(self, measured: _Measured, judging: Gaussians) -> tuple[Tensor, Tensor, Tensor]:
-        """What a profile of vectors has beside Gaussians: part means, weights, and how likely those are that judge."""
-        task, features, step = measured.task, measured.judged_features, 2 if measured.task.judge is None else 1
-        means = vectors.part_means(measured.features, measured.labels, task.classes)
-        judge = vectors.part_means(measured.features[::step], measured.labels[::step], task.classes)
-        shares = vectors.log_shares(judge)
-        by_mask = measured.judged_outputs[:, : task.classes].log_softmax(-1)
-        scores = torch.stack([judging.class_scores(features), vectors.share_scores(features, shares), by_mask], -1)
-        labels = measured.judged_labels
+    def _profile(
+        self, measured: _Measured, gaussians: Gaussians, folds: Sequence[Gaussians], rivals: Rivals
+    ) -> TaskProfile:
+        """A profile on the network's device; `folds`: Gaussians that judge the images of each split."""
+        task, every = measured.task, []
+        for (fitted, judged), judging in zip(measured.splits, folds):
+            features = measured.judged_features[judged]
+            by_class, likelihood = judging.class_scores(features), judging.likelihoods(features)
+            by_shares = torch.zeros_like(by_class)
+            if measured.of_vectors:
+                means = vectors.part_means(measured.features[fitted], measured.labels[fitted], task.classes)
+                by_shares = vectors.share_scores(features, vectors.log_shares(means))
+            checked = rivals.checked(task.kind, judging, features)
+            every.append((by_class, by_shares, likelihood, checked, judged))
+        by_class, by_shares, likelihood, checked, order = map(torch.cat, zip(*every))
+        outputs, labels = measured.judged_outputs[order], measured.judged_labels[order]
+        scores = torch.stack([by_class, by_shares, outputs[:, : task.classes].log_softmax(-1)], -1)
         finding = vectors.fit_weights(scores[..., : vectors.FINDING], labels, vectors.DOUBT_OF_TASKS)
-        if task.judge is None:
+        if not task.is_judged:
             answering = vectors.equal_say(finding, scores, labels)
         else:
             answering = vectors.fit_weights(scores, labels, vectors.DOUBT_OF_ANSWERS)
-        weights = torch.cat([finding, answering])
-        likelihood = vectors.likelihood(judging.likelihoods(features), features, shares, weights)
-        return means, weights.to(features.device), likelihood
+            wrong = [int((each.argmax(1) != labels).sum()) for each in (scores @ answering.to(scores), scores[..., -1])]
+            if not measured.of_vectors and wrong[0] > _WORTH * wrong[1]:
+                answering[:-1] = 0
+        if not (measured.of_vectors or self.net.pretrained or is_picture(task.learned.shape)):
+            answering[:-1] = 0  # features of layers say little more than the mask
+        part_means = None
+        if measured.of_vectors:
+            part_means = vectors.part_means(measured.features, measured.labels, task.classes)
+            likelihood = by_shares.amax(1) if float(finding[1]) > 0 else likelihood
+        levels = {"likelihood": likelihood} | {name: score(outputs, task.classes) for name, score in CALIBRATED.items()}
+        spreads = torch.stack([_spread(levels[name]) for name in SCORES])
+        by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
+        familiar = familiarity(levels["likelihood"], levels["energy"], by_name)
+        at_shares = familiar.quantile(vectors.expected_shares(self._shares, len(familiar))).cummax(0).values
+        weights = torch.cat([finding, answering]).to(at_shares.device)
+        return TaskProfile.of(gaussians, spreads, at_shares, checked.view(-1, 2).sum(0), weights, part_means)
 
     @torch.no_grad()
     def _run(self, part: Part, positions: Tensor, run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -244,15 +298,22 @@ def image_limit(net: FrozenNet) -> int:
     return within(mask_bytes(net) // _IMAGE_BYTES, FEATURE_LIMITS.images)
 
 
-def _gaussians(several: Sequence[_Measured], net: FrozenNet, step: int) -> list[Gaussians]:
-    """Those of each task, from all of its images, or from one half of them (step 2)."""
-    features = [measured.features[::step] for measured in several]
-    labels = [measured.labels[::step] for measured in several]
+def _gaussians(
+    net: FrozenNet, several: Sequence[_Measured], rows: Sequence[Tensor | slice] | None = None
+) -> list[Gaussians]:
+    """Those of each task, from all of its images or from these rows."""
+    rows = [slice(None)] * len(several) if rows is None else rows
+    features = [measured.features[some] for measured, some in zip(several, rows)]
+    labels = [measured.labels[some] for measured, some in zip(several, rows)]
     classes, directions = several[0].task.classes, direction_limit(net, features[0].shape[1])
     if len(several) == 1:
-        return [fit_gaussians(features[0], labels[0], classes, directions)]
-    together = fit_gaussians(torch.stack(features), torch.stack(labels), classes, directions)
-    return [Gaussians(*values) for values in zip(*together)]
+        found = [fit_gaussians(features[0], labels[0], classes, directions)]
+    else:
+        together = fit_gaussians(torch.stack(features), torch.stack(labels), classes, directions)
+        found = [Gaussians(*values) for values in zip(*together)]
+    if several[0].of_vectors:  # for CLINC150's hashed sentences the usual smoothing is better by half a point
+        found = [each._replace(noise=torch.full_like(each.noise, math.nan)) for each in found]
+    return found
 
 
 def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
@@ -266,7 +327,15 @@ def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: in
     count = max(0, min(directions, (images - classes) // _IMAGES, numbers - 1))
     freedom = (images - (counts > 0).sum(-1)).clamp(min=1)
     centred = features - means.gather(-2, labels[..., None].expand(features.shape))
-    return Gaussians(means, *_principal(centred, count, least, freedom))
+    axes, variances, rest = _principal(centred, count, least, freedom)
+    return Gaussians(means, axes, variances, rest, _noise(centred, variances, rest))
+
+
+def _noise(centred: Tensor, variances: Tensor, rest: Tensor) -> Tensor:
+    """The expected squared error of the covariance matrix that rows [n, d] around their means give."""
+    n, d = centred.shape[-2:]
+    squares = variances.double().square().sum(-1) + (d - variances.shape[-1]) * rest.double().square()
+    return ((centred.double().square().sum(-1).square().mean(-1) - squares).clamp(min=0) / n).float()
 
 
 def _principal(centred: Tensor, count: int, least: Tensor, freedom: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,9 +4,8 @@ A profile is what a task leaves behind, in memory and in a model file. It holds 
 another task, so after one is forgotten the others are found as if it had never been learned. The exception is
 `checked`: it compares with the tasks of that time, and only a warning uses it. A profile has a Gaussian in the space of
 features for each class: its mean, and the few directions in which the task's images vary most; in all others the
-variance is one number. They are stored as one- or two-byte integers with a scale.
-
-Profiles of vectors also have what `vectors.py` describes, and weights for all that says which class a vector is of.
+variance is one number. They are stored as one- or two-byte integers with a scale. Weights say how much they and the
+mask count; they are fitted to images that were held back. Profiles of vectors also have what `vectors.py` describes.
 
 `ProfileIndex` holds the Gaussians of all tasks, so that one product of matrices scores an image.
 """
@@ -75,8 +74,9 @@ class TaskProfile:
     spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on its images
     familiar  quantiles of the familiarity of its images, at `SHARES`
     checked   [2]: how many of its images were compared with other tasks when it was learned, and how many fit it best
-    weights   [5], of vectors only: what Gaussians and shares count where the task is asked for; then what they and the
-              mask count where its class is
+    weights   [5]: what Gaussians and shares count where the task is asked for; then what they and the mask count where
+              its class is. None: of an earlier version, as `noise` is
+    noise     []: the expected squared error of the covariance matrix
     """
 
     means: Tensor
@@ -89,6 +89,7 @@ class TaskProfile:
     familiar: Tensor
     checked: Tensor
     weights: Tensor | None = None
+    noise: Tensor | None = None
 
     @classmethod
     def of(
@@ -97,15 +98,16 @@ class TaskProfile:
         spreads: Tensor,
         familiar: Tensor,
         checked: Tensor,
+        weights: Tensor,
         part_means: Tensor | None = None,
-        weights: Tensor | None = None,
     ) -> TaskProfile:
-        """On the device of the Gaussians, and not validated; `from_tensors` does both. Vectors have the last two."""
-        means, axes, variances, rest = gaussians
+        """On the device of the Gaussians, and not validated; `from_tensors` does both. Vectors have part means."""
+        means, axes, variances, rest, noise = gaussians
         stored = whole_numbers(means, torch.int16) if part_means is None else vectors.compressed(part_means)
         directions = whole_numbers(axes[None], torch.int8)
         values = (*stored, *directions, variances[None], rest[None], spreads, familiar, checked)
-        return replace(cls(*(value.contiguous() for value in values)), weights=weights)
+        known_noise = noise if part_means is None else None
+        return replace(cls(*(value.contiguous() for value in values)), weights=weights, noise=known_noise)
 
     @property
     def features(self) -> int:
@@ -115,6 +117,11 @@ class TaskProfile:
     @property
     def of_vectors(self) -> bool:
         """Whether it was made of vectors; earlier versions made none."""
+        return self.means.dtype == torch.uint8
+
+    @property
+    def fitted(self) -> bool:
+        """Whether its weights were fitted; earlier versions had constants, and other features."""
         return self.weights is not None
 
     @property
@@ -122,9 +129,9 @@ class TaskProfile:
         """Whether its Gaussians are of this version; earlier ones had other features, and directions per class."""
         return self.means.dtype != torch.int8
 
-    def fits(self, features: int, of_vectors: bool) -> bool:
-        """Whether it can be compared with that many features, of vectors or of anything else."""
-        return self.features == features and self.of_vectors == of_vectors and self.comparable
+    def fits(self, features: int, fitted: bool) -> bool:
+        """Whether it can be compared with that many features, of this version or of an earlier one."""
+        return self.features == features and self.fitted == fitted and self.comparable
 
     @property
     def class_means(self) -> Tensor:
@@ -136,7 +143,7 @@ class TaskProfile:
     def likelihood(self, features: Tensor) -> Tensor:
         """log p(features | task) [n]; of vectors a weighted sum of all that says so."""
         found = self.gaussians.likelihoods(features)
-        if self.weights is None:
+        if self.weights is None or not self.of_vectors:
             return found
         return vectors.likelihood(found, features, self.log_shares.to(features.device), self.weights)
 
@@ -148,13 +155,19 @@ class TaskProfile:
     @property
     def answers(self) -> bool:
         """Whether it has a say in answers for the task, beside the mask."""
-        return self.weights is not None and bool(self.weights[vectors.FINDING :].any())
+        return self.weights is not None and bool(self.weights[vectors.FINDING : -1].any())
+
+    @property
+    def mask_weight(self) -> float:
+        """What log p(class | task) of its mask counts where tasks are found."""
+        return 1.0 if self.weights is None else float(self.weights[-1])
 
     @cached_property
     def answering(self) -> tuple[list[float], tuple[Tensor, ...]]:
-        """What `vector_answers` needs of a profile that answers."""
+        """What `profile_answers` needs of a profile that answers."""
         assert self.weights is not None
-        return self.weights[vectors.FINDING :].tolist(), (*self.gaussians.discriminant(), self.log_shares)
+        shares = (self.log_shares,) if self.of_vectors else ()
+        return self.weights[vectors.FINDING :].tolist(), (*self.gaussians.discriminant(), *shares)
 
     @property
     def gaussians(self) -> Gaussians:
@@ -162,7 +175,8 @@ class TaskProfile:
         directions = self.directions[0].float() * self.direction_scales[0, :, None]
         if self.of_vectors:  # variances of a table may differ so much that rounded directions must be put right
             directions = torch.linalg.qr(directions.flip(0).T).Q.T.flip(0).contiguous()
-        return Gaussians(self.class_means, directions, self.variances[0], self.rest[0])
+        noise = torch.tensor(math.nan) if self.noise is None else self.noise
+        return Gaussians(self.class_means, directions, self.variances[0], self.rest[0], noise)
 
     @cached_property
     def spread(self) -> dict[str, Spread]:
@@ -186,8 +200,8 @@ class TaskProfile:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> TaskProfile:
         """From a file; an error unless it can belong to a task with this many classes."""
-        of_vectors = "weights" in tensors
-        if tensors.keys() | {"weights"} != {each.name for each in fields(cls)}:
+        of_vectors = "means" in tensors and tensors["means"].dtype == torch.uint8
+        if tensors.keys() | {"weights", "noise"} != {each.name for each in fields(cls)}:
             raise SupSupError("its profile is incomplete")
         groups, count, features = tensors["directions"].shape if tensors["directions"].ndim == 3 else (0, 0, 0)
         forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
@@ -201,7 +215,8 @@ class TaskProfile:
             "familiar": (torch.float32, (len(SHARES),)),
             "checked": (torch.int64, (2,)),
         }
-        forms |= {"weights": (torch.float32, (vectors.FINDING + vectors.ANSWERING,))} if of_vectors else {}
+        later = {"weights": (torch.float32, (vectors.FINDING + vectors.ANSWERING,)), "noise": (torch.float32, ())}
+        forms |= {name: form for name, form in later.items() if name in tensors}
         for name, (dtype, shape) in forms.items():
             value, earlier = tensors[name], torch.int8 if name == "means" and not of_vectors else dtype
             if value.dtype not in (dtype, earlier) or value.shape != shape:
@@ -215,16 +230,35 @@ class TaskProfile:
     def _check_numbers(self) -> None:
         """An error unless training can give the numbers."""
         positive = [self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]]
-        weights = torch.zeros(1) if self.weights is None else self.weights
-        finite = [*positive, self.spreads, self.familiar, weights]
+        later = [value.flatten() for value in (self.weights, self.noise) if value is not None]
+        finite = [*positive, self.spreads, self.familiar, *later]
         asked, right = self.checked.tolist()
-        possible = bool((weights >= 0).all()) and all(bool((value.abs() < _LARGEST).all()) for value in finite)
+        possible = all(bool((value >= 0).all()) for value in later) and all(
+            bool((value.abs() < _LARGEST).all()) for value in finite
+        )
         possible = possible and all(bool((value >= _SMALLEST).all()) for value in positive)
         if not possible or bool((self.familiar.diff() < 0).any()) or not 0 <= right <= asked:
             raise SupSupError("its profile has numbers that no training gives")
 
 
-SMOOTHING = 0.03  # added to the variance in every direction, relative to the mean variance
+SMOOTHING = 0.03  # of profiles without known noise; relative to the mean variance, as the next two
+_LEAST_SMOOTHING, _MOST_NOISE = 0.01, 0.95
+# How much more than is best for the matrix itself is best for its inverse, which classifies: of 1, 3 and 10 the best
+# on held-back photographs of Tiny-ImageNet (15 classes of 8 or 32).
+_CAUTION = 10.0
+
+
+def smoothing(noise: Tensor, squares: Tensor, mean: Tensor, features: int) -> Tensor:
+    """What to add to every variance, relative to their mean, so that a covariance matrix can be inverted safely.
+
+    After Ledoit and Wolf: the fewer images, the more.
+    noise    expected squared error of the matrix
+    squares  the sum of its squared entries; `mean` is the mean of its diagonal
+    """
+    beyond = (squares - features * mean.square()).clamp(min=torch.finfo(torch.float32).tiny)
+    share = (noise / beyond).clamp(max=_MOST_NOISE)
+    found = (_CAUTION * share / (1 - share)).clamp(min=_LEAST_SMOOTHING)
+    return torch.where(noise.isnan(), SMOOTHING, found)
 
 
 class Gaussians(NamedTuple):
@@ -234,16 +268,22 @@ class Gaussians(NamedTuple):
     directions  [r, d] of unit length, at right angles
     variances   [r] along them
     rest        [], the variance in every other direction
+    noise       [], the expected squared error of the covariance matrix; NaN: of an earlier version
     """
 
     means: Tensor
     directions: Tensor
     variances: Tensor
     rest: Tensor
+    noise: Tensor
+
+    def on(self, device: torch.device) -> Gaussians:
+        """The same on a device."""
+        return Gaussians(*(value.to(device) for value in self))
 
     def likelihoods(self, features: Tensor) -> Tensor:
         """log p(features | task) [n] by the task's covariance, all its classes equally frequent."""
-        means, axes, spread, rest = (value.to(features.device) for value in self)
+        means, axes, spread, rest, _ = self.on(features.device)
         along = ((features @ axes.T)[:, None] - means @ axes.T).square()  # [n, C, r]
         lengths = features.square().sum(1)[:, None] + means.square().sum(1)
         distance = (lengths - 2 * features @ means.T - along.sum(-1)).clamp(min=0)  # in all other directions
@@ -266,10 +306,12 @@ class Gaussians(NamedTuple):
 
     def discriminant(self, rivals: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, Tensor]:
         """Weights [classes, d] and constants [classes] of `class_scores`, of features minus the last result [d]."""
-        own, axes, spread, rest = self
+        own, axes, spread, rest, noise = self
         middle, numbers = own.mean(0), own.shape[1]
         means = torch.cat([own, *rivals]) - middle
-        more = SMOOTHING * (spread.sum() + (numbers - len(axes)) * rest) / numbers
+        others = numbers - len(axes)
+        mean = (spread.sum() + others * rest) / numbers
+        more = mean * smoothing(noise, spread.square().sum() + others * rest.square(), mean, numbers)
         weights = means / (rest + more)
         weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
         return weights, -0.5 * (weights * means).sum(1), middle
@@ -293,35 +335,56 @@ def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 class GaussianIndex:
     """The Gaussians of many tasks, compared with one covariance: the mean of all tasks' covariances.
 
+    Where tasks have few directions together, these stand for the matrix, which may be large.
     first  an index of earlier tasks, to which these are added
     """
 
     def __init__(self, tasks: Sequence[Gaussians], device: torch.device, first: GaussianIndex | None = None) -> None:
-        before: list[Tensor] = [] if first is None else first._means
-        self._means: list[Tensor] = [*before, *(each.means.to(device, torch.float64) for each in tasks)]
-        features = self._means[0].shape[1]
-        if any(means.shape[1] != features for means in self._means):
+        before: list[Gaussians] = [] if first is None else first._tasks
+        self._tasks: list[Gaussians] = [*before, *(each.on(device) for each in tasks)]
+        count, features = len(self._tasks), self._tasks[0].means.shape[1]
+        if any(each.means.shape[1] != features for each in self._tasks):
             raise SupSupError(
                 "tasks were learned with different numbers of features; give the task, or learn them again"
             )
-        self._sum = torch.zeros(features, features, dtype=torch.float64, device=device)
-        if first is not None:
-            self._sum += first._sum
-        for each in tasks:  # one by one: the sum does not depend on which tasks were added together
-            _add_covariance(self._sum, each)
-        self.classes = [len(means) for means in self._means]
+        self.classes = [len(each.means) for each in self._tasks]
         ends = torch.tensor(self.classes).cumsum(0).tolist()
-        self.columns = [slice(end - count, end) for end, count in zip(ends, self.classes)]
-        covariance = self._sum / len(self._means)
-        variance = covariance.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
-        covariance.diagonal().add_(SMOOTHING * variance)
-        means = torch.cat(self._means)
+        self.columns = [slice(end - number, end) for end, number in zip(ends, self.classes)]
+        means = torch.cat([each.means for each in self._tasks]).double()
         middle = means.mean(0)
-        self._factor = torch.linalg.cholesky(covariance)
         centred = means - middle
-        weights = torch.cholesky_solve(centred.T, self._factor).T
+        self._sum = self._basis = None
+        if 2 * sum(len(each.directions) for each in self._tasks) > features:
+            self._sum = torch.zeros(features, features, dtype=torch.float64, device=device)
+            if first is not None and first._sum is not None:
+                self._sum += first._sum
+            for each in self._tasks if first is None or first._sum is None else tasks:
+                _add_covariance(self._sum, each)  # one by one: the sum is the same, whichever were added together
+            covariance = self._sum / count
+            mean = covariance.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
+            self._level = self._share(covariance.square().sum(), mean) * mean
+            covariance.diagonal().add_(self._level)
+            self._factor = torch.linalg.cholesky(covariance)
+            weights = torch.cholesky_solve(centred.T, self._factor).T
+        else:
+            self._basis = torch.cat([_scaled_directions(each) for each in self._tasks]) / math.sqrt(count)
+            rest = torch.stack([each.rest.double() for each in self._tasks]).mean()
+            small = self._basis @ self._basis.T
+            trace = small.diagonal().sum()
+            mean = (trace / features + rest).clamp(min=torch.finfo(torch.float32).tiny)
+            squares = small.square().sum() + 2 * rest * trace + features * rest.square()
+            self._level = rest + self._share(squares, mean) * mean
+            small.diagonal().add_(self._level)
+            self._factor = torch.linalg.cholesky(small)
+            along = torch.cholesky_solve(self._basis @ centred.T, self._factor)
+            weights = (centred - along.T @ self._basis) / self._level
         self._constant = (-0.5 * (weights * centred).sum(1)).float()
         self._weights, self._middle = weights.float(), middle.float()
+
+    def _share(self, squares: Tensor, mean: Tensor) -> Tensor:
+        """How much is added to the variances, relative to their mean."""
+        noise = math.fsum(torch.stack([each.noise for each in self._tasks]).tolist()) / len(self._tasks) ** 2
+        return smoothing(torch.tensor(noise, device=mean.device), squares, mean, self._tasks[0].means.shape[1])
 
     def class_scores(self, features: Tensor, *, absolute: bool = False) -> Tensor:
         """log p(features | class) [n, classes of all tasks], up to a constant per image that all classes share.
@@ -331,8 +394,12 @@ class GaussianIndex:
         centred = features - self._middle
         scores = centred @ self._weights.T + self._constant
         if absolute:
-            whitened = torch.linalg.solve_triangular(self._factor, centred.double().T, upper=False)
-            scores = scores - 0.5 * whitened.square().sum(0).float()[:, None]
+            exact = centred.double()
+            rows = exact if self._basis is None else exact @ self._basis.T
+            length = torch.linalg.solve_triangular(self._factor, rows.T, upper=False).square().sum(0)
+            if self._basis is not None:
+                length = (exact.square().sum(1) - length) / self._level
+            scores = scores - 0.5 * length.float()[:, None]
         return scores
 
     def task_scores(self, scores: Tensor) -> Tensor:
@@ -342,9 +409,15 @@ class GaussianIndex:
 
 def _add_covariance(total: Tensor, task: Gaussians) -> None:
     """Add a task's covariance matrix to a sum [d, d]."""
-    axes, spread, rest = (value.to(total) for value in task[1:])
+    axes, spread, rest = (value.to(total) for value in task[1:4])
     total.addmm_(axes.T * (spread - rest), axes)
     total.diagonal().add_(rest)
+
+
+def _scaled_directions(task: Gaussians) -> Tensor:
+    """B [r, d], where the task's covariance is BᵀB + rest."""
+    axes, spread, rest = (value.double() for value in task[1:4])
+    return axes * (spread - rest).clamp(min=0).sqrt()[:, None]
 
 
 class ProfileIndex(NamedTuple):
@@ -352,12 +425,12 @@ class ProfileIndex(NamedTuple):
 
     place    where a task's Gaussians are in `gaussians`, by the task's index
     shares   log shares [classes of all tasks, 2 · d] of vectors
-    weights  of Gaussians and shares, of vectors: the mean of all tasks' weights
+    weights  of Gaussians and shares: the mean of all tasks' weights; those of earlier versions have none
     """
 
     version: object = None
     features: int = 0
-    of_vectors: bool = False
+    fitted: bool = False
     profiles: Sequence[TaskProfile] = ()
     gaussians: GaussianIndex | None = None
     place: Mapping[int, int] = {}
@@ -368,28 +441,28 @@ class ProfileIndex(NamedTuple):
         self,
         version: object,
         features: int,
-        of_vectors: bool,
+        fitted: bool,
         every: Sequence[TaskProfile | None],
         device: torch.device,
     ) -> ProfileIndex:
         """At another version, from the profiles of all tasks; new ones are added to the Gaussians of the others."""
-        fitting = [
+        usable = [
             (index, profile)
             for index, profile in enumerate(every)
-            if profile is not None and profile.fits(features, of_vectors)
+            if profile is not None and profile.fits(features, fitted)
         ]
-        profiles = [profile for _, profile in fitting]
+        profiles = [profile for _, profile in usable]
         grown = self.gaussians is not None and list(self.profiles) == profiles[: len(self.profiles)]
         gaussians, shares = (self.gaussians, self.shares) if grown else (None, None)
         new = profiles[len(self.profiles) :] if grown else profiles
         if new:
             gaussians = GaussianIndex([profile.gaussians for profile in new], device, gaussians)
-        if new and of_vectors:
+        if new and new[0].of_vectors:
             before = [] if shares is None else [shares]
             shares = torch.cat([*before, *(profile.log_shares.to(device) for profile in new)])
-        place = {index: number for number, (index, _) in enumerate(fitting)}
+        place = {index: number for number, (index, _) in enumerate(usable)}
         weights = vectors.mean_weights([profile.weights for profile in profiles if profile.weights is not None])
-        return ProfileIndex(version, features, of_vectors, profiles, gaussians, place, shares, weights)
+        return ProfileIndex(version, features, fitted, profiles, gaussians, place, shares, weights)
 
     def scores(
         self, features: Sequence[Tensor], view_of: Mapping[int, int], candidates: Sequence[int]
@@ -413,15 +486,15 @@ class ProfileIndex(NamedTuple):
         return FeatureScores([each.unflatten(0, shape) for each in of_classes], view_of, self, levels)
 
     def _class_scores(self, gaussians: GaussianIndex, features: Tensor, absolute: bool) -> Tensor:
-        """log p(features | class) [n, classes of all tasks]; of vectors the weighted sum of all that says so.
+        """log p(features | class) [n, classes of all tasks]: the weighted sum of all that says so.
 
         Shares do not depend on a vector's length, so they are left out where tasks preprocess inputs differently.
         """
         found = gaussians.class_scores(features, absolute=absolute)
-        if self.shares is None:
+        if not self.fitted:
             return found
         by_gaussians, by_shares = self.weights
-        if absolute:
+        if absolute or self.shares is None:
             return by_gaussians * found
         return by_gaussians * found + by_shares * vectors.share_scores(features, self.shares)
 
@@ -449,8 +522,8 @@ class FeatureScores(NamedTuple):
 
     @property
     def calibrated(self) -> bool:
-        """Whether differences of scores are those of log-probabilities: so they are for vectors."""
-        return self.profile_index.of_vectors
+        """Whether differences of scores are those of log-probabilities: so they are if weights were fitted."""
+        return self.profile_index.fitted
 
     def of_classes(self, index: int) -> Tensor:
         """[r, b, classes] of one task."""

@@ -133,16 +133,15 @@ def equal_say(weights: Tensor, scores: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([weights, torch.tensor([high])]) / 2
 
 
-def vector_answers(x: Tensor, outputs: Tensor, weights: Sequence[float], profile: Sequence[Tensor]) -> Tensor:
-    """Logits [n, C] of a task for vectors [n, d], from its network's outputs [n, C] and its profile, by fitted weights.
+def profile_answers(x: Tensor, outputs: Tensor, weights: Sequence[float], profile: Sequence[Tensor]) -> Tensor:
+    """Logits [n, C] of a task for features x [n, d], by fitted weights: what its network gives and its profile says.
 
-    It uses nothing of other tasks, so what they are never changes an answer.
+    It uses nothing of other tasks, so what they are never changes an answer. Of vectors the profile has shares, too.
     """
     by_gaussians, by_shares, by_mask = weights
-    linear, constant, middle, shares = (tensor.to(x.device) for tensor in profile)
-    evidence = by_gaussians * ((x - middle) @ linear.T + constant) + by_shares * share_scores(x, shares)
-    found: Tensor = evidence + by_mask * outputs.log_softmax(-1)
-    return found
+    linear, constant, middle, *shares = (tensor.to(x.device) for tensor in profile)
+    found: Tensor = by_gaussians * ((x - middle) @ linear.T + constant) + by_mask * outputs.log_softmax(-1)
+    return found + by_shares * share_scores(x, shares[0]) if shares else found
 
 
 def likelihood(by_gaussians: Tensor, features: Tensor, shares: Tensor, weights: Tensor) -> Tensor:

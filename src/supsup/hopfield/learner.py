@@ -30,13 +30,7 @@ from supsup.file.header import (
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
-from supsup.file.task_record import (
-    LearnedTask,
-    info_from_text,
-    info_to_text,
-    tensors_from_bytes,
-    tensors_to_bytes,
-)
+from supsup.file.task_record import LearnedTask, info_from_text, info_to_text, tensors_from_bytes, tensors_to_bytes
 from supsup.hopfield.memory import RULES, overfull, running_mean
 from supsup.hopfield.units import Recovered, Recovery, UnitRecipe, recover, train_units
 from supsup.masks.frozen import FrozenNet

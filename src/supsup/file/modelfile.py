@@ -22,6 +22,7 @@ from supsup.file.paths import AnyPath
 from supsup.file.sqlite import WriterLock, connect, explain_errors, is_unfinished, transaction
 from supsup.file.task_record import COLUMNS, TaskRecord
 from supsup.runtime.errors import Damaged, SupSupError, printable
+from supsup.runtime.interrupts import uninterrupted
 
 _Model = TypeVar("_Model")
 _TRIES = 10  # to open a file while writers roll back commits
@@ -60,13 +61,14 @@ class ModelFile:
 
     def close(self) -> None:
         """Close the file; every commit is in it already. In a forked child the parent's stays open and locked."""
-        if self._process == os.getpid():
-            self._held.close()
-        else:
-            _INHERITED.append(self._held.pop_all())
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        with uninterrupted():
+            if self._process == os.getpid():
+                self._held.close()
+            else:
+                _INHERITED.append(self._held.pop_all())
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     def is_at(self, path: AnyPath) -> bool:
         """Whether this is the file at a path."""

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -99,7 +100,8 @@ class HopSupSup:
         """As the bytes of its file, and the module where the file cannot name it."""
         with self._lock.reading():
             module = None if architecture_of(self.net.module) is not None else self.net.module
-            return _from_bytes, (type(self), model_to_bytes(self.save), module, str(self.device))
+            load = partial(type(self).load, net=module, device=str(self.device))
+            return model_from_bytes, (model_to_bytes(self.save), load)
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
@@ -399,11 +401,6 @@ def read_hop_contents(file: ModelFile) -> tuple[dict[str, Any], TaskTable]:
             for name, count, when in header.details["tasks"]
         )
         return {"rule": header.details["rule"], "recipe": recipe, "recovery": recovery}, tasks
-
-
-def _from_bytes(kind: type[HopSupSup], content: bytes, net: nn.Module | None, device: str) -> HopSupSup:
-    """The inverse of `HopSupSup.__reduce__`."""
-    return model_from_bytes(content, lambda path: kind.load(path, net, device=device))
 
 
 def _weights(models: Sequence[HopSupSup]) -> list[Tensor]:

@@ -10,7 +10,9 @@ import copy
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -114,22 +116,15 @@ class ModelState:
     ) -> ModelState:
         """The model in a file; with `in_place`, `commit` keeps the file up to date."""
         choice("memory", "disk")(masks, "masks")
-        file = None
-        try:
+        with ExitStack() as held:
             with uninterrupted():
-                file = ModelFile(path, write=in_place)
+                file = held.enter_context(ModelFile(path, write=in_place))
             state = cls._from_file(file, net, device, masks)
-            with uninterrupted():
-                if in_place:
+            if in_place:
+                with uninterrupted():
                     state._keep_file(file)
-                else:
-                    file.close()
+                held.pop_all()
             return state
-        except BaseException:
-            with uninterrupted():
-                if file is not None:
-                    file.close()
-            raise
 
     @classmethod
     def _from_file(cls, file: ModelFile, net: nn.Module | None, device: str | torch.device, masks: str) -> Self:
@@ -168,7 +163,7 @@ class ModelState:
     def _keep_file(self, file: ModelFile) -> None:
         """Keep a file up to date from now on; it is closed if the model is lost before the user can close it."""
         self.file, self._process = file, os.getpid()
-        self._closing = weakref.finalize(self, _close_file, file)
+        self._closing = weakref.finalize(self, file.close)
         self._closing.atexit = False
 
     def to(self, device: torch.device) -> ModelState:
@@ -186,7 +181,8 @@ class ModelState:
         """As the bytes of a model file, plus the module if a file cannot describe it."""
         with self.lock.reading():
             own = None if self.header().architecture is not None else self.net.module
-            return _from_content, (model_to_bytes(self.save), own, str(self.net.device))
+            load = partial(type(self).load, net=own, device=str(self.net.device))
+            return model_from_bytes, (model_to_bytes(self.save), load)
 
     def header(self) -> Header:
         """Everything but the tasks, in the form of a file header."""
@@ -314,16 +310,6 @@ def state_of(model: Any) -> ModelState:
     """
     state: ModelState = model._state
     return state
-
-
-def _close_file(file: ModelFile) -> None:
-    with uninterrupted():
-        file.close()
-
-
-def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:
-    """The inverse of `ModelState.__reduce__`."""
-    return model_from_bytes(content, lambda path: ModelState.load(path, net, device))
 
 
 Change = Callable[[], None]  # the last step of a prepared change: short, and it cannot fail

@@ -7,7 +7,6 @@ In a model file the header lists the tasks, and the state is Ψ and μ of every 
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -38,7 +37,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.predictor import Images, Prediction, answer_among
-from supsup.model.state import TaskTable
+from supsup.model.state import TasksOfModel, TaskTable
 from supsup.nets.architecture import architecture_of
 from supsup.nets.fully_connected import HopMLP, many_outputs
 from supsup.runtime.clock import now
@@ -54,7 +53,7 @@ class MemoryFull(UserWarning):
     """More masks were stored than the Hopfield memory holds."""
 
 
-class HopSupSup:
+class HopSupSup(TasksOfModel):
     """Many tasks on one frozen network, in a memory of constant size.
 
     net       nets.hop_mlp(outputs=…) or nets.HopMLP(widths); it needs an output for every class of every task
@@ -103,9 +102,6 @@ class HopSupSup:
             load = partial(type(self).load, net=module, device=str(self.device))
             return model_from_bytes, (model_to_bytes(self.save), load)
 
-    def __copy__(self) -> Self:
-        return copy.deepcopy(self)
-
     @property
     def notes(self) -> dict[str, Any]:
         """JSON values that the user keeps with the model."""
@@ -119,19 +115,6 @@ class HopSupSup:
     @property
     def seed(self) -> int:
         return self.net.seed
-
-    @property
-    def tasks(self) -> list[str]:
-        """Names of the learned tasks, in order."""
-        return self._tasks.names
-
-    def classes(self, task: str) -> int:
-        """How many classes a task has."""
-        return self._tasks[task].classes
-
-    def learned_at(self, task: str) -> str:
-        """When a task was learned (UTC)."""
-        return self._tasks[task].learned_at
 
     @property
     def memory_bytes(self) -> int:
@@ -291,10 +274,6 @@ class HopSupSup:
                 f"units must be booleans for the hidden layers of widths {widths}, as recover(...).units are"
             )
         return masks
-
-    def task_info(self, task: str) -> TaskInfo:
-        """The metadata of a task: class names, how raw inputs are prepared."""
-        return self._tasks[task].info
 
     def __repr__(self) -> str:
         widths = " → ".join(map(str, self._widths))

@@ -434,6 +434,32 @@ class TaskTable:
         )
 
 
+class TasksOfModel:
+    """What every kind of model tells of its tasks."""
+
+    _tasks: TaskTable
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks learned, in order."""
+        return self._tasks.names
+
+    def classes(self, task: str) -> int:
+        """The number of classes of a task."""
+        return self._tasks[task].classes
+
+    def task_info(self, task: str) -> TaskInfo:
+        """What the model keeps of a task beside its mask: class names, how raw inputs are prepared."""
+        return self._tasks[task].info
+
+    def learned_at(self, task: str) -> str:
+        """When a task was learned (UTC)."""
+        return self._tasks[task].learned_at
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
+
+
 class Extras(MutableMapping[str, dict[str, Tensor]]):
     """The extras of tasks, by task; the next commit saves what is set here."""
 

@@ -125,7 +125,7 @@ class ModelFile:
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
-        self._check_writable()
+        self.check_writable()
         index = dict(self._known_index())
         if name not in index:
             raise SupSupError(
@@ -147,7 +147,7 @@ class ModelFile:
 
         against_mean  also code masks against their mean, if that makes the file smaller
         """
-        self._check_writable()
+        self.check_writable()
         if against_mean:
             self._code_against_mean()
         else:
@@ -225,7 +225,7 @@ class ModelFile:
     @contextmanager
     def _writing(self, header: Header, index: dict[str, tuple[int, bytes]]) -> Iterator[None]:
         """One commit, after which the file has the tasks in `index`."""
-        self._check_writable()
+        self.check_writable()
         with explain_errors(self.path), transaction(self._connection, "IMMEDIATE"):
             if self._data_version() != self._version:
                 raise SupSupError("another process has changed it; load it again before you continue")
@@ -234,7 +234,8 @@ class ModelFile:
             self._index = None
         self._index, self.header = index, header
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """An error unless tasks can be changed or removed."""
         if self._lock is not None and not self._lock.is_mine:
             raise SupSupError(f"{self.path} was opened by another process before it forked; load it again in this one")
         if self._lock is None:

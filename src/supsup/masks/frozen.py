@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -241,10 +240,6 @@ class SwitchedNet:
         shapes = {name: value.shape for name, value in net.statistics.items()}
         views = split_by_name(self.masked, net.shapes, 8) | split_by_name(self.statistics, shapes)
         self._module = copy_with_tensors(net.module, views)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SwitchedNet:
-        """Built again, since the parameters of a copied module would not be views of the copied buffers."""
-        return SwitchedNet(copy.deepcopy(self.net, memo))
 
     def run(self, bank: Bank, index: int, x: Tensor) -> Tensor:
         """Outputs [images, s] under one mask."""

@@ -73,12 +73,6 @@ class _Answers(nn.Module):
         return vector_answers(x, outputs, self._weights, self._tensors)
 
 
-def _answering(model: SupSup, task: str) -> nn.Module:
-    """What answers as `predict` does: the task's network, with its profile where that has a say."""
-    network, profile = plain_network(model, task), state_of(model).tasks[task].profile
-    return network if profile is None or not profile.answers else _Answers(network, profile, model.classes(task))
-
-
 def _safetensors(model: SupSup, task: str, path: Path) -> None:
     module = plain_network(model, task)
     architecture = architecture_of(module)
@@ -112,7 +106,9 @@ def _onnx(model: SupSup, task: str, path: Path) -> None:
         raise SupSupError(f"writing ONNX needs {', '.join(missing)}: pip install 'supsup[onnx]'")
     import onnxruntime
 
-    module, images = _answering(model, task), _images(model, task)
+    module, profile, images = plain_network(model, task), state_of(model).tasks[task].profile, _images(model, task)
+    if profile is not None and profile.answers:
+        module = _Answers(module, profile, model.classes(task))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(

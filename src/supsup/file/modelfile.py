@@ -62,13 +62,18 @@ class ModelFile:
     def close(self) -> None:
         """Close the file; every commit is in it already. In a forked child the parent's stays open and locked."""
         with uninterrupted():
-            if self._process == os.getpid():
-                self._held.close()
-            else:
+            if self.is_foreign:
                 _INHERITED.append(self._held.pop_all())
+            else:
+                self._held.close()
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process was forked from the one that opened the file."""
+        return self._process != os.getpid()
 
     def is_at(self, path: AnyPath) -> bool:
         """Whether this is the file at a path."""
@@ -236,8 +241,11 @@ class ModelFile:
 
     def check_writable(self) -> None:
         """An error unless tasks can be changed or removed."""
-        if self._lock is not None and not self._lock.is_mine:
-            raise SupSupError(f"{self.path} was opened by another process before it forked; load it again in this one")
+        if self._lock is not None and self.is_foreign:
+            raise SupSupError(
+                f"{self.path} was opened by the parent of this forked process, and only that may write to it; "
+                "close() the model here to continue without the file, or save it to another one"
+            )
         if self._lock is None:
             raise SupSupError(f"{self.path} was opened to read only; open it with write=True to change it")
         if self.header.kind != "SupSup":
@@ -311,8 +319,8 @@ def write_new(path: AnyPath, header: Header, records: Iterable[TaskRecord] = (),
     state    the tensors (safetensors) of a HopSupSup model
     """
     target = paths.writable_path(path)
-    lock = WriterLock(target)
-    try:
+    with ExitStack() as held:
+        held.callback(WriterLock(target).release)
         paths.remove_parts(target)
         _check_replaceable(target)
         part = paths.new_part(target)
@@ -329,8 +337,6 @@ def write_new(path: AnyPath, header: Header, records: Iterable[TaskRecord] = (),
         finally:
             for leftover in (part, journal.path_of(part)):
                 leftover.unlink(missing_ok=True)
-    finally:
-        lock.release()
     return target
 
 

@@ -7,7 +7,6 @@ look-up by name or index in O(1).
 from __future__ import annotations
 
 import copy
-import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
@@ -162,7 +161,7 @@ class ModelState:
 
     def _keep_file(self, file: ModelFile) -> None:
         """Keep a file up to date from now on; it is closed if the model is lost before the user can close it."""
-        self.file, self._process = file, os.getpid()
+        self.file = file
         self._closing = weakref.finalize(self, file.close)
         self._closing.atexit = False
 
@@ -287,18 +286,10 @@ class ModelState:
                 self.file = None
                 self._closing()
 
-    @property
-    def is_foreign(self) -> bool:
-        """Whether this process was forked from the one that opened the file."""
-        return self.file is not None and self._process != os.getpid()
-
     def _own_file(self) -> ModelFile | None:
         """The file to write to, or an error in a forked process."""
-        if self.file is not None and self.is_foreign:
-            raise SupSupError(
-                f"{self.file.path} was opened by the parent of this forked process, and only that may write to it; "
-                "close() the model here to continue without the file, or save it to another one"
-            )
+        if self.file is not None:
+            self.file.check_writable()
         return self.file
 
 

@@ -346,10 +346,11 @@ class SupSup(TasksOfModel):
     def close(self) -> None:
         """Update and close the file of a model loaded with in_place=True; the model stays usable."""
         with self._state.changing:
-            if self._state.file is None:
+            file = self._state.file
+            if file is None:
                 return
             try:
-                if not self._state.is_foreign:
+                if not file.is_foreign:
                     self.save()
             finally:
                 self._state.close()

@@ -109,8 +109,7 @@ class HopSupSup(TasksOfModel):
 
     @notes.setter
     def notes(self, notes: dict[str, Any]) -> None:
-        check_notes(notes)
-        self._notes = notes
+        self._notes = check_notes(notes)
 
     @property
     def seed(self) -> int:

@@ -43,7 +43,7 @@ from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import no_garbage_collection
-from supsup.runtime.validation import choice, given, names, quoted
+from supsup.runtime.validation import choice, names, quoted
 from supsup.training import AutoRecipe, Recipe, recipe_from_dict
 
 T = TypeVar("T")
@@ -68,8 +68,8 @@ class ModelSettings:
 class Setting(Generic[T]):
     """A field of a model's settings as an attribute of the model, checked when it is set."""
 
-    def __init__(self, *kinds: type[Any]) -> None:
-        self._kinds = kinds
+    def __init__(self, check: Callable[[Any], T]) -> None:
+        self._check = check
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -79,8 +79,7 @@ class Setting(Generic[T]):
         return value
 
     def __set__(self, model: Any, value: T) -> None:
-        first, *others = self._kinds
-        setattr(model._state.settings, self._name, given(value, first, self._name, *others))
+        setattr(model._state.settings, self._name, self._check(value))
 
 
 class ModelState:

@@ -61,9 +61,10 @@ class SupSup(TasksOfModel):
     A copy (`copy`, `pickle`, a spawned process) has all masks, but no file and no half-trained masks of `observe`.
     """
 
-    recipe = Setting[Recipe | AutoRecipe](Recipe, AutoRecipe)
-    inference = Setting[Inference](Inference)
-    new_task_rule = Setting[NewTaskRule](NewTaskRule)
+    recipe = Setting[Recipe | AutoRecipe](lambda value: given(value, Recipe, "recipe", AutoRecipe))
+    inference = Setting[Inference](lambda value: given(value, Inference, "inference"))
+    new_task_rule = Setting[NewTaskRule](lambda value: given(value, NewTaskRule, "new_task_rule"))
+    notes = Setting[dict[str, Any]](check_notes)
 
     def __init__(
         self,
@@ -118,16 +119,6 @@ class SupSup(TasksOfModel):
         """The recipe that was chosen for a task, or else the model's."""
         chosen: Any = self._tasks[task].info.recipe
         return self.recipe if chosen is None else Recipe.from_dict(chosen)
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """JSON values of the user, saved with the model."""
-        return self._state.settings.notes
-
-    @notes.setter
-    def notes(self, notes: dict[str, Any]) -> None:
-        check_notes(notes)
-        self._state.settings.notes = notes
 
     @property
     def extras(self) -> MutableMapping[str, dict[str, Tensor]]:

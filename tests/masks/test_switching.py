@@ -1,6 +1,5 @@
 """A network that changes tasks in place gives the answers of the plain path, and masks only when the task changes."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -122,16 +121,6 @@ def test_two_networks_on_one_bank(x: Tensor) -> None:
     for index in (0, 0, 1):
         for switched in (first, second, second, first):
             assert torch.equal(switched.run(bank, index, x), plain(net, bank, index, x))
-
-
-def test_a_copy_stands_on_its_own(x: Tensor) -> None:
-    """A copied module is not tied to copied buffers by itself: its answers would never change with the task."""
-    net, bank, switched = case()
-    switched.run(bank, 0, x)
-    other_bank, other = copy.deepcopy((bank, switched))
-    for index in (0, 1, 0):
-        assert torch.equal(other.run(other_bank, index, x), plain(net, bank, index, x))
-        assert torch.equal(switched.run(bank, 2, x), plain(net, bank, 2, x))
 
 
 def test_gradients_to_the_images_outlast_a_switch(x: Tensor) -> None:

@@ -78,11 +78,8 @@ def forget_command(
     deleted. Asks for confirmation; when not interactive, --yes is required.
     """
     with ModelFile(file, write=True) as model:
-        wanted = list(dict.fromkeys(names))
-        path = model.path
-        if model.header.kind == KIND:
-            shared = "whose tasks share one memory: none can be deleted separately"
-            raise SupSupError(f"{path} holds a {KIND} model, {shared}")
+        model.check_writable()
+        wanted, path = list(dict.fromkeys(names)), model.path
         unknown = [repr(name) for name in wanted if name not in model]
         if unknown:
             nothing = f"{path}: no task {_first_of(unknown)}, so nothing was changed"

@@ -40,8 +40,7 @@ _COUNTS = ("images", "task given", "task unknown", "task correct")
 _MISTAKE = ("task", "class", "predicted", "count")
 
 MethodOption = Annotated[
-    MethodName | None,
-    Option("--method", help="How to infer the task.", show_default="the model's setting"),
+    MethodName | None, Option("--method", help="How to infer the task.", show_default="the model's setting")
 ]
 
 

@@ -36,8 +36,7 @@ def serve_command(
     ] = "memory",
     max_batch: Annotated[int, Option(help="Maximum batch size, in images.")] = 256,
     method: Annotated[
-        MethodName | None,
-        Option(help="How this server infers the task; the file keeps its setting."),
+        MethodName | None, Option(help="How this server infers the task; the file keeps its setting.")
     ] = None,
     net: UserNet = None,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",

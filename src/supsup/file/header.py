@@ -133,8 +133,8 @@ def build_header(
     )
 
 
-def check_notes(notes: Any) -> None:
-    """An error unless the notes can be saved and loaded: a dict of JSON values."""
+def check_notes(notes: Any) -> dict[str, Any]:
+    """The notes, or an error unless they can be saved and loaded: a dict of JSON values."""
     if not isinstance(notes, dict):
         raise SupSupError(f'notes are a dict of JSON values, not {type(notes).__name__}: model.notes["name"] = value')
     try:
@@ -145,6 +145,7 @@ def check_notes(notes: Any) -> None:
         raise SupSupError(f"the model's notes must be JSON values ({printable(error)})") from error
     if not same:
         raise SupSupError("the model's notes must be JSON values, and their names text")
+    return notes
 
 
 @contextmanager

@@ -28,8 +28,7 @@ _CHUNK = 1 << 20
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _Key = tuple[int, int]  # device and inode
 _guard = threading.Lock()
-_users: dict[_Key, int] = {}
-_descriptors: dict[_Key, list[int]] = {}
+_files: dict[_Key, list[HeldFile]] = {}  # open ones, and those that wait for the others
 
 
 class HeldFile:
@@ -42,10 +41,9 @@ class HeldFile:
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, _FLAGS)
         status = os.fstat(self.descriptor)
-        self._key = (status.st_dev, status.st_ino)
+        self._key, self._done = (status.st_dev, status.st_ino), False
         with _guard:
-            _users[self._key] = _users.get(self._key, 0) + 1
-            _descriptors.setdefault(self._key, []).append(self.descriptor)
+            _files.setdefault(self._key, []).append(self)
 
     def read(self, count: int) -> bytes:
         """The first bytes of the file."""
@@ -72,11 +70,10 @@ class HeldFile:
     def close(self) -> None:
         """Release the file; the last user closes the descriptors."""
         with _guard:
-            _users[self._key] -= 1
-            if not _users[self._key]:
-                del _users[self._key]
-                for descriptor in _descriptors.pop(self._key):
-                    os.close(descriptor)
+            self._done = True
+            if all(file._done for file in _files[self._key]):
+                for file in _files.pop(self._key):
+                    os.close(file.descriptor)
 
 
 class ForeignJournal(SupSupError):

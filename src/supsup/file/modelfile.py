@@ -22,6 +22,7 @@ from supsup.file.paths import AnyPath
 from supsup.file.sqlite import WriterLock, connect, explain_errors, is_unfinished, transaction
 from supsup.file.task_record import COLUMNS, TaskRecord
 from supsup.runtime.errors import Damaged, SupSupError, printable
+from supsup.runtime.interrupts import uninterrupted
 
 _Model = TypeVar("_Model")
 _TRIES = 10  # to open a file while writers roll back commits
@@ -60,13 +61,19 @@ class ModelFile:
 
     def close(self) -> None:
         """Close the file; every commit is in it already. In a forked child the parent's stays open and locked."""
-        if self._process == os.getpid():
-            self._held.close()
-        else:
-            _INHERITED.append(self._held.pop_all())
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        with uninterrupted():
+            if self.is_foreign:
+                _INHERITED.append(self._held.pop_all())
+            else:
+                self._held.close()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process was forked from the one that opened the file."""
+        return self._process != os.getpid()
 
     def is_at(self, path: AnyPath) -> bool:
         """Whether this is the file at a path."""
@@ -123,7 +130,7 @@ class ModelFile:
 
     def remove(self, name: str, header: Header | None = None) -> None:
         """Commit the removal of a task; its bytes are overwritten with zeros."""
-        self._check_writable()
+        self.check_writable()
         index = dict(self._known_index())
         if name not in index:
             raise SupSupError(
@@ -145,7 +152,7 @@ class ModelFile:
 
         against_mean  also code masks against their mean, if that makes the file smaller
         """
-        self._check_writable()
+        self.check_writable()
         if against_mean:
             self._code_against_mean()
         else:
@@ -223,7 +230,7 @@ class ModelFile:
     @contextmanager
     def _writing(self, header: Header, index: dict[str, tuple[int, bytes]]) -> Iterator[None]:
         """One commit, after which the file has the tasks in `index`."""
-        self._check_writable()
+        self.check_writable()
         with explain_errors(self.path), transaction(self._connection, "IMMEDIATE"):
             if self._data_version() != self._version:
                 raise SupSupError("another process has changed it; load it again before you continue")
@@ -232,9 +239,13 @@ class ModelFile:
             self._index = None
         self._index, self.header = index, header
 
-    def _check_writable(self) -> None:
-        if self._lock is not None and not self._lock.is_mine:
-            raise SupSupError(f"{self.path} was opened by another process before it forked; load it again in this one")
+    def check_writable(self) -> None:
+        """An error unless tasks can be changed or removed."""
+        if self._lock is not None and self.is_foreign:
+            raise SupSupError(
+                f"{self.path} was opened by the parent of this forked process, and only that may write to it; "
+                "close() the model here to continue without the file, or save it to another one"
+            )
         if self._lock is None:
             raise SupSupError(f"{self.path} was opened to read only; open it with write=True to change it")
         if self.header.kind != "SupSup":
@@ -308,8 +319,8 @@ def write_new(path: AnyPath, header: Header, records: Iterable[TaskRecord] = (),
     state    the tensors (safetensors) of a HopSupSup model
     """
     target = paths.writable_path(path)
-    lock = WriterLock(target)
-    try:
+    with ExitStack() as held:
+        held.callback(WriterLock(target).release)
         paths.remove_parts(target)
         _check_replaceable(target)
         part = paths.new_part(target)
@@ -326,8 +337,6 @@ def write_new(path: AnyPath, header: Header, records: Iterable[TaskRecord] = (),
         finally:
             for leftover in (part, journal.path_of(part)):
                 leftover.unlink(missing_ok=True)
-    finally:
-        lock.release()
     return target
 
 

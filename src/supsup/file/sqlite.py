@@ -160,15 +160,10 @@ class WriterLock:
                 self._open.close()
         raise SupSupError(f"{path} is being written by many processes at once; try again later")
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether this process took the lock, rather than one that it was forked from."""
-        return os.getpid() == self._process
-
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
         with uninterrupted():
-            if self.is_mine and not self._open.closed:
+            if os.getpid() == self._process and not self._open.closed:  # not in a process that was forked
                 with suppress(OSError):
                     if self._still_there() and os.fstat(self._open.fileno()).st_size == 0:  # otherwise it is not ours
                         self._file.unlink()

@@ -7,11 +7,11 @@ In a model file the header lists the tasks, and the state is Ψ and μ of every 
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -30,20 +30,14 @@ from supsup.file.header import (
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
-from supsup.file.task_record import (
-    LearnedTask,
-    info_from_text,
-    info_to_text,
-    tensors_from_bytes,
-    tensors_to_bytes,
-)
+from supsup.file.task_record import LearnedTask, info_from_text, info_to_text, tensors_from_bytes, tensors_to_bytes
 from supsup.hopfield.memory import RULES, overfull, running_mean
 from supsup.hopfield.units import Recovered, Recovery, UnitRecipe, recover, train_units
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
 from supsup.model.predictor import Images, Prediction, answer_among
-from supsup.model.state import TaskTable
+from supsup.model.state import TasksOfModel, TaskTable
 from supsup.nets.architecture import architecture_of
 from supsup.nets.fully_connected import HopMLP, many_outputs
 from supsup.runtime.clock import now
@@ -59,7 +53,7 @@ class MemoryFull(UserWarning):
     """More masks were stored than the Hopfield memory holds."""
 
 
-class HopSupSup:
+class HopSupSup(TasksOfModel):
     """Many tasks on one frozen network, in a memory of constant size.
 
     net       nets.hop_mlp(outputs=…) or nets.HopMLP(widths); it needs an output for every class of every task
@@ -105,10 +99,8 @@ class HopSupSup:
         """As the bytes of its file, and the module where the file cannot name it."""
         with self._lock.reading():
             module = None if architecture_of(self.net.module) is not None else self.net.module
-            return _from_bytes, (type(self), model_to_bytes(self.save), module, str(self.device))
-
-    def __copy__(self) -> Self:
-        return copy.deepcopy(self)
+            load = partial(type(self).load, net=module, device=str(self.device))
+            return model_from_bytes, (model_to_bytes(self.save), load)
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -117,25 +109,11 @@ class HopSupSup:
 
     @notes.setter
     def notes(self, notes: dict[str, Any]) -> None:
-        check_notes(notes)
-        self._notes = notes
+        self._notes = check_notes(notes)
 
     @property
     def seed(self) -> int:
         return self.net.seed
-
-    @property
-    def tasks(self) -> list[str]:
-        """Names of the learned tasks, in order."""
-        return self._tasks.names
-
-    def classes(self, task: str) -> int:
-        """How many classes a task has."""
-        return self._tasks[task].classes
-
-    def learned_at(self, task: str) -> str:
-        """When a task was learned (UTC)."""
-        return self._tasks[task].learned_at
 
     @property
     def memory_bytes(self) -> int:
@@ -296,10 +274,6 @@ class HopSupSup:
             )
         return masks
 
-    def task_info(self, task: str) -> TaskInfo:
-        """The metadata of a task: class names, how raw inputs are prepared."""
-        return self._tasks[task].info
-
     def __repr__(self) -> str:
         widths = " → ".join(map(str, self._widths))
         used = f"{self._outputs_used} of {self.outputs} outputs used; {self.memory_bytes:,} bytes of memory"
@@ -405,11 +379,6 @@ def read_hop_contents(file: ModelFile) -> tuple[dict[str, Any], TaskTable]:
             for name, count, when in header.details["tasks"]
         )
         return {"rule": header.details["rule"], "recipe": recipe, "recovery": recovery}, tasks
-
-
-def _from_bytes(kind: type[HopSupSup], content: bytes, net: nn.Module | None, device: str) -> HopSupSup:
-    """The inverse of `HopSupSup.__reduce__`."""
-    return model_from_bytes(content, lambda path: kind.load(path, net, device=device))
 
 
 def _weights(models: Sequence[HopSupSup]) -> list[Tensor]:

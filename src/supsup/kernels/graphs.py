@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,10 +65,6 @@ class Replays:
 
     def __len__(self) -> int:
         return len(self._by_key)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Replays:
-        """Empty: a copy has tensors of its own."""
-        return Replays()
 
     def clear(self) -> None:
         """Delete all graphs."""

@@ -378,18 +378,9 @@ def triton_shortlist(partial: Tensor, members: Tensor | None, group: int, most: 
     scores = torch.empty(groups, device=partial.device)
     winners, best = (torch.empty(n, dtype=torch.int32, device=partial.device) for n in (groups, length))
     width = min(_GROUPED, max(16, triton.next_power_of_2(group)))
-    _winners[(groups,)](
-        partial,
-        partial if members is None else members,
-        scores,
-        winners,
-        splits,
-        tasks,
-        group,
-        some=members is not None,
-        block_splits=_WINNERS // width,
-        block_tasks=width,
-    )
+    tile = {"block_splits": _WINNERS // width, "block_tasks": width}
+    which = partial if members is None else members
+    _winners[(groups,)](partial, which, scores, winners, splits, tasks, group, some=members is not None, **tile)
     _shortlist[(triton.cdiv(groups, _RANKED),)](
         scores, winners, best, groups, length, block=_RANKED, block_all=max(16, triton.next_power_of_2(groups))
     )
@@ -402,22 +393,13 @@ def best_of(query: Tensor, candidates: Tensor, blocks: Sequence[Tensor]) -> Tens
     splits, padded = triton.cdiv(size, _SHARE), max(16, triton.next_power_of_2(length))
     partial = torch.empty(splits, length, device=query.device)
     answer = torch.empty((), dtype=torch.int64, device=query.device)
+    tile = {"bytes_": _CHECKED, "candidates": padded}
     first = 0
     for block in blocks:
+        width = block.shape[1]
         _check[(splits,)](
-            query,
-            block,
-            candidates,
-            partial,
-            size,
-            first,
-            block.shape[1],
-            block.stride(0),
-            _SHARE,
-            length,
-            bytes_=_CHECKED,
-            candidates=padded,
+            query, block, candidates, partial, size, first, width, block.stride(0), _SHARE, length, **tile
         )
-        first += block.shape[1]
+        first += width
     _decide[(1,)](partial, candidates, answer, splits, length, block_splits=64, candidates=padded)
     return answer

@@ -14,6 +14,7 @@ from supsup.kernels.rule import Rule, ScoreState
 
 _PROGRAMS = 256  # programs that a GPU should have before one of them takes several images
 _OPTIMISERS = {"rmsprop": 0, "adam": 1, "sgd": 2}
+_PRODUCT = {"block": 32, "block_inner": 64, "num_stages": 4}  # the tile of a product
 _UPDATE = {"block_out": 64, "block_in": 32}  # the tile of an update: with its batch and warps the best of 28 on an H200
 _TINY = 1e-300  # in place of 0, which has no logarithm
 
@@ -141,25 +142,12 @@ def triton_product(
     gate: Tensor | None = None,
 ) -> None:
     """out = left · right for each task, `right` transposed if it is so stored; then as `_product`."""
-    tasks, rows, inner = left.shape
-    columns = out.shape[2]
-    block = 32
+    (tasks, rows, inner), columns, block = left.shape, out.shape[2], _PRODUCT["block"]
+    gates = out if gate is None else gate
+    strides = (1, inner) if transposed else (columns, 1)
+    how = {"relu": relu, "gated": gate is not None, "precision": exact(left)}
     _product[(triton.cdiv(rows, block), triton.cdiv(columns, block), tasks)](
-        left,
-        right,
-        out,
-        out if gate is None else gate,
-        rows=rows,
-        inner=inner,
-        columns=columns,
-        right_inner=1 if transposed else columns,
-        right_column=inner if transposed else 1,
-        relu=relu,
-        gated=gate is not None,
-        precision=exact(left),
-        block=block,
-        block_inner=64,
-        num_stages=4,
+        left, right, out, gates, rows, inner, columns, *strides, **how, **_PRODUCT
     )
 
 

@@ -7,13 +7,11 @@ kernel; on a CPU one compiled loop, if numba is installed.
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +25,7 @@ from supsup.nets.execution import ModuleCopies, copy_with_tensors, has_only_know
 from supsup.nets.fully_connected import unmodified_layers
 from supsup.nets.imagenet import first_layer_inputs, has_published_weights
 from supsup.nets.maskable import RECURRENT, MaskedWeight, masked_weights
+from supsup.nets.published import checksum
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import one_thread_when_forked
@@ -89,9 +88,9 @@ class FrozenNet:
             _freeze(self.module, weights, self.seed)
         tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())
         self._other_buffers = [name for name in buffers if name not in set(tracked)]
-        self.checksum = _checksum(
+        self.checksum = checksum(
             dict(self.module.named_parameters()) | {name: buffers[name] for name in self._other_buffers}
-        )
+        )  # of everything that all tasks share
         self.module.to(device).eval()
         self._copies = ModuleCopies(self.module)
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
@@ -242,10 +241,6 @@ class SwitchedNet:
         views = split_by_name(self.masked, net.shapes, 8) | split_by_name(self.statistics, shapes)
         self._module = copy_with_tensors(net.module, views)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> SwitchedNet:
-        """Built again, since the parameters of a copied module would not be views of the copied buffers."""
-        return SwitchedNet(copy.deepcopy(self.net, memo))
-
     def run(self, bank: Bank, index: int, x: Tensor) -> Tensor:
         """Outputs [images, s] under one mask."""
         if self._module is None or x.requires_grad:  # a later switch must not change tensors of an autograd graph
@@ -340,12 +335,3 @@ def _check_values(module: nn.Module) -> None:
 def fan_in(shape: torch.Size) -> int:
     """The number of inputs of one output of a linear or convolutional weight."""
     return shape[1:].numel()
-
-
-def _checksum(parameters: Mapping[str, Tensor]) -> str:
-    """A digest of names, shapes and float32 bits of everything that all tasks share."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, value in parameters.items():
-        digest.update(f"{name}{tuple(value.shape)}".encode())
-        digest.update(value.detach().float().cpu().contiguous().numpy().astype("<f4").tobytes())
-    return digest.hexdigest()

@@ -16,12 +16,7 @@ from torch import Tensor, nn
 from supsup.data import Task
 from supsup.data.inputs import IDENTITY_KEY, Inputs, inputs_key, to_learned_shape
 from supsup.data.rotations import check_can_rotate
-from supsup.data.user_data import (
-    build_task,
-    read_data,
-    with_model_normalisation,
-    with_pretrained_normalisation,
-)
+from supsup.data.user_data import build_task, read_data, with_model_normalisation, with_pretrained_normalisation
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import TaskTable, check_classes, check_name
 from supsup.nets import ImageNetwork

@@ -7,10 +7,11 @@ look-up by name or index in O(1).
 from __future__ import annotations
 
 import copy
-import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -42,7 +43,7 @@ from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import ReadersWriter, new_lock
 from supsup.runtime.process import no_garbage_collection
-from supsup.runtime.validation import choice, given, names, quoted
+from supsup.runtime.validation import choice, names, quoted
 from supsup.training import AutoRecipe, Recipe, recipe_from_dict
 
 T = TypeVar("T")
@@ -67,8 +68,8 @@ class ModelSettings:
 class Setting(Generic[T]):
     """A field of a model's settings as an attribute of the model, checked when it is set."""
 
-    def __init__(self, *kinds: type[Any]) -> None:
-        self._kinds = kinds
+    def __init__(self, check: Callable[[Any], T]) -> None:
+        self._check = check
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -78,8 +79,7 @@ class Setting(Generic[T]):
         return value
 
     def __set__(self, model: Any, value: T) -> None:
-        first, *others = self._kinds
-        setattr(model._state.settings, self._name, given(value, first, self._name, *others))
+        setattr(model._state.settings, self._name, self._check(value))
 
 
 class ModelState:
@@ -114,22 +114,15 @@ class ModelState:
     ) -> ModelState:
         """The model in a file; with `in_place`, `commit` keeps the file up to date."""
         choice("memory", "disk")(masks, "masks")
-        file = None
-        try:
+        with ExitStack() as held:
             with uninterrupted():
-                file = ModelFile(path, write=in_place)
+                file = held.enter_context(ModelFile(path, write=in_place))
             state = cls._from_file(file, net, device, masks)
-            with uninterrupted():
-                if in_place:
+            if in_place:
+                with uninterrupted():
                     state._keep_file(file)
-                else:
-                    file.close()
+                held.pop_all()
             return state
-        except BaseException:
-            with uninterrupted():
-                if file is not None:
-                    file.close()
-            raise
 
     @classmethod
     def _from_file(cls, file: ModelFile, net: nn.Module | None, device: str | torch.device, masks: str) -> Self:
@@ -167,8 +160,8 @@ class ModelState:
 
     def _keep_file(self, file: ModelFile) -> None:
         """Keep a file up to date from now on; it is closed if the model is lost before the user can close it."""
-        self.file, self._process = file, os.getpid()
-        self._closing = weakref.finalize(self, _close_file, file)
+        self.file = file
+        self._closing = weakref.finalize(self, file.close)
         self._closing.atexit = False
 
     def to(self, device: torch.device) -> ModelState:
@@ -186,7 +179,8 @@ class ModelState:
         """As the bytes of a model file, plus the module if a file cannot describe it."""
         with self.lock.reading():
             own = None if self.header().architecture is not None else self.net.module
-            return _from_content, (model_to_bytes(self.save), own, str(self.net.device))
+            load = partial(type(self).load, net=own, device=str(self.net.device))
+            return model_from_bytes, (model_to_bytes(self.save), load)
 
     def header(self) -> Header:
         """Everything but the tasks, in the form of a file header."""
@@ -291,18 +285,10 @@ class ModelState:
                 self.file = None
                 self._closing()
 
-    @property
-    def is_foreign(self) -> bool:
-        """Whether this process was forked from the one that opened the file."""
-        return self.file is not None and self._process != os.getpid()
-
     def _own_file(self) -> ModelFile | None:
         """The file to write to, or an error in a forked process."""
-        if self.file is not None and self.is_foreign:
-            raise SupSupError(
-                f"{self.file.path} was opened by the parent of this forked process, and only that may write to it; "
-                "close() the model here to continue without the file, or save it to another one"
-            )
+        if self.file is not None:
+            self.file.check_writable()
         return self.file
 
 
@@ -314,16 +300,6 @@ def state_of(model: Any) -> ModelState:
     """
     state: ModelState = model._state
     return state
-
-
-def _close_file(file: ModelFile) -> None:
-    with uninterrupted():
-        file.close()
-
-
-def _from_content(content: bytes, net: nn.Module | None, device: str) -> ModelState:
-    """The inverse of `ModelState.__reduce__`."""
-    return model_from_bytes(content, lambda path: ModelState.load(path, net, device))
 
 
 Change = Callable[[], None]  # the last step of a prepared change: short, and it cannot fail
@@ -446,6 +422,32 @@ class TaskTable:
         return TaskTable(
             replace(task, extras={name: value.clone() for name, value in task.extras.items()}) for task in self
         )
+
+
+class TasksOfModel:
+    """What every kind of model tells of its tasks."""
+
+    _tasks: TaskTable
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks learned, in order."""
+        return self._tasks.names
+
+    def classes(self, task: str) -> int:
+        """The number of classes of a task."""
+        return self._tasks[task].classes
+
+    def task_info(self, task: str) -> TaskInfo:
+        """What the model keeps of a task beside its mask: class names, how raw inputs are prepared."""
+        return self._tasks[task].info
+
+    def learned_at(self, task: str) -> str:
+        """When a task was learned (UTC)."""
+        return self._tasks[task].learned_at
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
 
 
 class Extras(MutableMapping[str, dict[str, Tensor]]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, MutableMapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part, Task
-from supsup.data.task import TaskInfo
 from supsup.data.user_data import Normalise
 from supsup.file.header import check_notes
 from supsup.file.paths import AnyPath
@@ -24,7 +22,7 @@ from supsup.model.checks import Array
 from supsup.model.learning import Learning
 from supsup.model.observer import Observer
 from supsup.model.predictor import Outputs, Prediction, Predictor
-from supsup.model.state import Extras, ModelSettings, ModelState, OtherKind, Setting, state_of
+from supsup.model.state import Extras, ModelSettings, ModelState, OtherKind, Setting, TasksOfModel, state_of
 from supsup.runtime import progress
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
@@ -34,10 +32,16 @@ from supsup.runtime.progress import Callback
 from supsup.runtime.validation import choice, given, plain_tensor
 from supsup.training import AutoRecipe, Recipe, train_masks
 
-_PARTS = ("_state", "_learning", "_observer", "_predictor")  # attributes of every model; others are a subclass's
+_PARTS = (
+    "_state",
+    "_tasks",
+    "_learning",
+    "_observer",
+    "_predictor",
+)  # of every model; others are a subclass's
 
 
-class SupSup:
+class SupSup(TasksOfModel):
     """Many tasks on one network with frozen random weights: one binary mask per task.
 
     net         any module with linear or convolutional layers; copied, its weights replaced by ±c from `seed`
@@ -57,9 +61,10 @@ class SupSup:
     A copy (`copy`, `pickle`, a spawned process) has all masks, but no file and no half-trained masks of `observe`.
     """
 
-    recipe = Setting[Recipe | AutoRecipe](Recipe, AutoRecipe)
-    inference = Setting[Inference](Inference)
-    new_task_rule = Setting[NewTaskRule](NewTaskRule)
+    recipe = Setting[Recipe | AutoRecipe](lambda value: given(value, Recipe, "recipe", AutoRecipe))
+    inference = Setting[Inference](lambda value: given(value, Inference, "inference"))
+    new_task_rule = Setting[NewTaskRule](lambda value: given(value, NewTaskRule, "new_task_rule"))
+    notes = Setting[dict[str, Any]](check_notes)
 
     def __init__(
         self,
@@ -89,7 +94,7 @@ class SupSup:
         return model
 
     def _take_state(self, state: ModelState) -> None:
-        self._state, self._learning = state, Learning(state)
+        self._state, self._tasks, self._learning = state, state.tasks, Learning(state)
         self._observer, self._predictor = Observer(state), Predictor(state)
 
     @classmethod
@@ -110,28 +115,15 @@ class SupSup:
         with self.reading():
             return type(self).from_state, (self._state,), added
 
-    def __copy__(self) -> Self:
-        return copy.deepcopy(self)
-
     def recipe_of(self, task: str) -> Recipe | AutoRecipe:
         """The recipe that was chosen for a task, or else the model's."""
-        chosen: Any = self._state.tasks[task].info.recipe
+        chosen: Any = self._tasks[task].info.recipe
         return self.recipe if chosen is None else Recipe.from_dict(chosen)
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """JSON values of the user, saved with the model."""
-        return self._state.settings.notes
-
-    @notes.setter
-    def notes(self, notes: dict[str, Any]) -> None:
-        check_notes(notes)
-        self._state.settings.notes = notes
 
     @property
     def extras(self) -> MutableMapping[str, dict[str, Tensor]]:
         """Tensors of the user, by task, saved with the model."""
-        return Extras(self._state.tasks)
+        return Extras(self._tasks)
 
     @property
     def created(self) -> str:
@@ -154,26 +146,13 @@ class SupSup:
         return self._state.net.seed
 
     @property
-    def tasks(self) -> list[str]:
-        """Names of the tasks learned, in order."""
-        return self._state.tasks.names
-
-    @property
     def version(self) -> object:
         """Another object after every task learned or forgotten: a key for caches."""
-        return self._state.tasks.version
+        return self._tasks.version
 
     def __contains__(self, task: object) -> bool:
         """Whether a task of this name was learned."""
-        return task in self._state.tasks
-
-    def classes(self, task: str) -> int:
-        """The number of classes of a task."""
-        return self._state.tasks[task].classes
-
-    def task_info(self, task: str) -> TaskInfo:
-        """What the model keeps of a task beside its mask."""
-        return self._state.tasks[task].info
+        return task in self._tasks
 
     def __repr__(self) -> str:
         return self._state.summary(type(self).__name__)
@@ -183,19 +162,15 @@ class SupSup:
         """The shape of the images learned, or None before the first."""
         return self._state.image_shape
 
-    def learned_at(self, task: str) -> str:
-        """When a task was learned (UTC)."""
-        return self._state.tasks[task].learned_at
-
     def mask(self, task: str) -> dict[str, Tensor]:
         """A task's mask: a boolean tensor for each masked weight."""
         with self.reading():
-            return self._state.bank.mask(self._state.tasks.index(task))
+            return self._state.bank.mask(self._tasks.index(task))
 
     def subnetwork(self, task: str) -> dict[str, Tensor]:
         """The tensors of one task's network: its masked weights, and the statistics of its normalisation layers."""
         with self.reading():
-            found = self._state.bank.subnetwork(self._state.tasks.index(task))
+            found = self._state.bank.subnetwork(self._tasks.index(task))
             return {name: value.clone() for name, value in self._state.net.masked(found).items()}
 
     def learn(
@@ -220,7 +195,7 @@ class SupSup:
         with self._state.changing, _gradients_restored():
             required = self._learning.input_requirements()
             made = checks.make_task(data, task, required, label=label, layout=layout, normalise=normalise)
-            checked = checks.check_new_task(made, task, self._state.tasks)
+            checked = checks.check_new_task(made, task, self._tasks)
             checks.check_task_fits(checked, required)
             self._write_back()
             self._learning.learn([checked], show_progress=show_progress, callback=callback)
@@ -240,7 +215,7 @@ class SupSup:
         (for fully connected networks), else float32. `cluster`: the machines that train (docs/cluster.md).
         """
         with self._state.changing, _gradients_restored():
-            tasks = checks.check_stream(stream, self._state.tasks, self._learning.input_requirements())
+            tasks = checks.check_stream(stream, self._tasks, self._learning.input_requirements())
             self._write_back()
             if cluster is None:
                 self._learning.learn(tasks, precision=precision, show_progress=show_progress)
@@ -334,7 +309,7 @@ class SupSup:
     def forget(self, task: str) -> None:
         """Delete a task permanently; answers for other tasks do not change."""
         with self._state.changing, self._observer.lock:
-            self._state.tasks.index(task)  # an error for an unknown task
+            self._tasks.index(task)  # an error for an unknown task
             self._write_back()
             with uninterrupted():
                 self._state.remove(task)
@@ -362,10 +337,11 @@ class SupSup:
     def close(self) -> None:
         """Update and close the file of a model loaded with in_place=True; the model stays usable."""
         with self._state.changing:
-            if self._state.file is None:
+            file = self._state.file
+            if file is None:
                 return
             try:
-                if not self._state.is_foreign:
+                if not file.is_foreign:
                     self.save()
             finally:
                 self._state.close()

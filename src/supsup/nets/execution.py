@@ -65,9 +65,6 @@ class ModuleCopies:
         self._shares = True  # until a copy does not share its tensors
         self._lock = new_lock()  # held while the module itself runs
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleCopies:
-        return ModuleCopies(copy.deepcopy(self.module, memo))
-
     @contextmanager
     def borrow(self, training: bool = False) -> Iterator[nn.Module]:
         """A copy for the caller alone, in training mode or not."""

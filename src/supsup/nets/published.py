@@ -61,7 +61,7 @@ def load_published(published: PublishedWeights, shapes: Mapping[str, torch.Size]
     found = _convert(content, published, shapes, str(path or published.url))
     if local is None:
         with suppress(OSError, SupSupError):  # the cache may not be writable
-            write_whole(bytes_of(found, {_CHECKSUM: _checksum(found)}), kept_in(_FOLDER) / published.converted_file)
+            write_whole(bytes_of(found, {_CHECKSUM: checksum(found)}), kept_in(_FOLDER) / published.converted_file)
     return found
 
 
@@ -164,14 +164,15 @@ def _read_converted(path: Path, shapes: Mapping[str, torch.Size]) -> dict[str, T
         raise SupSupError(f"{path} is damaged or cut short ({printable(error)}); {advice}") from error
     ordered = {name: found[name] for name in shapes if name in found}
     same = {name: value.shape for name, value in found.items()} == dict(shapes)
-    if not same or expected != _checksum(ordered):
+    if not same or expected != checksum(ordered):
         raise SupSupError(f"{path} is damaged, or not the weights of this network; {advice}")
     return ordered
 
 
-def _checksum(values: Mapping[str, Tensor]) -> str:
+def checksum(values: Mapping[str, Tensor]) -> str:
+    """A digest of names, shapes and float32 bits."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in values.items():
         digest.update(f"{name}{tuple(value.shape)}".encode())
-        digest.update(value.numpy().tobytes())
+        digest.update(value.detach().float().cpu().contiguous().numpy().astype("<f4").tobytes())
     return digest.hexdigest()

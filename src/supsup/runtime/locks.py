@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
@@ -57,9 +57,6 @@ class ReadersWriter:
         self._readers: weakref.WeakSet[Lock] = weakref.WeakSet()
         with _registry:
             _readers_writers.add(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ReadersWriter:
-        return ReadersWriter()
 
     @property
     def held(self) -> bool:

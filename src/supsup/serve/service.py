@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import itertools
 import math
 import secrets
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -260,11 +261,8 @@ def _json_value(value: object) -> str | int | float | None:
 
 def choose_examples(images: Array, labels: Sequence[object]) -> Tensor:
     """Small copies of a few images of [n, channels, height, width], from as many classes as possible."""
-    counts: Counter[object] = Counter()
-    ranks = []  # for each image, how many of its class come before it
-    for label in labels:
-        ranks.append(counts[label])
-        counts[label] += 1
+    seen: dict[object, Iterator[int]] = defaultdict(itertools.count)
+    ranks = [next(seen[label]) for label in labels]  # for each image, how many of its class come before it
     rows = sorted(range(len(labels)), key=ranks.__getitem__)[:_EXAMPLES]
     return torch.stack([_thumbnail(images[row]) for row in rows])
 

@@ -161,11 +161,10 @@ def read_tasks(model: ModelFile) -> Iterator[Contents]:
 def read_contents(model: ModelFile) -> Contents:
     """The file as a whole, as `supsup info --json` prints it: its header, and figures over all tasks. Reads every mask.
 
-    named, raw        tasks with class names, and tasks that take raw inputs
-    masks             bytes of all masks, with the entropy bound and the paper's count for comparison
-    memory            bytes of the memory that holds all masks of a HopSupSup model
-    profiles          tasks with a profile, by which the task is inferred
-    checked, correct  held-out images when tasks were learned, and how many had their task inferred correctly
+    named, raw  tasks with class names, and tasks that take raw inputs
+    masks       bytes of all masks, with the entropy bound and the paper's count for comparison
+    memory      bytes of the memory that holds all masks of a HopSupSup model
+    profiles    tasks with a profile, by which the task is inferred
     """
     header = model.header
     about = ("kind", "seed", "image_shape", "recipe", "notes", "created", "library", "format")
@@ -174,7 +173,7 @@ def read_contents(model: ModelFile) -> Contents:
     found |= {"weights": sum(header.sizes), "tensors": len(header.shapes), "file_bytes": model.path.stat().st_size}
     found |= {"tasks": len(model.names), "inference": header.inference, "named": 0, "raw": 0}
     found |= dict.fromkeys(("masks", "entropy_bound", "papers_count", "extras", "memory"))
-    found |= {"profiles": 0, "checked": 0, "correct": 0, "chosen_recipes": {}}
+    found |= {"profiles": 0, "chosen_recipes": {}}
     if header.kind == KIND:
         settings, tasks = read_hop_contents(model)
         recovery = {"rule": settings["rule"], **asdict(settings["recovery"])}
@@ -190,11 +189,7 @@ def read_contents(model: ModelFile) -> Contents:
         found["extras"] += len(row.extras)
         found["named"] += info.names is not None
         found["raw"] += info.inputs is not None
-        checked = tensors_of(row).get(f"{PROFILE}checked")
-        if checked is not None and checked.shape == (2,):
-            found["profiles"] += 1
-            found["checked"] += int(checked[0])
-            found["correct"] += int(checked[1])
+        found["profiles"] += f"{PROFILE}means" in tensors_of(row)
         if info.recipe is not None:
             recipes[summarise_recipe(info.recipe)] += 1
     return found | {"chosen_recipes": dict(recipes.most_common())}
@@ -241,9 +236,6 @@ def _lines(model: Contents) -> dict[str, str]:
     lines["tasks"] += f", {model['named']:,} with class names" if model["named"] else ""
     lines["tasks"] += f", {model['raw']:,} from raw inputs" if model["raw"] else ""
     lines["inference"] = _inference(model)
-    if model["checked"]:
-        share = f"{100 * model['correct'] / model['checked']:.0f} % of {model['checked']:,} held-out images"
-        lines["task inference"] = f"correct for {share} when tasks were learned"
     lines["chosen recipes"] = "; ".join(f"{text} ({count:,} ×)" for text, count in model["chosen_recipes"].items())
     lines["notes"] = ", ".join(f"{key}: {value}" for key, value in model["notes"].items())
     lines["created"] = f"{model['created']} by supsup {model['library']}, format {model['format']}"

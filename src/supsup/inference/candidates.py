@@ -50,13 +50,11 @@ class KnownTasks(Protocol):
 class TaskNetworks:
     """The networks of all tasks: one frozen network, and for each task a mask and what is known of it.
 
-    checked_version  the version of the task table at which `auto.py` looked for similar tasks
-    warned           whether it warned of some: it does so once
+    warned  whether `auto.py` warned of similar tasks: it does so once
     """
 
     def __init__(self, net: FrozenNet, bank: Bank, tasks: KnownTasks, switched: SwitchedNets | None = None) -> None:
         self.net, self.bank, self.tasks = net, bank, tasks
-        self.checked_version: object = None
         self.warned = False
         self._switched = SwitchedNets(net) if switched is None else switched
         self._profile_index = ProfileIndex()
@@ -69,16 +67,12 @@ class TaskNetworks:
         found = [run(piece) for piece in self.net.pieces(x)]
         return found[0] if len(found) == 1 else torch.cat(found)
 
-    def profile_index(self, features: int, fitted: bool) -> ProfileIndex:
-        """The index over all profiles with this many features, brought up to date with the task table.
-
-        fitted  profiles of this version, or of earlier ones
-        """
+    def profile_index(self, features: int) -> ProfileIndex:
+        """The index over all profiles with this many features, brought up to date with the task table."""
         index, tasks = self._profile_index, self.tasks
-        if index.version is not tasks.version or (index.features, index.fitted) != (features, fitted):
+        if index.version is not tasks.version or index.features != features:
             profiles = [tasks.at(i).profile for i in range(len(tasks))]
-            index = index if index.fitted == fitted else ProfileIndex()
-            index = self._profile_index = index.updated(tasks.version, features, fitted, profiles, self.net.device)
+            index = self._profile_index = index.updated(tasks.version, features, profiles, self.net.device)
         return index
 
 
@@ -142,12 +136,9 @@ class Candidates:
 
     @cached_property
     def features(self) -> list[Tensor]:
-        """Features [r, b, d] of each view, as the profiles of the candidates need them."""
-        earlier = any(task.profile is not None and not task.profile.fitted for task in self.tasks)
-        return [
-            extract_features(self.networks.net, view.x.flatten(0, 1), earlier=earlier).unflatten(0, view.x.shape[:2])
-            for view in self.views
-        ]
+        """Features [r, b, d] of each view."""
+        net = self.networks.net
+        return [extract_features(net, view.x.flatten(0, 1)).unflatten(0, view.x.shape[:2]) for view in self.views]
 
     @cached_property
     def goal(self) -> Goal:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Task
-from supsup.data.inputs import inputs_key
 from supsup.data.task import TaskInfo
 from supsup.file.header import check_network
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
@@ -143,14 +142,10 @@ class Learning:
         splits = trained.splits or [(task.train, None) for task in trained.tasks]
         recipes = trained.recipes or [self.state.settings.recipe.stepwise] * len(splits)
         data = [
-            ProfileData(
-                learned, held_back, task.classes, inputs_key(task.inputs), trained.rotated, recipe.seen(learned)
-            )
+            ProfileData(learned, held_back, task.classes, trained.rotated, recipe.seen(learned))
             for task, (learned, held_back), recipe in zip(trained.tasks, splits, recipes)
         ]
-        latest = (self.state.tasks.at(index) for index in reversed(range(len(self.state.tasks))))
-        earlier = ((inputs_key(task.info.inputs), task.profile) for task in latest if task.profile is not None)
-        profiles = ProfileFitter(self.state.net, trained.packed, trained.statistics).fit(data, earlier)
+        profiles = ProfileFitter(self.state.net, trained.packed, trained.statistics).fit(data)
         return {task.name: profile for task, profile in zip(trained.tasks, profiles) if profile is not None}
 
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:

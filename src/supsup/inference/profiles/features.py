@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate
+from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate, pad
 
 from supsup.kernels import available
 from supsup.masks import philox
@@ -26,11 +28,13 @@ if available.NUMBA:
     from supsup.kernels import numba_filters
 
 _PLACES = 8  # features of a filter: its positive and its negative responses in each quarter of the picture
-_PATCH, _LARGEST_SIDE, _SMALLEST_SIDE = 6, 32, 12  # pixels along a side: of a filter, and of pictures after resizing
+_LARGEST_SIDE, _SMALLEST_SIDE = 32, 12  # pixels along a side of pictures, after resizing
+_GREY_FILTERS = Path(__file__).with_name("filters.safetensors")  # made by `python -m benchmarks make_filters`
+_GREY_MARGIN, _GREY_THRESHOLD = 2, 1.0  # pixels repeated around grey pictures; threshold of a response to them
+_PATCH = 6  # pixels along a side of a filter for colours
 _MOST_COLOURS = 4
-_EARLIER_TRAINED = 2048  # numbers of a pretrained network's last layer, for profiles of earlier versions
 _REACH, _COLOURS, _NOISE = 8.0, 0.8, 0.1  # correlation of pixels by distance, of colours, and uncorrelated variance
-_FAINT, _THRESHOLD = 0.1, 0.5  # contrast that counts as little; threshold of a response
+_FAINT, _THRESHOLD = 0.1, 0.5  # contrast that counts as little; threshold of a response to colours
 _CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's cache; this many times more on a GPU
 
 
@@ -45,7 +49,7 @@ class FeatureLimits:
 
     layer: int = 512
     trained: int = 7000
-    filters: tuple[int, int] = (48, 400)
+    filters: tuple[int, int] = (96, 400)
     directions: tuple[int, int] = (32, 128)
     images: tuple[int, int] = (2000, 5000)
 
@@ -54,21 +58,20 @@ FEATURE_LIMITS = FeatureLimits()
 
 
 @torch.no_grad()
-def extract_features(net: FrozenNet, x: Tensor, *, earlier: bool = False, check: bool = True) -> Tensor:
+def extract_features(net: FrozenNet, x: Tensor, *, check: bool = True) -> Tensor:
     """[n, features] for preprocessed images [n, …].
 
     Of a pretrained network: the inputs of its last layers. Of vectors: themselves. Of pictures: responses of filters,
     more filters for a larger network. Of anything else: the input of the last masked layer and the output of the first,
     since random layers lose more of an input the deeper they are.
 
-    earlier  as profiles of earlier versions need them
-    check    an error where one is not finite; False: nothing waits for a GPU
+    check  an error where one is not finite; False: nothing waits for a GPU
     """
-    if not earlier and is_vector(net, x):
+    if is_vector(net, x):
         found = x.float()
-    elif not earlier and net.pretrained:
+    elif net.pretrained:
         found = torch.cat([_trained_features(net, piece) for piece in net.pieces(x)])
-    elif not net.pretrained and x.is_floating_point() and is_picture(x.shape[1:]):
+    elif x.is_floating_point() and is_picture(x.shape[1:]):
         found = torch.cat([filter_features(piece, filter_count(net)) for piece in net.pieces(x)])
     else:
         found = torch.cat([_layer_features(net, piece) for piece in net.pieces(x)])
@@ -147,10 +150,8 @@ def _layer_features(net: FrozenNet, x: Tensor) -> Tensor:
     unclear = any(len(x) in value.shape[1:] for value in layers.values())  # images may lie along another dimension
     if unclear:
         layers, out = _first_and_last(net, torch.cat([x, x[-1:]]))
-    most = _EARLIER_TRAINED if net.pretrained else FEATURE_LIMITS.layer
     used = [layers[name] for name in ("first", "last") if name in layers] or [out]
-    numbers = torch.cat([_pooled(layer[: len(x)], most) for layer in used], 1)
-    return signed_root(numbers) if net.pretrained else numbers
+    return torch.cat([_pooled(layer[: len(x)], FEATURE_LIMITS.layer) for layer in used], 1)
 
 
 def _first_and_last(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -170,9 +171,10 @@ def _first_and_last(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tenso
         take("first", out if isinstance(out, tuple) else (out,))
 
     with net.borrowed() as module:
-        hooks = [module.get_submodule(owners[-1]).register_forward_pre_hook(before_last)]
-        if not net.pretrained:
-            hooks.append(module.get_submodule(owners[0]).register_forward_hook(after_first))
+        hooks = [
+            module.get_submodule(owners[-1]).register_forward_pre_hook(before_last),
+            module.get_submodule(owners[0]).register_forward_hook(after_first),
+        ]
         try:
             out = net.run(x, net.weights, module)
         finally:
@@ -196,37 +198,51 @@ def is_picture(shape: torch.Size | tuple[int, ...]) -> bool:
 
 
 def filter_features(pictures: Tensor, filters: int) -> Tensor:
-    """Responses of random filters for pictures [n, channels, height, width]: [n, 8 · filters].
+    """Responses of fixed filters for pictures [n, channels, height, width]: [n, 8 · filters].
 
-    One layer of small patches, nothing of it learned. The filters are whitened as if neighbouring pixels and colours
-    were correlated as usual, so edges and colours count and brightness does not. Scaling pixels hardly matters.
+    One layer of small patches, nothing of it learned. Filters for grey pictures are patches of synthetic pen strokes,
+    those for colours are random. Both are whitened, so edges count and brightness does not. Scaling pixels hardly
+    matters.
     """
     height, width = pictures.shape[-2:]
     if max(height, width) > _LARGEST_SIDE:
         shrunk = [max(_SMALLEST_SIDE, round(side * _LARGEST_SIDE / max(height, width))) for side in (height, width)]
         pictures = interpolate(pictures.float(), shrunk, mode="area")
-    weights = on_device(_filters(pictures.shape[1], filters), pictures.device)
+    grey = pictures.shape[1] == 1
+    threshold = _GREY_THRESHOLD if grey else _THRESHOLD
+    pictures = pad(pictures.float(), (_GREY_MARGIN,) * 4, mode="replicate") if grey else pictures.float()
+    weights = on_device(_grey_filters(filters) if grey else _filters(pictures.shape[1], filters), pictures.device)
     if torch.compiler.is_compiling():  # exported as ONNX
-        return _responses(pictures.float(), weights).flatten(1).sqrt()
+        return _responses(pictures, weights, threshold).flatten(1).sqrt()
     at_once = max(1, _CPU_RESPONSES // (filters * pictures[0, 0].numel()))
     if pictures.device.type != "cpu":
         at_once *= _GPU_FACTOR
-    if available.NUMBA and pictures.device.type == "cpu" and pictures.shape[1] == 1:
-        grey = pictures.detach()[:, 0].float().contiguous()
-        found = numba_filters.numba_filter_responses(grey, weights[:, 0], _FAINT, _THRESHOLD, at_once)
+    if available.NUMBA and pictures.device.type == "cpu" and grey:
+        lines = pictures.detach()[:, 0].contiguous()
+        found = numba_filters.numba_filter_responses(lines, weights[:, 0], _FAINT, threshold, at_once)
     else:
-        found = torch.cat([_responses(piece.float(), weights) for piece in pictures.split(at_once)])
+        found = torch.cat([_responses(piece, weights, threshold) for piece in pictures.split(at_once)])
     return found.flatten(1).sqrt()
 
 
-def _responses(x: Tensor, weights: Tensor) -> Tensor:
+def _responses(x: Tensor, weights: Tensor, threshold: float) -> Tensor:
     """[n, 2 · filters, 2, 2]: mean response above the threshold in each quarter, positive ones and negative ones."""
-    level, square = (avg_pool2d(part.mean(1, keepdim=True), _PATCH, stride=1) for part in (x, x.square()))
+    side = weights.shape[-1]
+    level, square = (avg_pool2d(part.mean(1, keepdim=True), side, stride=1) for part in (x, x.square()))
     contrast = ((square - level.square()).clamp(min=0) + _FAINT**2).sqrt()
     responses = conv2d(x, weights).div_(contrast)
-    positive = adaptive_avg_pool2d((responses - _THRESHOLD).relu_(), 2)
-    negative = adaptive_avg_pool2d(responses.neg_().sub_(_THRESHOLD).relu_(), 2)
+    positive = adaptive_avg_pool2d((responses - threshold).relu_(), 2)
+    negative = adaptive_avg_pool2d(responses.neg_().sub_(threshold).relu_(), 2)
     return torch.cat([positive, negative], 1)
+
+
+@cache
+def _grey_filters(count: int) -> Tensor:
+    """[count, 1, side, side], whose responses to pen strokes have deviation 1."""
+    found = load_file(_GREY_FILTERS)
+    weights = found["filters"][:count, None].float()
+    weights = weights - weights.mean((2, 3), keepdim=True)
+    return weights / found["deviations"][:count, None, None, None]
 
 
 @cache

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,7 +28,6 @@ from supsup.runtime.errors import SupSupError
 
 _JUDGED, _STREAMED = 256, 500  # most images: that are scored; that are read from disk
 _FEW, _FOLDS = 500, 5  # up to so many images that none was held back of, all are scored, a fifth at a time
-_RIVALS = 32  # the latest tasks, which a new one is compared with
 _RARELY = 3.0  # times that an image is trained on, up to which masks answer it about as well as new images
 _WORTH = 0.9  # of the errors of a mask: a profile has a say in answers for pictures if no more are left
 _BATCH = 500
@@ -47,7 +45,6 @@ class ProfileData:
 
     learned  images that it was trained on
     judge    held-back images that are scored; None: there are none, so Gaussians of some images score the others
-    kind     of its inputs: tasks of one kind can be compared
     rotated  it was learned in all rotations
     seen     how often each image was trained on, on average
     """
@@ -55,7 +52,6 @@ class ProfileData:
     learned: Part
     judge: Part | None
     classes: int
-    kind: Hashable = None
     rotated: bool = False
     seen: float = math.inf
 
@@ -108,38 +104,6 @@ class _Measured:
         return self.features.isfinite().all() & self.judged_features.isfinite().all()
 
 
-class Rivals:
-    """The means of the latest tasks of each kind, which new ones are compared with.
-
-    earlier  profiles of earlier tasks by kind, the latest first
-    """
-
-    def __init__(
-        self, kinds: Collection[Hashable], earlier: Iterable[tuple[Hashable, TaskProfile]], device: torch.device
-    ):
-        self._latest: dict[Hashable, deque[Tensor]] = {kind: deque(maxlen=_RIVALS) for kind in kinds}
-        lacking = set(kinds)
-        for kind, profile in earlier:
-            if kind in lacking and profile.comparable:
-                self._latest[kind].appendleft(profile.class_means.to(device))
-                if len(self._latest[kind]) == _RIVALS:
-                    lacking.remove(kind)
-            if not lacking:
-                break
-
-    def checked(self, kind: Hashable, gaussians: Gaussians, features: Tensor) -> Tensor:
-        """How many of a task's images [n, d] were compared, and how many fit it better than any rival."""
-        others = [means for means in self._latest[kind] if means.shape[1] == features.shape[1]]
-        if not others:
-            return torch.zeros(2, dtype=torch.int64, device=features.device)
-        found = gaussians.recognised(features, others)
-        return torch.stack([torch.ones_like(found).sum(), found.sum()])
-
-    def add(self, kind: Hashable, profile: TaskProfile) -> None:
-        """One more task."""
-        self._latest[kind].append(profile.class_means)
-
-
 class ProfileFitter:
     """Fits the profiles of tasks that were trained together, from their masks as bytes [bytes, tasks]."""
 
@@ -150,14 +114,11 @@ class ProfileFitter:
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
 
-    def fit(
-        self, tasks: Sequence[ProfileData], earlier: Iterable[tuple[Hashable, TaskProfile]]
-    ) -> list[TaskProfile | None]:
-        """The profile of each task, in the order of their masks; earlier ones by kind, the latest first.
+    def fit(self, tasks: Sequence[ProfileData]) -> list[TaskProfile | None]:
+        """The profile of each task, in the order of their masks.
 
         None where the network without a mask gives numbers that cannot be used.
         """
-        rivals = Rivals({task.kind for task in tasks}, earlier, self.net.device)
         found: list[TaskProfile | None] = [None] * len(tasks)
         waiting: list[_Measured] = []
         for index, task in enumerate(tasks):
@@ -166,10 +127,10 @@ class ProfileFitter:
             except SupSupError:
                 continue
             if waiting and not (measured.form == waiting[0].form and self._room_for(measured, len(waiting))):
-                self._fit_together(waiting, rivals, found)
+                self._fit_together(waiting, found)
                 waiting = []
             waiting.append(measured)
-        self._fit_together(waiting, rivals, found)
+        self._fit_together(waiting, found)
         return found
 
     def _room_for(self, measured: _Measured, others: int) -> bool:
@@ -200,7 +161,7 @@ class ProfileFitter:
         of_vectors = is_vector(self.net, learned.batch(positions[:1])[0])
         return _Measured(index, task, of_vectors, features, labels, judged_features, judged_labels, outputs)
 
-    def _fit_together(self, waiting: Sequence[_Measured], rivals: Rivals, found: list[TaskProfile | None]) -> None:
+    def _fit_together(self, waiting: Sequence[_Measured], found: list[TaskProfile | None]) -> None:
         """Fit the profiles of tasks of one form; this waits for a GPU a few times in all."""
         usable = torch.stack([measured.finite for measured in waiting]).tolist() if waiting else []
         several = [measured for measured, finite in zip(waiting, usable) if finite]
@@ -215,19 +176,16 @@ class ProfileFitter:
             several[0].task.judge is None or len(several[0].features) <= _FEW
         ):  # held-back images count where they are few
             gaussians = _gaussians(self.net, [each.whole() for each in several])
-        profiles = []
-        for measured, fitted, *folds in zip(several, gaussians, *judging):
-            profiles.append(self._profile(measured, fitted, folds, rivals))
-            rivals.add(measured.task.kind, profiles[-1])
+        profiles = [
+            self._profile(measured, fitted, folds) for measured, fitted, *folds in zip(several, gaussians, *judging)
+        ]
         for measured, tensors in zip(several, _on_cpu(profiles)):
             try:
                 found[measured.index] = TaskProfile.from_tensors(tensors, measured.task.classes)
             except SupSupError:  # numbers that cannot be used
                 continue
 
-    def _profile(
-        self, measured: _Measured, gaussians: Gaussians, folds: Sequence[Gaussians], rivals: Rivals
-    ) -> TaskProfile:
+    def _profile(self, measured: _Measured, gaussians: Gaussians, folds: Sequence[Gaussians]) -> TaskProfile:
         """A profile on the network's device; `folds`: Gaussians that judge the images of each split."""
         task, every = measured.task, []
         for (fitted, judged), judging in zip(measured.splits, folds):
@@ -237,9 +195,8 @@ class ProfileFitter:
             if measured.of_vectors:
                 means = vectors.part_means(measured.features[fitted], measured.labels[fitted], task.classes)
                 by_shares = vectors.share_scores(features, vectors.log_shares(means))
-            checked = rivals.checked(task.kind, judging, features)
-            every.append((by_class, by_shares, likelihood, checked, judged))
-        by_class, by_shares, likelihood, checked, order = map(torch.cat, zip(*every))
+            every.append((by_class, by_shares, likelihood, judged))
+        by_class, by_shares, likelihood, order = map(torch.cat, zip(*every))
         outputs, labels = measured.judged_outputs[order], measured.judged_labels[order]
         scores = torch.stack([by_class, by_shares, outputs[:, : task.classes].log_softmax(-1)], -1)
         finding = vectors.fit_weights(scores[..., : vectors.FINDING], labels, vectors.DOUBT_OF_TASKS)
@@ -262,7 +219,7 @@ class ProfileFitter:
         familiar = familiarity(levels["likelihood"], levels["energy"], by_name)
         at_shares = familiar.quantile(vectors.expected_shares(self._shares, len(familiar))).cummax(0).values
         weights = torch.cat([finding, answering]).to(at_shares.device)
-        return TaskProfile.of(gaussians, spreads, at_shares, checked.view(-1, 2).sum(0), weights, part_means)
+        return TaskProfile.of(gaussians, spreads, at_shares, weights, part_means)
 
     @torch.no_grad()
     def _run(self, part: Part, positions: Tensor, run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,10 @@
 """`TaskProfile`: what a task is recognised by, statistics of the features of its inputs (`features.py`).
 
 A profile is what a task leaves behind, in memory and in a model file. It holds no image. None of it depends on
-another task, so after one is forgotten the others are found as if it had never been learned. The exception is
-`checked`: it compares with the tasks of that time, and only a warning uses it. A profile has a Gaussian in the space of
-features for each class: its mean, and the few directions in which the task's images vary most; in all others the
-variance is one number. They are stored as one- or two-byte integers with a scale. Weights say how much they and the
-mask count; they are fitted to images that were held back. Profiles of vectors also have what `vectors.py` describes.
+another task, so after one is forgotten the others are found as if it had never been learned. A profile has a Gaussian
+in the space of features for each class: its mean, and the few directions in which the task's images vary most; in all
+others the variance is one number. They are stored as bytes with a scale. Weights say how much they and the mask count;
+they are fitted to images that were held back. Profiles of vectors also have what `vectors.py` describes.
 
 `ProfileIndex` holds the Gaussians of all tasks, so that one product of matrices scores an image.
 """
@@ -73,7 +72,6 @@ class TaskProfile:
               means are those of positive and of negative parts [C, 2 · d], as bytes
     spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on its images
     familiar  quantiles of the familiarity of its images, at `SHARES`
-    checked   [2]: how many of its images were compared with other tasks when it was learned, and how many fit it best
     weights   [5]: what Gaussians and shares count where the task is asked for; then what they and the mask count where
               its class is. None: of an earlier version, as `noise` is
     noise     []: the expected squared error of the covariance matrix
@@ -87,7 +85,6 @@ class TaskProfile:
     rest: Tensor
     spreads: Tensor
     familiar: Tensor
-    checked: Tensor
     weights: Tensor | None = None
     noise: Tensor | None = None
 
@@ -97,15 +94,14 @@ class TaskProfile:
         gaussians: Gaussians,
         spreads: Tensor,
         familiar: Tensor,
-        checked: Tensor,
         weights: Tensor,
         part_means: Tensor | None = None,
     ) -> TaskProfile:
         """On the device of the Gaussians, and not validated; `from_tensors` does both. Vectors have part means."""
         means, axes, variances, rest, noise = gaussians
-        stored = whole_numbers(means, torch.int16) if part_means is None else vectors.compressed(part_means)
+        stored = whole_numbers(means, torch.int8) if part_means is None else vectors.compressed(part_means)
         directions = whole_numbers(axes[None], torch.int8)
-        values = (*stored, *directions, variances[None], rest[None], spreads, familiar, checked)
+        values = (*stored, *directions, variances[None], rest[None], spreads, familiar)
         known_noise = noise if part_means is None else None
         return replace(cls(*(value.contiguous() for value in values)), weights=weights, noise=known_noise)
 
@@ -121,17 +117,12 @@ class TaskProfile:
 
     @property
     def fitted(self) -> bool:
-        """Whether its weights were fitted; earlier versions had constants, and other features."""
+        """Whether it can be compared: earlier versions had other features, and no weights."""
         return self.weights is not None
 
-    @property
-    def comparable(self) -> bool:
-        """Whether its Gaussians are of this version; earlier ones had other features, and directions per class."""
-        return self.means.dtype != torch.int8
-
-    def fits(self, features: int, fitted: bool) -> bool:
-        """Whether it can be compared with that many features, of this version or of an earlier one."""
-        return self.features == features and self.fitted == fitted and self.comparable
+    def fits(self, features: int) -> bool:
+        """Whether it can be compared with that many features."""
+        return self.fitted and self.features == features
 
     @property
     def class_means(self) -> Tensor:
@@ -171,7 +162,7 @@ class TaskProfile:
 
     @property
     def gaussians(self) -> Gaussians:
-        """Of a comparable profile."""
+        """Of a fitted profile."""
         directions = self.directions[0].float() * self.direction_scales[0, :, None]
         if self.of_vectors:  # variances of a table may differ so much that rounded directions must be put right
             directions = torch.linalg.qr(directions.flip(0).T).Q.T.flip(0).contiguous()
@@ -201,11 +192,12 @@ class TaskProfile:
     def from_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> TaskProfile:
         """From a file; an error unless it can belong to a task with this many classes."""
         of_vectors = "means" in tensors and tensors["means"].dtype == torch.uint8
+        tensors = {name: value for name, value in tensors.items() if name != "checked"}  # of earlier versions
         if tensors.keys() | {"weights", "noise"} != {each.name for each in fields(cls)}:
             raise SupSupError("its profile is incomplete")
         groups, count, features = tensors["directions"].shape if tensors["directions"].ndim == 3 else (0, 0, 0)
         forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "means": (torch.uint8, (classes, 2 * features)) if of_vectors else (torch.int16, (classes, features)),
+            "means": (torch.uint8, (classes, 2 * features)) if of_vectors else (torch.int8, (classes, features)),
             "mean_scales": (torch.float32, (classes,)),
             "directions": (torch.int8, (groups, count, features)),
             "direction_scales": (torch.float32, (groups, count)),
@@ -213,12 +205,11 @@ class TaskProfile:
             "rest": (torch.float32, (groups,)),
             "spreads": (torch.float32, (len(SCORES), 2)),
             "familiar": (torch.float32, (len(SHARES),)),
-            "checked": (torch.int64, (2,)),
         }
         later = {"weights": (torch.float32, (vectors.FINDING + vectors.ANSWERING,)), "noise": (torch.float32, ())}
         forms |= {name: form for name, form in later.items() if name in tensors}
         for name, (dtype, shape) in forms.items():
-            value, earlier = tensors[name], torch.int8 if name == "means" and not of_vectors else dtype
+            value, earlier = tensors[name], torch.int16 if name == "means" and not of_vectors else dtype
             if value.dtype not in (dtype, earlier) or value.shape != shape:
                 raise SupSupError(f"its profile has {name} of a wrong type, or shapes that disagree")
         if groups not in (1, classes) or not count < features:
@@ -232,12 +223,11 @@ class TaskProfile:
         positive = [self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]]
         later = [value.flatten() for value in (self.weights, self.noise) if value is not None]
         finite = [*positive, self.spreads, self.familiar, *later]
-        asked, right = self.checked.tolist()
         possible = all(bool((value >= 0).all()) for value in later) and all(
             bool((value.abs() < _LARGEST).all()) for value in finite
         )
         possible = possible and all(bool((value >= _SMALLEST).all()) for value in positive)
-        if not possible or bool((self.familiar.diff() < 0).any()) or not 0 <= right <= asked:
+        if not possible or bool((self.familiar.diff() < 0).any()):
             raise SupSupError("its profile has numbers that no training gives")
 
 
@@ -291,24 +281,16 @@ class Gaussians(NamedTuple):
         found: Tensor = (-0.5 * ((along / spread).sum(-1) + distance / rest + volume)).logsumexp(-1)
         return found - math.log(len(means))
 
-    def recognised(self, features: Tensor, rivals: Sequence[Tensor]) -> Tensor:
-        """Which rows [n, d] fit this task better than others with these means, all with its covariance."""
-        classes = [len(self.means), *map(len, rivals)]
-        return task_likelihood(self.class_scores(features, rivals), classes).argmax(1) == 0
-
-    def class_scores(self, features: Tensor, rivals: Sequence[Tensor] = ()) -> Tensor:
-        """log p(features | class) [n, classes] by the task's covariance, up to a constant for each row.
-
-        rivals  means of classes of other tasks, which follow those of this one
-        """
-        weights, constant, middle = self.discriminant(rivals)
+    def class_scores(self, features: Tensor) -> Tensor:
+        """log p(features | class) [n, classes] by the task's covariance, up to a constant for each row."""
+        weights, constant, middle = self.discriminant()
         return (features - middle) @ weights.T + constant
 
-    def discriminant(self, rivals: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, Tensor]:
+    def discriminant(self) -> tuple[Tensor, Tensor, Tensor]:
         """Weights [classes, d] and constants [classes] of `class_scores`, of features minus the last result [d]."""
         own, axes, spread, rest, noise = self
         middle, numbers = own.mean(0), own.shape[1]
-        means = torch.cat([own, *rivals]) - middle
+        means = own - middle
         others = numbers - len(axes)
         mean = (spread.sum() + others * rest) / numbers
         more = mean * smoothing(noise, spread.square().sum() + others * rest.square(), mean, numbers)
@@ -425,12 +407,11 @@ class ProfileIndex(NamedTuple):
 
     place    where a task's Gaussians are in `gaussians`, by the task's index
     shares   log shares [classes of all tasks, 2 · d] of vectors
-    weights  of Gaussians and shares: the mean of all tasks' weights; those of earlier versions have none
+    weights  of Gaussians and shares: the mean of all tasks' weights; a task of one class has none
     """
 
     version: object = None
     features: int = 0
-    fitted: bool = False
     profiles: Sequence[TaskProfile] = ()
     gaussians: GaussianIndex | None = None
     place: Mapping[int, int] = {}
@@ -441,15 +422,12 @@ class ProfileIndex(NamedTuple):
         self,
         version: object,
         features: int,
-        fitted: bool,
         every: Sequence[TaskProfile | None],
         device: torch.device,
     ) -> ProfileIndex:
         """At another version, from the profiles of all tasks; new ones are added to the Gaussians of the others."""
         usable = [
-            (index, profile)
-            for index, profile in enumerate(every)
-            if profile is not None and profile.fits(features, fitted)
+            (index, profile) for index, profile in enumerate(every) if profile is not None and profile.fits(features)
         ]
         profiles = [profile for _, profile in usable]
         grown = self.gaussians is not None and list(self.profiles) == profiles[: len(self.profiles)]
@@ -462,7 +440,7 @@ class ProfileIndex(NamedTuple):
             shares = torch.cat([*before, *(profile.log_shares.to(device) for profile in new)])
         place = {index: number for number, (index, _) in enumerate(usable)}
         weights = vectors.mean_weights([profile.weights for profile in profiles if profile.weights is not None])
-        return ProfileIndex(version, features, fitted, profiles, gaussians, place, shares, weights)
+        return ProfileIndex(version, features, profiles, gaussians, place, shares, weights)
 
     def scores(
         self, features: Sequence[Tensor], view_of: Mapping[int, int], candidates: Sequence[int]
@@ -491,8 +469,6 @@ class ProfileIndex(NamedTuple):
         Shares do not depend on a vector's length, so they are left out where tasks preprocess inputs differently.
         """
         found = gaussians.class_scores(features, absolute=absolute)
-        if not self.fitted:
-            return found
         by_gaussians, by_shares = self.weights
         if absolute or self.shares is None:
             return by_gaussians * found
@@ -519,11 +495,6 @@ class FeatureScores(NamedTuple):
         """
         added = self.profile_index.weights[0] * torch.tensor(log_scales, device=self.of_tasks.device)
         return self._replace(of_tasks=self.of_tasks + added)
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether differences of scores are those of log-probabilities: so they are if weights were fitted."""
-        return self.profile_index.fitted
 
     def of_classes(self, index: int) -> Tensor:
         """[r, b, classes] of one task."""

@@ -1,6 +1,7 @@
 """Among many tasks, where features are close, the default also asks one gradient which mask stands out."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,9 @@ ASKED, NOT = "features, masks and a gradient", "features and masks"
 
 def permutations() -> list[Task]:
     return list(data.permuted(data.digits(), TASKS, seed=0))
+
+
+UNSURE = 0.02
 
 
 def learned(tasks: list[Task], net: nn.Module | None = None) -> SupSup:
@@ -58,26 +62,39 @@ def outstanding(model: SupSup, x: Tensor, members: list[int], objective: str) ->
     return torch.stack(rows).clamp(min=0)
 
 
+def unsure(share: float) -> Callable[[Candidates], FeatureScores]:
+    """What features say, with a share of their certainty."""
+
+    def scores(candidates: Candidates) -> FeatureScores:
+        found = feature_scores(candidates)
+        assert found is not None
+        index, every = found.profile_index, share * found.all_classes[0]
+        assert index.gaussians is not None
+        columns = [index.place[each] for each in candidates.indices]
+        return found._replace(all_classes=[every], of_tasks=index.gaussians.task_scores(every[:, 0])[:, columns])
+
+    return scores
+
+
 @pytest.mark.parametrize("count", [TASKS, TASKS - 1])
 def test_features_masks_and_the_gradient_decide_together_as_by_hand(
     model: SupSup, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is tried by features alone here, so that masks beyond the best by features are the gradient's choice."""
-    monkeypatch.setattr(auto, "_WEIGHTS", replace(auto._WEIGHTS, features=0.2, doubt=-1.0))
+    monkeypatch.setattr(auto, "_WEIGHTS", replace(auto._WEIGHTS, doubt=-1.0))
+    monkeypatch.setattr(auto, "feature_scores", unsure(UNSURE))
     x, members = shown(2)[0], list(range(count))
     profiles = [task.profile for task in state_of(model).tasks if task.profile is not None]
     seen = extract_features(state_of(model).net, x)
-    gallery, weight = (
-        GaussianIndex([profile.gaussians for profile in profiles], model.device),
-        0.2 / seen.shape[1] ** 0.5,
-    )
-    classes = gallery.class_scores(seen)
-    levels = weight * gallery.task_scores(classes)[:, :count]
+    gallery = GaussianIndex([profile.gaussians for profile in profiles], model.device)
+    weights = [profile.weights for profile in profiles if profile.weights is not None]
+    classes = UNSURE * sum(float(each[0]) for each in weights) / len(weights) * gallery.class_scores(seen)
+    levels = gallery.task_scores(classes)[:, :count]
     best = levels.topk(2).values
     close = best[:, 0] - best[:, 1] < 3
     assert close.all()
     stands = outstanding(model, x, members, "G")
-    expected = levels - 0.3 * 6
+    expected = levels - 0.1 * 6
     for row, column in enumerate(stands.argmax(1).tolist()):
         if stands[row, column] > 0:
             outputs = state_of(model).net.run(
@@ -85,8 +102,9 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
             )[:, :10]
             mean, deviation = profiles[column].spreads[1].tolist()
             energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 3)
-            both = weight * classes[row : row + 1, gallery.columns[column]] + outputs.log_softmax(-1)
-            expected[row, column] = both.logsumexp(-1) + 0.3 * energy
+            log_p = float(weights[column][-1]) * outputs.log_softmax(-1)
+            both = classes[row : row + 1, gallery.columns[column]] + log_p
+            expected[row, column] = both.logsumexp(-1) + 0.1 * energy
     expected += 2 * stands
     found = model.predict(x, among=model.tasks[:count])
     assert found.method_used == ASKED
@@ -111,7 +129,10 @@ def test_where_features_know_nothing_the_gradient_finds_more(model: SupSup, monk
     assert share[0] > share[1] + 0.2
 
 
-def test_it_is_asked_only_among_many_tasks_and_where_features_are_close(model: SupSup) -> None:
+def test_it_is_asked_only_among_many_tasks_and_where_features_are_close(
+    model: SupSup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "feature_scores", unsure(0.2))
     x, names = shown(4)
     assert model.predict(x).method_used == ASKED
     assert model.predict(x, among=model.tasks[:32]).method_used == NOT
@@ -123,6 +144,7 @@ def test_it_is_asked_only_among_many_tasks_and_where_features_are_close(model: S
 
 def test_without_superfluous_outputs_entropy_is_asked_and_filters_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "_FEW_TASKS", 9)
+    monkeypatch.setattr(auto, "_CLOSE", torch.inf)
     tasks = permutations()[:10]
     x = torch.cat([task.test.tensors()[0][:6] for task in tasks])
     ten = learned(tasks, nets.FullyConnected((784, 30, 10)))

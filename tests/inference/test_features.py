@@ -1,17 +1,20 @@
 """Features are rows of images for any number of images, whatever the network does with their dimensions."""
 
+import hashlib
 import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, pad
 
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.inference.profiles.features import (
+    _GREY_FILTERS,
     _PLACES,
     _filters,
+    _grey_filters,
     _whitening,
     extract_features,
     filter_features,
@@ -80,17 +83,31 @@ def test_filters_see_pictures_of_any_size_each_for_itself(shape: tuple[int, ...]
     torch.testing.assert_close(filter_features(200 * x - 30, 10), filter_features(20 * x, 10), atol=0.02, rtol=0)
 
 
-def test_filters_answer_by_hand() -> None:
-    """One filter at one place: the patch less its mean, by its contrast, times the filter."""
-    x = torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0))
-    weight = _filters(1, 3)[1, 0].double()
-    answers = torch.empty(7, 7).double()
-    for row in range(7):
-        for column in range(7):
-            patch = x[0, 0, row : row + 6, column : column + 6].double()
-            answers[row, column] = ((patch - patch.mean()) * weight).sum() / (patch.var(correction=0) + 0.01).sqrt()
-    quarters = adaptive_avg_pool2d((answers - 0.5).relu()[None], 2).flatten().sqrt()
+@pytest.mark.parametrize(("channels", "side", "margin", "threshold"), [(1, 7, 2, 1.0), (2, 6, 0, 0.5)])
+def test_filters_answer_by_hand(channels: int, side: int, margin: int, threshold: float) -> None:
+    """One filter at one place: the patch less its mean, by its contrast, times the filter; grey pictures have a rim."""
+    x = torch.rand(1, channels, 12, 12, generator=torch.Generator().manual_seed(0))
+    weight = (_grey_filters(3) if channels == 1 else _filters(channels, 3))[1].double()
+    wide = pad(x, (margin,) * 4, mode="replicate")[0].double()
+    places = wide.shape[1] - side + 1
+    answers = torch.empty(places, places).double()
+    for row in range(places):
+        for column in range(places):
+            patch = wide[:, row : row + side, column : column + side]
+            contrast = patch.square().mean() - patch.mean().square()
+            answers[row, column] = ((patch - patch.mean()) * weight).sum() / (contrast + 0.01).sqrt()
+    quarters = adaptive_avg_pool2d((answers - threshold).relu()[None], 2).flatten().sqrt()
     torch.testing.assert_close(filter_features(x, 3)[0, 4:8].double(), quarters, atol=1e-4, rtol=1e-4)
+
+
+def test_grey_filters_are_those_that_files_hold_statistics_of() -> None:
+    """With other numbers tasks of saved models would not be found again."""
+    held = _GREY_FILTERS.read_bytes()
+    assert hashlib.sha256(held).hexdigest() == "2c02106e427b191abf2bdbcb6ab45069e3ba64d6609bfa0ad00060e219061765"
+    weights = _grey_filters(400)
+    assert weights.shape == (400, 1, 7, 7)
+    torch.testing.assert_close(weights.mean((1, 2, 3)), torch.zeros(400), atol=1e-6, rtol=0)
+    assert torch.equal(_grey_filters(96), weights[:96])
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="needs numba")
@@ -116,7 +133,7 @@ def test_a_larger_network_has_more_features_directions_and_images_within_limits(
         net = FrozenNet(nn.Sequential(nn.Flatten(), nn.Linear(784, width, bias=False)), 0, CPU)
         numbers = extract_features(net, torch.rand(2, 1, 28, 28)).shape[1]
         found.append((numbers // _PLACES, direction_limit(net, numbers), direction_limit(net, 1000), image_limit(net)))
-    assert found == [(48, 32, 32, 2000), (152, 80, 98, 4900), (400, 128, 128, 5000)]
+    assert found == [(96, 32, 32, 2000), (152, 80, 98, 4900), (400, 128, 128, 5000)]
 
 
 def test_layers_that_are_too_wide_are_averaged() -> None:

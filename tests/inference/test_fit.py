@@ -1,6 +1,6 @@
 """What tasks leave does not depend on those that they are trained with, on a CPU to the bit."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -33,16 +33,9 @@ def leaving(frozen: FrozenNet, masks: Sequence[int]) -> ProfileFitter:
     return ProfileFitter(frozen, drawn[:, list(masks)], {})
 
 
-def profiles(
-    frozen: FrozenNet, tasks: Sequence[ProfileData], earlier: Sequence[tuple[Hashable, TaskProfile]] = ()
-) -> list[TaskProfile]:
-    found = leaving(frozen, range(len(tasks))).fit(tasks, earlier)
+def profiles(frozen: FrozenNet, tasks: Sequence[ProfileData]) -> list[TaskProfile]:
+    found = leaving(frozen, range(len(tasks))).fit(tasks)
     return [profile for profile in found if profile is not None]
-
-
-def left(profile: TaskProfile) -> dict[str, torch.Tensor]:
-    """All but what was counted among others."""
-    return {name: value for name, value in profile.tensors().items() if name != "checked"}
 
 
 @pytest.mark.parametrize("judged", [False, True])
@@ -50,9 +43,9 @@ def test_a_task_leaves_the_same_alone(judged: bool) -> None:
     frozen, tasks = net(), [shown(seed, judged) for seed in range(4)]
     together = profiles(frozen, tasks)
     for index, task in enumerate(tasks):
-        (alone,) = leaving(frozen, [index]).fit([task], [])
+        (alone,) = leaving(frozen, [index]).fit([task])
         assert alone is not None
-        assert all(torch.equal(value, left(alone)[name]) for name, value in left(together[index]).items())
+        assert all(torch.equal(value, alone.tensors()[name]) for name, value in together[index].tensors().items())
 
 
 @pytest.mark.parametrize("judged", [False, True])
@@ -66,25 +59,10 @@ def test_gaussians_made_together_are_those_of_each(judged: bool, monkeypatch: py
     together = profiles(frozen, tasks)
     assert len(together) == len(alone) == 5
     for one, other in zip(together, alone):
-        assert torch.equal(one.checked, other.checked)
         torch.testing.assert_close(one.class_means, other.class_means, rtol=1e-2, atol=1e-2)
         for name in ("variances", "rest", "spreads", "familiar"):
             torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-3)
     assert all(len(profile.means.untyped_storage()) == profile.means.nbytes for profile in together)
-
-
-def test_a_task_is_checked_among_the_latest_of_its_kind() -> None:
-    frozen = net()
-    first, second = profiles(frozen, [shown(0), shown(0)])
-    assert first.checked.tolist() == [0, 0]
-    (apart,) = profiles(frozen, [shown(7)], [(None, first)])
-    assert apart.checked[0] == apart.checked[1] > 0
-    for (alike,) in ([second], profiles(frozen, [shown(0)], [(None, first)])):
-        assert 0 < alike.checked[1] < alike.checked[0]
-    (strange,) = profiles(frozen, [shown(0)], [("another kind", first)])
-    assert strange.checked.tolist() == [0, 0]
-    (too_late,) = profiles(frozen, [shown(7)], [*[(None, first)] * 32, (None, apart)])
-    assert too_late.checked[0] == too_late.checked[1]
 
 
 def test_learning_one_by_one_or_together_leaves_the_same() -> None:

@@ -16,7 +16,7 @@ def made() -> TaskProfile:
     gaussians = fit_gaussians(torch.randn(100, 12), torch.arange(100) % 3, 3, 7)
     spreads = torch.tensor([[0.0, 1.0], [2.0, 3.0], [1.0, 1.0]])
     familiar = torch.linspace(-3, 3, len(SHARES))
-    return TaskProfile.of(gaussians, spreads, familiar, torch.tensor([10, 7]), torch.rand(5))
+    return TaskProfile.of(gaussians, spreads, familiar, torch.rand(5))
 
 
 def test_what_was_left_is_read_again() -> None:
@@ -42,7 +42,7 @@ def test_shares_between_those_kept_lie_between() -> None:
         ("rest", torch.tensor([0.0])),
         ("rest", torch.tensor([torch.inf])),
         ("rest", torch.ones(2)),
-        ("means", torch.zeros(2, 12, dtype=torch.int16)),
+        ("means", torch.zeros(2, 12, dtype=torch.int8)),
         ("means", torch.zeros(3, 12)),
         ("mean_scales", torch.full((3,), -1.0)),
         ("directions", torch.zeros(1, 12, 12, dtype=torch.int8)),
@@ -51,8 +51,9 @@ def test_shares_between_those_kept_lie_between() -> None:
         ("spreads", torch.zeros(3, 2)),
         ("familiar", torch.linspace(3, -3, len(SHARES))),
         ("familiar", torch.full((len(SHARES),), torch.nan)),
-        ("checked", torch.tensor([3, 4])),
-        ("checked", torch.tensor([-1, -2])),
+        ("weights", torch.full((5,), -1.0)),
+        ("weights", torch.ones(4)),
+        ("noise", torch.tensor(torch.nan)),
     ],
 )
 def test_numbers_that_no_training_gives_are_refused(name: str, value: torch.Tensor) -> None:

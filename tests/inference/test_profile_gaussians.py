@@ -1,13 +1,14 @@
 """Gaussians of classes against torch's own distributions, and what of them survives in whole numbers."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from supsup.inference.profiles import fit
 from supsup.inference.profiles.fit import fit_gaussians, orthonormal_by_factors
-from supsup.inference.profiles.profile import GaussianIndex, Gaussians, task_likelihood, whole_numbers
+from supsup.inference.profiles.profile import GaussianIndex, Gaussians, smoothing, whole_numbers
 
 CPU = torch.device("cpu")
 
@@ -40,12 +41,30 @@ def test_likelihoods_are_those_of_normal_distributions(classes: int) -> None:
     torch.testing.assert_close(task.likelihoods(x).double(), expected, rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize("classes", [(2, 2, 2), (1, 3, 30)])
-def test_tasks_are_compared_by_the_mean_of_their_covariances(classes: tuple[int, ...]) -> None:
-    tasks = [fit_gaussians(*some(count, seed=seed), count, 8) for seed, count in enumerate(classes)]
-    x = torch.randn(7, 20)
+def smoothed(tasks: Sequence[Gaussians], known: bool) -> torch.Tensor:
+    """The mean of the covariances, by the formula of Ledoit and Wolf with ten times their share, or with 3 %."""
     spread = torch.stack([covariance(task) for task in tasks]).mean(0)
-    spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
+    mean = float(spread.diagonal().mean())
+    share = 0.03
+    if known:
+        noise = sum(float(task.noise) for task in tasks) / len(tasks) ** 2
+        shrinkage = noise / float((spread - mean * torch.eye(len(spread))).square().sum())
+        share = max(0.01, 10 * shrinkage / (1 - shrinkage))
+    return spread + share * mean * torch.eye(len(spread))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("directions", [8, 2])
+@pytest.mark.parametrize("classes", [(2, 2, 2), (1, 3, 30)])
+def test_tasks_are_compared_by_the_mean_of_their_covariances(
+    classes: tuple[int, ...], directions: int, known: bool
+) -> None:
+    """Whether a matrix is made of them or their few directions stand for it."""
+    tasks = [fit_gaussians(*some(count, seed=seed), count, directions) for seed, count in enumerate(classes)]
+    if not known:
+        tasks = [task._replace(noise=torch.tensor(math.nan)) for task in tasks]
+    x = torch.randn(7, 20)
+    spread = smoothed(tasks, known)
     gallery = GaussianIndex(tasks, CPU)
     found = gallery.class_scores(x, absolute=True)
     for task, columns in zip(tasks, gallery.columns):
@@ -113,17 +132,22 @@ def test_the_gpus_way_to_right_angles_spans_the_same() -> None:
     torch.testing.assert_close(back, columns[1], rtol=0, atol=1e-4)
 
 
-def test_images_are_recognised_among_other_tasks_by_the_tasks_own_covariance() -> None:
-    task = fit_gaussians(*some(3), 3, 8)
-    rivals = [task.means[:1] + torch.randn(classes, 20) for classes in (1, 4)]
-    x = torch.cat([task.means[:1].expand(100, 20), rivals[1][:1].expand(100, 20)]) + 0.5 * torch.randn(200, 20)
-    spread = covariance(task)
-    spread += 0.03 * spread.diagonal().mean() * torch.eye(20)
-    scores = plain(torch.cat([task.means, *rivals]), spread, x)
-    expected = task_likelihood(scores, [3, 1, 4]).argmax(1) == 0
-    found = task.recognised(x, rivals)
-    assert 0.1 < expected.float().mean() < 0.9
-    assert (found == expected).float().mean() > 0.98
+def test_the_fewer_images_the_more_a_covariance_is_smoothed() -> None:
+    """The noise is the expected squared error of the matrix: by hand, from products of rows around their means."""
+    x, labels = some(1, images=200)
+    task = fit_gaussians(x, labels, 1, 19)
+    rows = x - x.mean(0)
+    products = rows[:, :, None] * rows[:, None]
+    error = (products - products.mean(0)).square().sum((1, 2)).mean() / len(x)
+    torch.testing.assert_close(task.noise, error, rtol=0.02, atol=1e-3)
+    shares = []
+    for images in (20, 200, 2000):
+        found = fit_gaussians(*some(1, images=images), 1, 19)
+        matrix = covariance(found)
+        shares.append(
+            float(smoothing(found.noise, matrix.square().sum().float(), matrix.diagonal().mean().float(), 20))
+        )
+    assert shares[0] > 2 * shares[1] > 4 * shares[2] >= 0.04
 
 
 def test_there_are_four_images_for_each_direction() -> None:

@@ -12,7 +12,8 @@ import supsup
 from supsup import Inference, Recipe, SupSup, data, nets
 from supsup.data import Part, Task
 from supsup.inference.profiles import TaskProfile, vectors
-from supsup.inference.profiles.fit import fit_gaussians
+from supsup.inference.profiles.fit import fit_gaussians, fit_weights
+from supsup.inference.profiles.profile import mean_weights
 from supsup.model.state import state_of
 
 WORDS, CLASSES, TASKS = 600, 4, 5
@@ -137,9 +138,7 @@ def test_directions_are_right_though_they_are_rounded() -> None:
     x = torch.nn.functional.pad(own + 0.25 * torch.randn(3, 4, generator=generator)[labels], (0, 60))
     exact = fit_gaussians(x, labels, 3, 25)
     means = vectors.part_means(x, labels, 3)
-    kept = TaskProfile.of(
-        exact, torch.tensor([[0.0, 1.0]] * 3), torch.linspace(-3, 3, 9), torch.tensor([0, 0]), torch.ones(5), means
-    )
+    kept = TaskProfile.of(exact, torch.tensor([[0.0, 1.0]] * 3), torch.linspace(-3, 3, 9), torch.ones(5), means)
     agreement = kept.gaussians.class_scores(x).argmax(1) == exact.class_scores(x).argmax(1)
     assert float(agreement.float().mean()) > 0.97
 
@@ -179,7 +178,7 @@ def test_weights_make_labels_likeliest(seed: int) -> None:
         )
         return float((1 - smooth / 2) * hard + (1 / 82 / 2) * others.mean())
 
-    found = vectors.fit_weights(scores, labels, 1.0).tolist()
+    found = fit_weights(scores, labels, 1.0).tolist()
     assert min(found) >= 0
     best = loss(found)
     for index in range(3):
@@ -193,15 +192,15 @@ def test_weights_make_labels_likeliest(seed: int) -> None:
 
 
 def test_weights_of_what_cannot_be_told_apart_are_zero() -> None:
-    assert vectors.fit_weights(torch.zeros(10, 3, 2), torch.arange(10) % 3, 1.0).tolist() == [0, 0]
-    assert vectors.fit_weights(torch.randn(10, 1, 2), torch.zeros(10, dtype=torch.int64), 1.0).tolist() == [0, 0]
+    assert fit_weights(torch.zeros(10, 3, 2), torch.arange(10) % 3, 1.0).tolist() == [0, 0]
+    assert fit_weights(torch.randn(10, 1, 2), torch.zeros(10, dtype=torch.int64), 1.0).tolist() == [0, 0]
 
 
 def test_mean_weights_do_not_depend_on_the_order() -> None:
     each = [torch.rand(5, generator=torch.Generator().manual_seed(seed)) for seed in range(50)]
-    assert vectors.mean_weights(each) == vectors.mean_weights(each[::-1])
-    assert vectors.mean_weights([*each, torch.zeros(5)]) == vectors.mean_weights(each), "tasks of one class"
-    assert all(math.isfinite(value) and value > 0 for value in vectors.mean_weights([]))
+    assert mean_weights(each) == mean_weights(each[::-1])
+    assert mean_weights([*each, torch.zeros(5)]) == mean_weights(each), "tasks of one class"
+    assert all(math.isfinite(value) and value > 0 for value in mean_weights([]))
 
 
 def test_a_task_of_one_class_is_found_beside_others() -> None:

@@ -1,7 +1,7 @@
 """What a task leaves is of its own images: which ones are looked at, what they score, and how many are found again."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from supsup import nets
 from supsup.data import Part
 from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread, fit_gaussians
+from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread, expected_shares, fit_gaussians
 from supsup.inference.profiles.profile import CALIBRATED, SHARES, Gaussians, TaskProfile, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
@@ -39,13 +39,11 @@ Leave = Callable[..., TaskProfile | None]
 
 @pytest.fixture(scope="module")
 def leave(net: FrozenNet, bank: Bank) -> Leave:
-    """What a task with one of the masks leaves, after others in order."""
+    """What a task with one of the masks leaves."""
 
-    def profile(
-        index: int, learned: Part, judge: Part | None, classes: int = CLASSES, others: Sequence[TaskProfile] = ()
-    ) -> TaskProfile | None:
+    def profile(index: int, learned: Part, judge: Part | None, classes: int = CLASSES) -> TaskProfile | None:
         leaving = ProfileFitter(net, bank.packed(index)[:, None], {})
-        (found,) = leaving.fit([ProfileData(learned, judge, classes)], [(None, other) for other in reversed(others)])
+        (found,) = leaving.fit([ProfileData(learned, judge, classes)])
         return found
 
     return profile
@@ -74,66 +72,76 @@ def check(profile: TaskProfile, expected: list[Tensor]) -> None:
     spreads = [[score.mean(), score.std(correction=0)] for score in expected]
     torch.testing.assert_close(profile.spreads, torch.tensor(spreads), rtol=1e-3, atol=1e-3)
     familiar = familiarity(expected[0], expected[1], profile.spread)
-    torch.testing.assert_close(profile.familiar, familiar.quantile(torch.tensor(SHARES)), rtol=1e-3, atol=1e-3)
+    shares = expected_shares(torch.tensor(SHARES), len(familiar))
+    torch.testing.assert_close(profile.familiar, familiar.quantile(shares), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_images_held_back_judge(leave: Leave, net: FrozenNet, bank: Bank, index: int) -> None:
-    learned, judge = images(1), images(2, 50)
-    profile = leave(index, learned, judge, CLASSES, [])
+    """They judge Gaussians of the others; where images are few, Gaussians that are kept are fitted to all."""
+    learned, judge = images(1, 600), images(2, 50)
+    profile = leave(index, learned, judge)
     assert profile is not None
-    assert profile.checked.tolist() == [0, 0], "there was nothing to take them for"
     own = gaussians_of(net, learned, learned.labels.argsort(stable=True))
-    torch.testing.assert_close(profile.gaussians.means, own.means, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(profile.gaussians.means, own.means, rtol=2e-2, atol=2e-2)
     check(profile, scores(net, bank, index, judge.tensors()[0], own))
+    few = images(1)
+    found = leave(index, few, judge)
+    assert found is not None
+    both = Part(torch.cat([few.images, judge.images]), torch.cat([few.labels, judge.labels]))
+    every = gaussians_of(net, both, torch.arange(len(both)))
+    torch.testing.assert_close(found.gaussians.means, every.means, rtol=2e-2, atol=2e-2)
+    check(found, scores(net, bank, index, judge.tensors()[0], gaussians_of(net, few, few.labels.argsort(stable=True))))
 
 
-def test_where_none_are_held_back_one_half_judges_the_other(leave: Leave, net: FrozenNet, bank: Bank) -> None:
+def test_where_many_are_learned_and_none_held_back_one_half_judges_the_other(
+    leave: Leave, net: FrozenNet, bank: Bank
+) -> None:
     """Images that Gaussians were made of are more familiar than any that come later."""
-    learned = images(1)
-    profile = leave(0, learned, None, CLASSES, [])
+    learned = images(1, 501)
+    profile = leave(0, learned, None)
     assert profile is not None
     every = learned.labels.argsort(stable=True)
     own = gaussians_of(net, learned, every)
-    torch.testing.assert_close(profile.gaussians.means, own.means, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(profile.gaussians.means, own.means, rtol=2e-2, atol=2e-2)
     half = gaussians_of(net, learned, every[::2])
     check(profile, scores(net, bank, 0, learned.batch(every[1::2])[0], half))
 
 
-def test_images_found_among_other_tasks_are_counted(leave: Leave, net: FrozenNet) -> None:
-    learned, judge = images(1), images(1, 60)
-    rival = leave(1, images(5), None, CLASSES, [])
-    assert rival is not None
-    same = gaussians_of(net, learned, learned.labels.argsort(stable=True))
-    profile = leave(0, learned, judge, CLASSES, [rival])
-    assert profile is not None
-    found = same.recognised(extract_features(net, judge.tensors()[0]), [rival.class_means])
-    assert profile.checked.tolist() == [60, int(found.sum())]
-    of_another_kind = replace(rival, means=rival.means.clamp(-127, 127).to(torch.int8))
-    alone = leave(0, learned, judge, CLASSES, [of_another_kind])
-    assert alone is not None
-    assert alone.checked.tolist() == [0, 0], "statistics of an earlier version are not compared"
-
-
-def test_the_latest_tasks_are_those_compared_with(leave: Leave) -> None:
-    """A task is not compared with thousands, and an early one alike counts no longer."""
+def test_few_images_are_judged_a_fifth_at_a_time(leave: Leave, net: FrozenNet, bank: Bank) -> None:
+    """Each by Gaussians of the other four fifths, so that thresholds hold for new images."""
     learned = images(1)
-    twin, far = leave(0, learned, None, CLASSES, []), leave(0, images(9), None, CLASSES, [])
-    assert twin is not None
-    assert far is not None
-    within = leave(0, learned, images(1), CLASSES, [twin, *[far] * 31])
-    beyond = leave(0, learned, images(1), CLASSES, [twin, *[far] * 32])
-    assert within is not None
-    assert beyond is not None
-    assert within.checked[1] < beyond.checked[1]
+    profile = leave(0, learned, None)
+    assert profile is not None
+    every, expected = learned.labels.argsort(stable=True), []
+    for fold in range(5):
+        judged = torch.arange(len(every)) % 5 == fold
+        others = gaussians_of(net, learned, every[~judged])
+        expected.append(scores(net, bank, 0, learned.batch(every[judged])[0], others))
+    check(profile, [torch.cat(parts) for parts in zip(*expected)])
+
+
+@pytest.mark.parametrize(("seen", "honest"), [(3.0, True), (3.1, False)])
+def test_a_mask_that_saw_its_images_often_gets_half_the_say(
+    net: FrozenNet, bank: Bank, seen: float, honest: bool
+) -> None:
+    """What it makes of them is too good; of images that it rarely saw it is as good as of new ones."""
+    fitter = ProfileFitter(net, bank.packed(0)[:, None], {})
+    weights = []
+    for times in (seen, math.inf):
+        (found,) = fitter.fit([ProfileData(images(1), None, CLASSES, seen=times)])
+        assert found is not None
+        assert found.weights is not None
+        weights.append(found.weights)
+    assert torch.equal(weights[0], weights[1]) != honest
 
 
 def test_images_without_a_spread_that_can_be_computed_with_leave_nothing(leave: Leave) -> None:
     """A lone image, and numbers that are not finite: such a task is found by its mask, and learning goes on."""
     two = torch.arange(2)
-    assert leave(0, Part(torch.ones(1, 8), two[:1]), None, 1, []) is None
-    assert leave(0, Part(torch.full((2, 8), 3e38), two), None, 2, []) is None
-    assert leave(0, images(1, 9), None, CLASSES, []) is not None
+    assert leave(0, Part(torch.ones(1, 8), two[:1]), None, 1) is None
+    assert leave(0, Part(torch.full((2, 8), 3e38), two), None, 2) is None
+    assert leave(0, images(1, 9), None, CLASSES) is not None
 
 
 @pytest.mark.parametrize("count", [5, 40, 41, 59, 60, 120])
@@ -154,13 +162,3 @@ def test_a_deviation_can_always_be_divided_by() -> None:
     assert mean == 1000
     assert deviation == pytest.approx(1e-3, rel=0.01)
     assert _spread(torch.zeros(5))[1] > 0
-
-
-@pytest.mark.parametrize(("held_back", "asked"), [(256, 256), (257, 129), (None, 200)])
-def test_at_most_256_images_judge(leave: Leave, held_back: int | None, asked: int) -> None:
-    rival = leave(1, images(5), None, CLASSES, [])
-    assert rival is not None
-    judge = None if held_back is None else images(2, held_back)
-    profile = leave(0, images(1, 800), judge, CLASSES, [rival])
-    assert profile is not None
-    assert profile.checked[0] == asked

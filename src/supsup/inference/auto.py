@@ -17,8 +17,7 @@ from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.gradient import Goal, choose_layers
 from supsup.inference.one_shot import decide_one_shot
 from supsup.inference.profiles.features import extract_features
-from supsup.inference.profiles.profile import FeatureScores, familiarity, output_energy
-from supsup.inference.profiles.vectors import profile_answers
+from supsup.inference.profiles.profile import FeatureScores, familiarity, output_energy, profile_answers
 from supsup.runtime.errors import SupSupError
 
 _ENOUGH_IMAGES, _ENOUGH_FOUND = 50, 0.6  # images needed for a warning; expected share of tasks found that needs none

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from supsup.file.paths import AnyPath, writable_path
 from supsup.inference.profiles.features import filter_count, filter_features, trained_features
-from supsup.inference.profiles.profile import TaskProfile
-from supsup.inference.profiles.vectors import profile_answers
+from supsup.inference.profiles.profile import TaskProfile, profile_answers
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup

@@ -21,7 +21,16 @@ from supsup.inference.profiles.features import (
     mask_bytes,
     within,
 )
-from supsup.inference.profiles.profile import CALIBRATED, SCORES, SHARES, Gaussians, Spread, TaskProfile, familiarity
+from supsup.inference.profiles.profile import (
+    CALIBRATED,
+    FINDING,
+    SCORES,
+    SHARES,
+    Gaussians,
+    Spread,
+    TaskProfile,
+    familiarity,
+)
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNet
 from supsup.runtime.errors import SupSupError
@@ -36,6 +45,12 @@ _IMAGES = 4  # at least, for each direction
 _PASSES = 4  # of the power iteration
 _APART = 1e-6  # keeps equal columns apart, relative to their length
 _LEAST = 1e-3  # least variance in every direction, relative to the mean variance of a feature
+_NEWTON_STEPS, _DAMPING = 30, 1e-9  # of fitting weights: at most; relative to the mean curvature
+_HALVINGS = 20  # of a step that does not improve
+# How many of n + 2 labels count as wrong. Answers have one, as in Platt's scaling. Tasks are found among the classes of
+# all tasks, which vectors of one task say nothing of: with one, the task of CLINC150's validation sentences was right
+# more often than its confidence said (expected calibration error 6.6 %), with a tenth as often (1.6 %).
+_DOUBT_OF_TASKS, _DOUBT_OF_ANSWERS = 0.1, 1.0
 _TOGETHER = 1 << 27  # bytes of features of tasks whose Gaussians are fitted together, on a GPU
 
 
@@ -199,25 +214,27 @@ class ProfileFitter:
         by_class, by_shares, likelihood, order = map(torch.cat, zip(*every))
         outputs, labels = measured.judged_outputs[order], measured.judged_labels[order]
         scores = torch.stack([by_class, by_shares, outputs[:, : task.classes].log_softmax(-1)], -1)
-        finding = vectors.fit_weights(scores[..., : vectors.FINDING], labels, vectors.DOUBT_OF_TASKS)
+        finding = fit_weights(scores[..., :FINDING], labels, _DOUBT_OF_TASKS)
         if not task.is_judged:
-            answering = vectors.equal_say(finding, scores, labels)
+            answering = equal_say(finding, scores, labels)
         else:
-            answering = vectors.fit_weights(scores, labels, vectors.DOUBT_OF_ANSWERS)
+            answering = fit_weights(scores, labels, _DOUBT_OF_ANSWERS)
             wrong = [int((each.argmax(1) != labels).sum()) for each in (scores @ answering.to(scores), scores[..., -1])]
             if not measured.of_vectors and wrong[0] > _WORTH * wrong[1]:
                 answering[:-1] = 0
         if not (measured.of_vectors or self.net.pretrained or is_picture(task.learned.shape)):
             answering[:-1] = 0  # features of layers say little more than the mask
         part_means = None
-        if measured.of_vectors:
+        if not measured.of_vectors:  # features may tell tasks apart though they say nothing of the labels within one
+            finding[0] = finding[0].clamp(min=features.shape[1] ** -0.5)
+        else:
             part_means = vectors.part_means(measured.features, measured.labels, task.classes)
             likelihood = by_shares.amax(1) if float(finding[1]) > 0 else likelihood
         levels = {"likelihood": likelihood} | {name: score(outputs, task.classes) for name, score in CALIBRATED.items()}
         spreads = torch.stack([_spread(levels[name]) for name in SCORES])
         by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
         familiar = familiarity(levels["likelihood"], levels["energy"], by_name)
-        at_shares = familiar.quantile(vectors.expected_shares(self._shares, len(familiar))).cummax(0).values
+        at_shares = familiar.quantile(expected_shares(self._shares, len(familiar))).cummax(0).values
         weights = torch.cat([finding, answering]).to(at_shares.device)
         return TaskProfile.of(gaussians, spreads, at_shares, weights, part_means)
 
@@ -347,3 +364,74 @@ def _spread(score: Tensor) -> Tensor:
     """Mean and deviation; never 0, also where all images score the same."""
     mean, deviation = score.mean(), score.std(correction=0)
     return torch.stack([mean, deviation.maximum((1e-6 * mean.abs().double() + 1e-6).float())])
+
+
+def fit_weights(scores: Tensor, labels: Tensor, doubted: float) -> Tensor:
+    """Weights [k], none negative, of k scores for each class: those under which softmax makes labels likeliest.
+
+    Without doubt, weights grow without end where all labels are right.
+    scores   [n, C, k]
+    doubted  how many of n + 2 labels count as wrong
+    """
+    scores = scores.detach().cpu().double()
+    count, classes, kinds = scores.shape
+    sizes = (scores - scores.mean(1, keepdim=True)).square().mean((0, 1)).sqrt()
+    useful = sizes > 0
+    if classes < 2 or count == 0 or not bool(useful.any()):
+        return torch.zeros(kinds)
+    scores = scores / sizes.where(useful, 1.0)
+    doubt = doubted / (count + 2)
+    target = torch.full((count, classes), doubt / (classes - 1), dtype=torch.float64)
+    target.scatter_(1, labels.cpu()[:, None], 1 - doubt)
+
+    def loss(weights: Tensor) -> Tensor:
+        return -(target * (scores @ weights).log_softmax(1)).sum(1).mean()
+
+    weights = useful.double() / kinds
+    current = loss(weights)
+    for _ in range(_NEWTON_STEPS):
+        p = (scores @ weights).softmax(1)
+        gradient = ((p - target)[..., None] * scores).sum((0, 1)) / count
+        expected = (p[..., None] * scores).sum(1)
+        curvature = torch.einsum("nc,ncj,nck->jk", p, scores, scores) / count - expected.T @ expected / count
+        free = useful & ((weights > 0) | (gradient < 0))
+        if not bool(free.any()):
+            break
+        part = curvature[free][:, free]
+        part = part + _DAMPING * (1 + part.diagonal().mean()) * torch.eye(len(part), dtype=torch.float64)
+        step = torch.zeros_like(weights)
+        step[free] = torch.linalg.solve(part, gradient[free])
+        for halving in range(_HALVINGS):
+            candidate = (weights - step / 2**halving).clamp(min=0)
+            if (better := loss(candidate)) < current:
+                break
+        else:
+            break
+        weights, current = candidate, better
+    return (weights / sizes.where(useful, 1.0)).float()
+
+
+def equal_say(weights: Tensor, scores: Tensor, labels: Tensor) -> Tensor:
+    """Weights with a mask that was trained on all images: it gets the say of the other scores together.
+
+    What a mask makes of images it was trained on is too good to be compared. So it is made as certain as the others
+    are of images that they were not fitted to, and both count one half.
+
+    weights  of the scores but the last
+    scores   [n, C, k], the last the mask's log p
+    """
+    scores, labels = scores.detach().cpu().double(), labels.cpu()
+    wanted = torch.nn.functional.cross_entropy(scores[..., :-1] @ weights.double(), labels)
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if torch.nn.functional.cross_entropy(middle * scores[..., -1], labels) > wanted:
+            low = middle
+        else:
+            high = middle
+    return torch.cat([weights, torch.tensor([high])]) / 2
+
+
+def expected_shares(shares: Tensor, count: int) -> Tensor:
+    """Where to take quantiles of n scores, so that these shares of new scores are expected to be lower."""
+    return ((shares * (count + 1) - 1) / max(1, count - 1)).clamp(0, 1)

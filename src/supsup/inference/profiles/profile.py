@@ -24,6 +24,8 @@ from supsup.inference.profiles import vectors
 from supsup.runtime.errors import SupSupError
 
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of a task's images that are less familiar
+FINDING, ANSWERING = 2, 3  # weights that find a task: of Gaussians and shares; that answer for it: also of its mask
+_USUAL = (0.03, 4.0)  # where no task has weights: those of CLINC150, rounded
 _ENERGY = 0.3  # its weight in the mixture
 _SMALLEST, _LARGEST = 1e-30, 1e15  # numbers that float32 can compute with
 
@@ -75,6 +77,7 @@ class TaskProfile:
     weights   [5]: what Gaussians and shares count where the task is asked for; then what they and the mask count where
               its class is. None: of an earlier version, as `noise` is
     noise     []: the expected squared error of the covariance matrix
+    checked   [2], of earlier versions only: two counts, kept so that a file stays as it is
     """
 
     means: Tensor
@@ -87,6 +90,7 @@ class TaskProfile:
     familiar: Tensor
     weights: Tensor | None = None
     noise: Tensor | None = None
+    checked: Tensor | None = None
 
     @classmethod
     def of(
@@ -136,7 +140,8 @@ class TaskProfile:
         found = self.gaussians.likelihoods(features)
         if self.weights is None or not self.of_vectors:
             return found
-        return vectors.likelihood(found, features, self.log_shares.to(features.device), self.weights)
+        shares = vectors.share_scores(features, self.log_shares.to(features.device)).amax(1)
+        return shares if float(self.weights[1]) > 0 else found
 
     @cached_property
     def log_shares(self) -> Tensor:
@@ -146,7 +151,7 @@ class TaskProfile:
     @property
     def answers(self) -> bool:
         """Whether it has a say in answers for the task, beside the mask."""
-        return self.weights is not None and bool(self.weights[vectors.FINDING : -1].any())
+        return self.weights is not None and bool(self.weights[FINDING:-1].any())
 
     @property
     def mask_weight(self) -> float:
@@ -158,7 +163,7 @@ class TaskProfile:
         """What `profile_answers` needs of a profile that answers."""
         assert self.weights is not None
         shares = (self.log_shares,) if self.of_vectors else ()
-        return self.weights[vectors.FINDING :].tolist(), (*self.gaussians.discriminant(), *shares)
+        return self.weights[FINDING:].tolist(), (*self.gaussians.discriminant(), *shares)
 
     @property
     def gaussians(self) -> Gaussians:
@@ -192,8 +197,7 @@ class TaskProfile:
     def from_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> TaskProfile:
         """From a file; an error unless it can belong to a task with this many classes."""
         of_vectors = "means" in tensors and tensors["means"].dtype == torch.uint8
-        tensors = {name: value for name, value in tensors.items() if name != "checked"}  # of earlier versions
-        if tensors.keys() | {"weights", "noise"} != {each.name for each in fields(cls)}:
+        if tensors.keys() | {"weights", "noise", "checked"} != {each.name for each in fields(cls)}:
             raise SupSupError("its profile is incomplete")
         groups, count, features = tensors["directions"].shape if tensors["directions"].ndim == 3 else (0, 0, 0)
         forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
@@ -206,7 +210,8 @@ class TaskProfile:
             "spreads": (torch.float32, (len(SCORES), 2)),
             "familiar": (torch.float32, (len(SHARES),)),
         }
-        later = {"weights": (torch.float32, (vectors.FINDING + vectors.ANSWERING,)), "noise": (torch.float32, ())}
+        later = {"weights": (torch.float32, (FINDING + ANSWERING,)), "noise": (torch.float32, ())}
+        later["checked"] = (torch.int64, (2,))
         forms |= {name: form for name, form in later.items() if name in tensors}
         for name, (dtype, shape) in forms.items():
             value, earlier = tensors[name], torch.int16 if name == "means" and not of_vectors else dtype
@@ -306,6 +311,23 @@ def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
         return each_task - math.log(classes[0])
     each = [own.logsumexp(1) - math.log(own.shape[1]) for own in scores.split(list(classes), 1)]
     return torch.stack(each, 1)
+
+
+def profile_answers(x: Tensor, outputs: Tensor, weights: Sequence[float], profile: Sequence[Tensor]) -> Tensor:
+    """Logits [n, C] of a task for features x [n, d], by fitted weights: what its network gives and its profile says.
+
+    It uses nothing of other tasks, so what they are never changes an answer. Of vectors the profile has shares, too.
+    """
+    by_gaussians, by_shares, by_mask = weights
+    linear, constant, middle, *shares = (tensor.to(x.device) for tensor in profile)
+    found: Tensor = by_gaussians * ((x - middle) @ linear.T + constant) + by_mask * outputs.log_softmax(-1)
+    return found + by_shares * vectors.share_scores(x, shares[0]) if shares else found
+
+
+def mean_weights(weights: Sequence[Tensor]) -> list[float]:
+    """The mean of the weights that find each task, the same for any order of tasks; tasks of one class have none."""
+    fitted = [each[:FINDING].tolist() for each in weights if bool((each > 0).any())]
+    return [math.fsum(column) / len(fitted) for column in zip(*fitted)] if fitted else list(_USUAL)
 
 
 def whole_numbers(vectors: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -439,7 +461,7 @@ class ProfileIndex(NamedTuple):
             before = [] if shares is None else [shares]
             shares = torch.cat([*before, *(profile.log_shares.to(device) for profile in new)])
         place = {index: number for number, (index, _) in enumerate(usable)}
-        weights = vectors.mean_weights([profile.weights for profile in profiles if profile.weights is not None])
+        weights = mean_weights([profile.weights for profile in profiles if profile.weights is not None])
         return ProfileIndex(version, features, profiles, gaussians, place, shares, weights)
 
     def scores(

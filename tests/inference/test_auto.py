@@ -74,7 +74,7 @@ def test_features_and_masks_decide_together_as_by_hand(model: SupSup) -> None:
     for index, (profile, own) in enumerate(zip(profiles, weights)):
         outputs = state_of(model).net.run(x, state_of(model).net.masked(state_of(model).bank.mask(index)))[:, :2]
         mean, deviation = profile.spreads[1].tolist()
-        energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 3)
+        energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 0)
         both = (by_class[:, gallery.columns[index]] + float(own[-1]) * outputs.log_softmax(-1)).logsumexp(-1)
         expected[:, index] = torch.where(near[:, index] & doubt, both + 0.1 * energy, expected[:, index])
     found = model.predict(x)

@@ -101,7 +101,7 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
                 x[row : row + 1], state_of(model).net.masked(state_of(model).bank.mask(column))
             )[:, :10]
             mean, deviation = profiles[column].spreads[1].tolist()
-            energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 3)
+            energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 0)
             log_p = float(weights[column][-1]) * outputs.log_softmax(-1)
             both = classes[row : row + 1, gallery.columns[column]] + log_p
             expected[row, column] = both.logsumexp(-1) + 0.1 * energy

@@ -290,9 +290,9 @@ def test_a_profile_is_made_with_images_that_were_not_learned(monkeypatch: pytest
     trained, profiled = _watched(monkeypatch), []
     original = ProfileFitter.fit
 
-    def watched(self: ProfileFitter, tasks: Any, earlier: Any) -> Any:
+    def watched(self: ProfileFitter, tasks: Any) -> Any:
         profiled.extend(tasks)
-        return original(self, tasks, earlier)
+        return original(self, tasks)
 
     monkeypatch.setattr(ProfileFitter, "fit", watched)
     for augmentation in (None, Augmentation(padding=1)):

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_pool2d, conv2d, interpolate, pad
 
 from supsup.kernels import available
-from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.runtime.devices import on_device
 from supsup.runtime.errors import SupSupError
@@ -29,12 +28,9 @@ if available.NUMBA:
 
 _PLACES = 8  # features of a filter: its positive and its negative responses in each quarter of the picture
 _LARGEST_SIDE, _SMALLEST_SIDE = 32, 12  # pixels along a side of pictures, after resizing
-_GREY_FILTERS = Path(__file__).with_name("filters.safetensors")  # made by `python -m benchmarks make_filters`
-_GREY_MARGIN, _GREY_THRESHOLD = 2, 1.0  # pixels repeated around grey pictures; threshold of a response to them
-_PATCH = 6  # pixels along a side of a filter for colours
-_MOST_COLOURS = 4
-_REACH, _COLOURS, _NOISE = 8.0, 0.8, 0.1  # correlation of pixels by distance, of colours, and uncorrelated variance
-_FAINT, _THRESHOLD = 0.1, 0.5  # contrast that counts as little; threshold of a response to colours
+_FILTERS = Path(__file__).with_name("filters.safetensors")  # made by `python -m benchmarks make_filters`
+_GREY_MARGIN = 2  # pixels that are repeated around grey pictures
+_FAINT, _THRESHOLD = 0.1, 1.0  # contrast that counts as little; threshold of a response, in deviations
 _CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's cache; this many times more on a GPU
 
 
@@ -194,75 +190,51 @@ def _pooled(values: Tensor, most: int) -> Tensor:
 
 def is_picture(shape: torch.Size | tuple[int, ...]) -> bool:
     """Whether filters can be used on inputs of this shape, [channels, height, width]."""
-    return len(shape) == 3 and shape[0] <= _MOST_COLOURS and min(shape[1:]) >= _SMALLEST_SIDE
+    return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= _SMALLEST_SIDE
 
 
 def filter_features(pictures: Tensor, filters: int) -> Tensor:
     """Responses of fixed filters for pictures [n, channels, height, width]: [n, 8 · filters].
 
-    One layer of small patches, nothing of it learned. Filters for grey pictures are patches of synthetic pen strokes,
-    those for colours are random. Both are whitened, so edges count and brightness does not. Scaling pixels hardly
-    matters.
+    One layer of small patches, nothing of it learned: patches of synthetic pen strokes for grey pictures, of synthetic
+    leaves for coloured ones. They are whitened, so edges and colours count and brightness does not. Scaling pixels
+    hardly matters.
     """
     height, width = pictures.shape[-2:]
     if max(height, width) > _LARGEST_SIDE:
         shrunk = [max(_SMALLEST_SIDE, round(side * _LARGEST_SIDE / max(height, width))) for side in (height, width)]
         pictures = interpolate(pictures.float(), shrunk, mode="area")
     grey = pictures.shape[1] == 1
-    threshold = _GREY_THRESHOLD if grey else _THRESHOLD
     pictures = pad(pictures.float(), (_GREY_MARGIN,) * 4, mode="replicate") if grey else pictures.float()
-    weights = on_device(_grey_filters(filters) if grey else _filters(pictures.shape[1], filters), pictures.device)
+    weights = on_device(_filters("grey" if grey else "colours", filters), pictures.device)
     if torch.compiler.is_compiling():  # exported as ONNX
-        return _responses(pictures, weights, threshold).flatten(1).sqrt()
+        return _responses(pictures, weights).flatten(1).sqrt()
     at_once = max(1, _CPU_RESPONSES // (filters * pictures[0, 0].numel()))
     if pictures.device.type != "cpu":
         at_once *= _GPU_FACTOR
     if available.NUMBA and pictures.device.type == "cpu" and grey:
         lines = pictures.detach()[:, 0].contiguous()
-        found = numba_filters.numba_filter_responses(lines, weights[:, 0], _FAINT, threshold, at_once)
+        found = numba_filters.numba_filter_responses(lines, weights[:, 0], _FAINT, _THRESHOLD, at_once)
     else:
-        found = torch.cat([_responses(piece, weights, threshold) for piece in pictures.split(at_once)])
+        found = torch.cat([_responses(piece, weights) for piece in pictures.split(at_once)])
     return found.flatten(1).sqrt()
 
 
-def _responses(x: Tensor, weights: Tensor, threshold: float) -> Tensor:
+def _responses(x: Tensor, weights: Tensor) -> Tensor:
     """[n, 2 · filters, 2, 2]: mean response above the threshold in each quarter, positive ones and negative ones."""
     side = weights.shape[-1]
     level, square = (avg_pool2d(part.mean(1, keepdim=True), side, stride=1) for part in (x, x.square()))
     contrast = ((square - level.square()).clamp(min=0) + _FAINT**2).sqrt()
     responses = conv2d(x, weights).div_(contrast)
-    positive = adaptive_avg_pool2d((responses - threshold).relu_(), 2)
-    negative = adaptive_avg_pool2d(responses.neg_().sub_(threshold).relu_(), 2)
+    positive = adaptive_avg_pool2d((responses - _THRESHOLD).relu_(), 2)
+    negative = adaptive_avg_pool2d(responses.neg_().sub_(_THRESHOLD).relu_(), 2)
     return torch.cat([positive, negative], 1)
 
 
 @cache
-def _grey_filters(count: int) -> Tensor:
-    """[count, 1, side, side], whose responses to pen strokes have deviation 1."""
-    found = load_file(_GREY_FILTERS)
-    weights = found["filters"][:count, None].float()
-    weights = weights - weights.mean((2, 3), keepdim=True)
-    return weights / found["deviations"][:count, None, None, None]
-
-
-@cache
-def _filters(channels: int, count: int) -> Tensor:
-    """[count, channels, patch, patch], blind to the mean of a patch."""
-    size = channels * _PATCH**2
-    drawn = philox.uniform(0, [f"filter {i}" for i in range(count)], size, 1.0).double()
-    drawn = drawn / drawn.norm(dim=1, keepdim=True)
-    white = drawn @ _whitening(channels)
-    white = white - white.mean(1, keepdim=True)
-    found: Tensor = white.float().view(count, channels, _PATCH, _PATCH)
-    return found
-
-
-def _whitening(channels: int) -> Tensor:
-    """The matrix [size, size] that makes pixels of different places and colours independent."""
-    line = torch.arange(_PATCH).double()
-    places = torch.cartesian_prod(line, line)
-    correlation = torch.exp(-torch.cdist(places, places) / _REACH)
-    colours = _COLOURS + (1 - _COLOURS) * torch.eye(channels).double()
-    values, vectors = torch.linalg.eigh(torch.kron(colours, correlation))
-    found: Tensor = (vectors * (values + _NOISE).rsqrt()) @ vectors.T
-    return found
+def _filters(kind: str, count: int) -> Tensor:
+    """[count, channels, side, side], whose responses to synthetic pictures have deviation 1."""
+    found = load_file(_FILTERS)
+    weights = found[kind][:count].float()
+    weights = weights - weights.mean((1, 2, 3), keepdim=True)
+    return weights / found[f"{kind} deviations"][:count, None, None, None]

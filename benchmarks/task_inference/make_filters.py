@@ -5,7 +5,7 @@
 They are shipped as bytes, so that they are the same on every machine: profiles in model files hold statistics of their
 responses. Run on another machine, a few bytes may round differently: then tasks learned before would not be found.
 
-For grey pictures, strokes, 7 × 7 pixels and the three whitenings were chosen on held-back training images of Omniglot and of rotated
+Strokes, 7 × 7 pixels and the three whitenings were chosen on held-back training images of Omniglot and of rotated
 MNIST, features alone: random filters found 74.5 and 79.8 % of the tasks, dead leaves 79.7 and 81.6 %, strokes whitened
 with 0.03 alone 76.6 and 85.4 %, with 1 alone 81.8 and 67.3 %, with all three 81.6 and 85.5 %. Filters for colours are
 patches of dead leaves: of held-back images of SplitCIFAR100 they find 44.4 % of the labels, random ones 40.4 %.

@@ -27,8 +27,8 @@ UserNet = Annotated[str | None, Option(help="module:function, if the model was l
 OUTPUTS = 100  # the default of a new network
 OUTPUTS_NOTE = "outputs"  # in the notes of a file: the outputs of a user's network
 KNOWN = ("lenet_300_100", "fc_1024", "small_resnet", "gem_resnet18", "resnet50")
-PRETRAINED = ("mobilenet_v2", "efficientnet_lite0")  # with published weights
-_LEAST_SIZE, _PHOTOGRAPHS = 32, 64  # pixels along a side, for pretrained networks: see docs/pretrained.md
+PRETRAINED = {"mobilenet_v2": 19, "efficientnet_lite0": 18}  # with published weights; the first block with masks
+_LEAST_SIZE, _PHOTOGRAPHS = 32, 224  # pixels along a side, for pretrained networks
 _SILENCE, _WITHIN = 5.0, 120.0  # seconds to download weights that the user did not ask for
 
 
@@ -72,7 +72,7 @@ def network_from_name(name: str, outputs: int, size: int | None = None) -> nn.Mo
         build = _import_function(*name.split(":", 1))
         build = partial(build, outputs=outputs) if _accepts_outputs(build) else build
     elif name in PRETRAINED:
-        build = partial(getattr(nets, name), outputs, True, max(size or _PHOTOGRAPHS, _LEAST_SIZE))
+        build = partial(getattr(nets, name), outputs, True, max(size or _PHOTOGRAPHS, _LEAST_SIZE), PRETRAINED[name])
     elif name in KNOWN:
         build = partial(getattr(nets, name), outputs)
     else:

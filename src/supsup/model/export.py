@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from supsup.file.paths import AnyPath, writable_path
-from supsup.inference.profiles.features import filter_count, filter_features, trained_features
+from supsup.inference.profiles.features import filter_count, filter_features
 from supsup.inference.profiles.profile import TaskProfile
 from supsup.inference.profiles.vectors import profile_answers
 from supsup.masks.frozen import FrozenNet
@@ -29,6 +29,7 @@ from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.nets.architecture import architecture_of
 from supsup.nets.execution import run_with_weights
+from supsup.nets.trained import trained_features
 from supsup.runtime.errors import SupSupError
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from supsup.data import Task
+from supsup.data import Part, Task
 from supsup.data.inputs import inputs_key
 from supsup.data.task import TaskInfo
 from supsup.file.header import check_network
@@ -33,6 +33,7 @@ from supsup.runtime.interrupts import uninterrupted
 from supsup.training import Recipe, Trained
 from supsup.training.executors import first_scores
 
+_DESCRIBED, _BATCH = 1 << 14, 32  # images whose descriptions are held in memory; that are described at a time
 _PROFILED = 64  # tasks whose profiles are made together; a GPU trains hundreds together
 
 
@@ -55,7 +56,36 @@ class Learning:
 
         callback  is called with the steps of a single task
         """
-        net, recipe = self.state.net, self.state.settings.recipe
+        described = self.state.net.described
+        images = sum(len(task.train) for task in tasks)
+        at_once = max(1, len(tasks) * _DESCRIBED // images) if described else len(tasks)
+        for start in range(0, len(tasks), at_once):
+            some = tasks[start : start + at_once]
+            self._train(some, self._described(some, show_progress) if described else some, precision, show_progress, callback)
+
+    def _described(self, tasks: Sequence[Task], show_progress: bool | None) -> list[Task]:
+        """Tasks to train on what the network takes in place of their images; images on disk are left there."""
+        net, found = self.state.net, list[Task]()
+        with progress.bar("computing features", sum(len(task.train) for task in tasks), "images", show_progress) as done:
+            for task in tasks:
+                if task.train.in_memory:
+                    described = []
+                    for x, _ in task.train.batches(_BATCH, net.device):
+                        described.append(net.describe(x))
+                        done(len(x))
+                    task = replace(task, train=Part(torch.cat(described), task.train.labels.to(net.device)))
+                found.append(task)
+        return found
+
+    def _train(
+        self,
+        tasks: Sequence[Task],
+        described: Sequence[Task],
+        precision: torch.dtype | None,
+        show_progress: bool | None,
+        callback: progress.Callback | None,
+    ) -> None:
+        net, recipe, by_name = self.state.net, self.state.settings.recipe, {task.name: task for task in tasks}
         if len(tasks) == 1:
             steps = recipe.most_steps(tasks[0], net.pretrained)
             watched = progress.steps(tasks[0].name, steps, show_progress, callback)
@@ -63,9 +93,11 @@ class Learning:
             watched = progress.bar("learning", len(tasks), show=show_progress)
         with (
             watched as advance,
-            closing(recipe.train(net, tasks, precision, advance, self.first_scores)) as groups,
+            closing(recipe.train(net, described, precision, advance, self.first_scores)) as groups,
         ):
             for trained in groups:
+                splits = trained.splits or [(task.train, None) for task in trained.tasks]
+                trained = trained._replace(tasks=[by_name[task.name] for task in trained.tasks], splits=splits)
                 for some in trained.split(_PROFILED if self._needs_profiles else len(tasks)):
                     self.add(some)
                     advance(0)

@@ -56,23 +56,25 @@ class Learning:
 
         callback  is called with the steps of a single task
         """
-        described = self.state.net.described
-        images = sum(len(task.train) for task in tasks)
-        at_once = max(1, len(tasks) * _DESCRIBED // images) if described else len(tasks)
+        at_once = len(tasks)
+        if self.state.net.described:
+            at_once = max(1, at_once * _DESCRIBED // sum(len(task.train) for task in tasks))
         for start in range(0, len(tasks), at_once):
-            some = tasks[start : start + at_once]
-            self._train(some, self._described(some, show_progress) if described else some, precision, show_progress, callback)
+            self._train(tasks[start : start + at_once], precision, show_progress, callback)
 
-    def _described(self, tasks: Sequence[Task], show_progress: bool | None) -> list[Task]:
-        """Tasks to train on what the network takes in place of their images; images on disk are left there."""
-        net, found = self.state.net, list[Task]()
-        with progress.bar("computing features", sum(len(task.train) for task in tasks), "images", show_progress) as done:
+    def _described(self, tasks: Sequence[Task], show: bool | None) -> Sequence[Task]:
+        """Tasks with what the network takes in place of their images, where it does; images on disk are left there."""
+        net, images = self.state.net, sum(len(task.train) for task in tasks)
+        if not net.described:
+            return tasks
+        found = []
+        with progress.bar("computing features", images, "images", show) as advance:
             for task in tasks:
                 if task.train.in_memory:
                     described = []
                     for x, _ in task.train.batches(_BATCH, net.device):
                         described.append(net.describe(x))
-                        done(len(x))
+                        advance(len(x))
                     task = replace(task, train=Part(torch.cat(described), task.train.labels.to(net.device)))
                 found.append(task)
         return found
@@ -80,12 +82,12 @@ class Learning:
     def _train(
         self,
         tasks: Sequence[Task],
-        described: Sequence[Task],
         precision: torch.dtype | None,
         show_progress: bool | None,
         callback: progress.Callback | None,
     ) -> None:
         net, recipe, by_name = self.state.net, self.state.settings.recipe, {task.name: task for task in tasks}
+        described = self._described(tasks, show_progress)
         if len(tasks) == 1:
             steps = recipe.most_steps(tasks[0], net.pretrained)
             watched = progress.steps(tasks[0].name, steps, show_progress, callback)
@@ -117,6 +119,10 @@ class Learning:
         chosen = [None] * len(trained.tasks) if recipes is None else [recipe.differing for recipe in recipes]
         info = {task.name: TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)}
         profiles = self._profiles(trained) if self._needs_profiles else {}
+        unused = [number for number, task in enumerate(trained.tasks) if self._is_unused(profiles.get(task.name))]
+        if unused:
+            trained = trained.without_masks(unused, self.state.net)
+            profiles = self._profiles(trained)
         self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
 
     @property
@@ -124,6 +130,10 @@ class Learning:
         """Whether tasks must be given profiles when they are learned."""
         how = self.state.settings.inference
         return METHODS[how.method].needs_profiles or how.objective in CALIBRATED
+
+    def _is_unused(self, profile: TaskProfile | None) -> bool:
+        """Whether a mask over the last layers says no more than its task's profile does."""
+        return self.state.net.described > 0 and profile is not None and profile.mask_weight == 0
 
     def blueprint(self) -> tuple[bytes, nn.Module | None]:
         """What another process needs to train tasks: a model file without tasks, and the module if that names none."""

@@ -276,7 +276,8 @@ class Images:
     def _described(self, x: Tensor) -> Tensor:
         if self._leading == 1:
             return self._describe(x)
-        return self._describe(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        found: Tensor = self._describe(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return found
 
 
 def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:

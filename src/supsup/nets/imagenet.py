@@ -172,9 +172,7 @@ def first_layer_inputs(module: nn.Module, image: Tensor) -> int:
 
 
 @architecture
-def mobilenet_v2(
-    outputs: int = 10, pretrained: bool = False, size: int = _SIZE, masks_from: int = 0
-) -> ImageNetwork:
+def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE, masks_from: int = 0) -> ImageNetwork:
     """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are resized to size × size.
 
     masks_from  layers of `features` before this one are fixed, the same for every task; 19 is the last block
@@ -210,7 +208,9 @@ def resnet50(
     stages = (3, 4, 6, 3), (64, 128, 256, 512)  # blocks and widths
     if not flag(pretrained, "pretrained"):
         if size is not None or masks_from:
-            raise SupSupError("size and masks_from go with pretrained=True: without it images are taken as they are")
+            raise SupSupError(
+                "size goes with pretrained=True, as masks_from does: without it images are taken as they are"
+            )
         return ResNet(outputs, *stages, bottleneck=True, large_images=True)
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),

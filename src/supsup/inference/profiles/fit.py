@@ -247,8 +247,12 @@ class ProfileFitter:
             answering = vectors.equal_say(finding, scores, labels)
         else:
             answering = vectors.fit_weights(scores, labels, vectors.DOUBT_OF_ANSWERS)
-            wrong = [int((each.argmax(1) != labels).sum()) for each in (scores @ answering.to(scores), scores[..., -1])]
-            if not measured.of_vectors and wrong[0] > _WORTH * wrong[1]:
+            alone = vectors.fit_weights(scores[..., :-1], labels, vectors.DOUBT_OF_ANSWERS)
+            ways = scores @ answering.to(scores), scores[..., -1], scores[..., :-1] @ alone.to(scores)
+            wrong, masks_wrong, alone_wrong = (int((each.argmax(1) != labels).sum()) for each in ways)
+            if self.net.described and alone_wrong <= wrong:  # a mask that says no more than the profile is left out
+                answering = torch.cat([alone, torch.zeros(1)])
+            elif not measured.of_vectors and wrong > _WORTH * masks_wrong:
                 answering[:-1] = 0
         if not (measured.of_vectors or self.net.pretrained or is_picture(task.learned.shape)):
             answering[:-1] = 0  # features of layers say little more than the mask

@@ -208,7 +208,7 @@ def test_photographs_are_learned_on_a_pretrained_network(
     for name in ("warm", "cold"):
         assert run("learn", "m.supsup", name, "--device", "cpu") == 0
     said = capsys.readouterr().out
-    assert said.count("a new model on mobilenet_v2(outputs=100, pretrained=True, size=32)") == 1
+    assert said.count("a new model on mobilenet_v2(outputs=100, pretrained=True, size=32, masks_from=19)") == 1
     assert "learned into m.supsup on mobilenet_v2" in said
     assert run("learn", "m.supsup", "warm", "--task", "x", "--net", "small_resnet") == 2
     assert "uses mobilenet_v2" in capsys.readouterr().err
@@ -220,7 +220,7 @@ def test_photographs_are_learned_on_a_pretrained_network(
     others = [("tasks", "m.supsup"), ("info", "m.supsup"), ("card", "m.supsup", "-"), ("verify", "m.supsup")]
     for command in (*needing, *others):
         assert run(*command) == 0
-    assert "mobilenet_v2(outputs=100, pretrained=True, size=32)" in capsys.readouterr().out.replace("\\", "")
+    assert "mobilenet_v2(outputs=100, pretrained=True, size=32, masks_from=19)" in capsys.readouterr().out.replace("\\", "")
     weights.unlink()
     for command in others:
         assert run(*command) == 0

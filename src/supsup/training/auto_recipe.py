@@ -34,7 +34,7 @@ _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many b
 _VARIED_BATCHES = 50  # where images are varied, epochs differ, and more and smaller steps learn more
 _CROPS = 0.25  # of the frame: a mask takes longer than weights do to learn an image wherever it may be cropped
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, images that are trained on judge
-_SHARE_OF_FEW, _ROUNDS_OF_FEW = 0.2, 3  # where most layers are fixed, so that little is trained
+_SHARE_OF_FEW, _ROUNDS_OF_FEW = 0.2, 2  # where most layers are fixed, so that little is trained
 _CALIBRATING = 0.5  # of the images held back: never trained on, so that a task's profile can be calibrated with them
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
 _DECAY = 3e-4  # of scores, where no images held back would show overfitting
@@ -51,7 +51,7 @@ class AutoRecipe:
     the best mask is kept. Where images are varied, the last round also trains on half of the held-back images, and
     nothing judges it. Where none are held back, all steps are one round, in which scores decay.
 
-    rounds       how long a task is trained at most, as a multiple of the first round; three where most layers are fixed
+    rounds       how long a task is trained at most, as a multiple of the first round; two where most layers are fixed
     held_back    the share of a task's images, of every class, that judges and is not trained on; where there are few
                  images, or few of each class, none are, or a fifth of each class where most layers are fixed
     self_labels  as in `Recipe`

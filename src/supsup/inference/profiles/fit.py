@@ -32,6 +32,7 @@ _FEW, _FOLDS = 500, 5  # up to so many images that none was held back of, all ar
 _RIVALS = 32  # the latest tasks, which a new one is compared with
 _RARELY = 3.0  # times that an image is trained on, up to which masks answer it about as well as new images
 _WORTH = 0.9  # of the errors of a mask: a profile has a say in answers for pictures if no more are left
+_BEYOND_CHANCE = 2.0  # deviations of the errors of a profile alone: a mask over the last layers must spare more
 _BATCH = 500
 _IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
 _IMAGES = 4  # at least, for each direction
@@ -250,7 +251,7 @@ class ProfileFitter:
             alone = vectors.fit_weights(scores[..., :-1], labels, vectors.DOUBT_OF_ANSWERS)
             ways = scores @ answering.to(scores), scores[..., -1], scores[..., :-1] @ alone.to(scores)
             wrong, masks_wrong, alone_wrong = (int((each.argmax(1) != labels).sum()) for each in ways)
-            if self.net.described and alone_wrong <= wrong:  # a mask that says no more than the profile is left out
+            if self.net.described and alone_wrong - wrong <= _BEYOND_CHANCE * alone_wrong**0.5:
                 answering = torch.cat([alone, torch.zeros(1)])
             elif not measured.of_vectors and wrong > _WORTH * masks_wrong:
                 answering[:-1] = 0

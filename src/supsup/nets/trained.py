@@ -28,7 +28,7 @@ def trained_features(module: nn.Module, run: Callable[[], Tensor]) -> Tensor:
     finally:
         for hook in hooks:
             hook.remove()
-    usable = [value for value in found if value.ndim == 2 and len(value) == len(outputs)]
+    usable = [value for value in found if value.ndim == 2 and value.shape[0] == outputs.shape[0]]
     return signed_root(torch.cat(usable or [outputs], 1))
 
 

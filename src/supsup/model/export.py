@@ -71,12 +71,15 @@ class _Answers(nn.Module):
         super().__init__()
         self._network, self._classes = network, classes
         self._weights, self._tensors = profile.answering
-        self._frozen = copy.deepcopy(net.module).cpu() if net.pretrained else None
+        self._frozen: Any = copy.deepcopy(net.module).cpu() if net.pretrained else None
+        self._described = net.described
         self._filters = None if profile.of_vectors else filter_count(net)
 
     def forward(self, x: Tensor) -> Tensor:
         features = x
-        if self._frozen is not None:
+        if self._described:
+            features = self._frozen.describe(x)[:, : self._described]
+        elif self._frozen is not None:
             features = trained_features(self._frozen, partial(self._frozen, x))
         elif self._filters is not None:
             features = filter_features(x, self._filters)

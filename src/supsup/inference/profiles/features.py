@@ -99,8 +99,8 @@ def mask_bytes(net: FrozenNet) -> int:
 
 
 def _trained_features(net: FrozenNet, x: Tensor) -> Tensor:
-    if net.described and x.ndim == 2:
-        return x[:, : net.described]
+    if net.described:
+        return net.describe(x)[:, : net.described]
     with net.borrowed() as module:
         return trained_features(module, partial(net.run, x, net.weights, module))
 

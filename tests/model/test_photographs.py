@@ -11,12 +11,13 @@ from torch import Tensor
 
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
-from supsup.data import Part, Task
+from supsup.data import Part
 from supsup.inference.profiles.features import extract_features
 from supsup.masks.frozen import FrozenNet
 from supsup.model.export import export
 from supsup.model.state import state_of
 from supsup.nets import imagenet
+from supsup.nets.architecture import Architecture
 from supsup.training import auto_recipe as fitting
 from supsup.training import train_mask
 from supsup.training.auto_recipe import HoldoutSplit
@@ -73,7 +74,7 @@ def test_a_description_stands_for_its_image(net: nets.ImageNetwork) -> None:
     with frozen.training() as module, torch.no_grad():
         own = [{name: value.clone() for name, value in frozen.statistics.items()} for _ in range(2)]
         outputs = [frozen.run(each, frozen.weights | one, module) for each, one in zip((x, described), own)]
-    assert torch.allclose(*outputs, atol=1e-4)
+    assert torch.allclose(outputs[0], outputs[1], atol=1e-4)
     after = frozen.module.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items() if "num_batches" not in name)
     numbers = {int(name.split(".")[1]) for name in (*frozen.weights, *frozen.statistics) if "features" in name}
@@ -176,4 +177,18 @@ def test_what_cannot_be_is_refused(net: nets.ImageNetwork) -> None:
             build(5, masks_from=19)
     rotated = SupSup(net, recipe=supsup.AutoRecipe(self_labels="rotations"), device="cpu")
     with pytest.raises(SupSupError, match="rotates"):
-        rotated.learn(Task("r", *[Part(torch.rand(8, 3, 32, 32), torch.arange(8) % 1)] * 2, 1), show_progress=False)
+        rotated.learn(supsup.data.task(colours(0, 0), "r"), show_progress=False)
+
+
+def test_files_of_networks_without_fixed_layers_work_as_before(weights: None, tmp_path: Path) -> None:
+    """More tasks can be learned into them; what a file says of such a network has no masks_from."""
+    built = Architecture("mobilenet_v2", {"outputs": 5, "pretrained": True, "size": 32}).build()
+    assert isinstance(built, nets.ImageNetwork)
+    assert (built.masks_from, built.described) == (0, 0)
+    model = SupSup(built, device="cpu")
+    assert "features.0.weight" in state_of(model).net.weights
+    model.learn(colours(0, 0), task="first", show_progress=False)
+    model.save(tmp_path / "m.supsup")
+    with supsup.load(tmp_path / "m.supsup", in_place=True, device="cpu") as again:
+        again.learn(colours(2, 1), task="second", show_progress=False)
+    assert supsup.load(tmp_path / "m.supsup", device="cpu").tasks == ["first", "second"]

@@ -119,8 +119,9 @@ class Learning:
         chosen = [None] * len(trained.tasks) if recipes is None else [recipe.differing for recipe in recipes]
         info = {task.name: TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)}
         profiles = self._profiles(trained) if self._needs_profiles else {}
-        unused = [number for number, task in enumerate(trained.tasks) if self._is_unused(profiles.get(task.name))]
-        if unused:
+        found = [profiles.get(task.name) for task in trained.tasks]
+        unused = [number for number, profile in enumerate(found) if profile is not None and profile.mask_weight == 0]
+        if unused and self.state.net.described:  # masks that say no more than their profiles
             trained = trained.without_masks(unused, self.state.net)
             profiles = self._profiles(trained)
         self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
@@ -130,10 +131,6 @@ class Learning:
         """Whether tasks must be given profiles when they are learned."""
         how = self.state.settings.inference
         return METHODS[how.method].needs_profiles or how.objective in CALIBRATED
-
-    def _is_unused(self, profile: TaskProfile | None) -> bool:
-        """Whether a mask over the last layers says no more than its task's profile does."""
-        return self.state.net.described > 0 and profile is not None and profile.mask_weight == 0
 
     def blueprint(self) -> tuple[bytes, nn.Module | None]:
         """What another process needs to train tasks: a model file without tasks, and the module if that names none."""

@@ -6,7 +6,7 @@ for everything else. The blob has four parts:
 
     tensors   any other name  the user's tensors (`model.extras`)
               statistics/…    the task's normalisation statistics, and its last layer where each task has one;
-                              none where all are the network's own
+                              none where all are the network's own and it has fixed layers
               supsup/trace/…  the task's profile (`inference/profiles`)
     metadata  "task"          the task's `TaskInfo` as JSON, if there is any
               "network"       which network it is, as JSON: with it `repair` rescues a task when both headers are lost
@@ -148,7 +148,9 @@ def pack_task(task: LearnedTask, bank: Bank, index: int, header: Header, packed:
     """One task, with its mask (if not given) and statistics from the bank."""
     packed = bank.packed(index).cpu().numpy() if packed is None else packed
     check_extras(task.extras)
-    statistics = {STATISTICS + name: value for name, value in bank.own_statistics(index).items()}
+    fixed = (header.architecture or {}).get("arguments", {}).get("masks_from")  # else files say which layers there are
+    own = bank.own_statistics(index) if fixed else bank.statistics(index)
+    statistics = {STATISTICS + name: value for name, value in own.items()}
     if statistics and not bool(bank.flat_statistics(index).isfinite().all()):
         raise SupSupError(
             f"the statistics of task {task.name!r} are not finite, so its training went wrong; "
@@ -220,7 +222,7 @@ def impossible_statistics(name: str, statistics: Tensor) -> Tensor:
 def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The task's statistics among its tensors: exactly those that the network needs."""
     stored = {n.removeprefix(STATISTICS): value for n, value in tensors.items() if n.startswith(STATISTICS)}
-    if not stored:
+    if not stored and net.described:
         return {name: value.clone() for name, value in net.statistics.items()}
     for name in stored.keys() | net.statistics.keys():
         here, there = net.statistics.get(name), stored.get(name)

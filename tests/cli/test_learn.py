@@ -15,7 +15,7 @@ from sklearn.datasets import load_wine
 
 import supsup
 from supsup import nets
-from supsup.cli import main, networks
+from supsup.cli import learn, main, networks
 from supsup.data.files import ReadOptions, find_tasks
 from supsup.file.repair import verify
 from supsup.nets import imagenet
@@ -181,7 +181,8 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     published = replace(imagenet.MOBILENET_V2, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), package=None)
     for module in (imagenet, networks):
         monkeypatch.setattr(module, "MOBILENET_V2", published)
-    monkeypatch.setattr(networks, "_PHOTOGRAPHS", 32)
+    for module in (networks, learn):
+        monkeypatch.setattr(module, "PHOTOGRAPHS", 32)
     for bound in ("_SHORTEST", "_LONGEST"):
         monkeypatch.setattr(fitting, bound, 2)
     monkeypatch.setenv("SUPSUP_DATA", str(tmp_path / "data"))
@@ -208,7 +209,7 @@ def test_photographs_are_learned_on_a_pretrained_network(
     for name in ("warm", "cold"):
         assert run("learn", "m.supsup", name, "--device", "cpu") == 0
     said = capsys.readouterr().out
-    assert said.count("a new model on mobilenet_v2(outputs=100, pretrained=True, size=32)") == 1
+    assert said.count("a new model on mobilenet_v2(outputs=100, pretrained=True, size=32, masks_from=19)") == 1
     assert "learned into m.supsup on mobilenet_v2" in said
     assert run("learn", "m.supsup", "warm", "--task", "x", "--net", "small_resnet") == 2
     assert "uses mobilenet_v2" in capsys.readouterr().err
@@ -220,7 +221,7 @@ def test_photographs_are_learned_on_a_pretrained_network(
     others = [("tasks", "m.supsup"), ("info", "m.supsup"), ("card", "m.supsup", "-"), ("verify", "m.supsup")]
     for command in (*needing, *others):
         assert run(*command) == 0
-    assert "mobilenet_v2(outputs=100, pretrained=True, size=32)" in capsys.readouterr().out.replace("\\", "")
+    assert "pretrained=True, size=32, masks_from=19)" in capsys.readouterr().out.replace("\\", "")
     weights.unlink()
     for command in others:
         assert run(*command) == 0
@@ -237,7 +238,6 @@ def test_without_its_weights_the_small_network_is_taken_and_said(
 ) -> None:
     (found,) = find_tasks(photographs(tmp_path / "warm", ["red", "grey"]), ReadOptions())
     assert networks.default_network_name(found) == "mobilenet_v2"
-    assert networks.reading_for_network("mobilenet_v2", ReadOptions()).default_size == 32
     assert capsys.readouterr().out == ""
     weights.unlink()
     assert networks.default_network_name(found) is None

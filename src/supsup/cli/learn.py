@@ -18,12 +18,12 @@ from supsup.cli.networks import (
     KNOWN,
     OUTPUTS,
     OUTPUTS_NOTE,
+    PHOTOGRAPHS,
     PRETRAINED,
     check_same_network,
     default_network,
     default_network_name,
     network_from_name,
-    reading_for_network,
     user_network,
 )
 from supsup.data import Task
@@ -69,7 +69,7 @@ def learn_command(
         int | None,
         Option(
             help="Images are resized to SIZE × SIZE; smaller ones are kept.",
-            show_default="64 for photographs, else 32",
+            show_default="224 for photographs, else 32",
             min=4,
         ),
     ] = None,
@@ -116,7 +116,8 @@ def learn_command(
         first = None
         if not model.exists():
             chosen = net or default_network_name(waiting[0])
-            reading = reading_for_network(chosen, reading)
+            if chosen in PRETRAINED:
+                reading = replace(reading, default_size=PHOTOGRAPHS)
             first = waiting[0].read(reading)
             _create(model, first, chosen, outputs, size, seed)
         elif net is not None:

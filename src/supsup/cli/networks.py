@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ from typer import Option
 from supsup import SupSupError, nets
 from supsup.cli.console import escape_for_terminal, say
 from supsup.data import Task
-from supsup.data.files import ReadOptions, TaskFile
+from supsup.data.files import TaskFile
 from supsup.file.modelfile import ModelFile
 from supsup.nets.imagenet import MOBILENET_V2
 from supsup.nets.published import ensure_published
@@ -27,8 +26,8 @@ UserNet = Annotated[str | None, Option(help="module:function, if the model was l
 OUTPUTS = 100  # the default of a new network
 OUTPUTS_NOTE = "outputs"  # in the notes of a file: the outputs of a user's network
 KNOWN = ("lenet_300_100", "fc_1024", "small_resnet", "gem_resnet18", "resnet50")
-PRETRAINED = ("mobilenet_v2", "efficientnet_lite0")  # with published weights
-_LEAST_SIZE, _PHOTOGRAPHS = 32, 64  # pixels along a side, for pretrained networks: see docs/pretrained.md
+PRETRAINED = {"mobilenet_v2": 19, "efficientnet_lite0": 18}  # with published weights; the first block with masks
+PHOTOGRAPHS, _LEAST_SIZE = 224, 32  # pixels along a side
 _SILENCE, _WITHIN = 5.0, 120.0  # seconds to download weights that the user did not ask for
 
 
@@ -45,11 +44,6 @@ def default_network_name(found: TaskFile) -> str | None:
         say(f"using small_resnet instead of the pretrained mobilenet_v2: {escape_for_terminal(error, 1000)}")
         return None
     return "mobilenet_v2"
-
-
-def reading_for_network(name: str | None, reading: ReadOptions) -> ReadOptions:
-    """How to read images for a new model on this network."""
-    return replace(reading, default_size=_PHOTOGRAPHS) if name in PRETRAINED else reading
 
 
 def default_network(task: Task, outputs: int) -> nn.Module:
@@ -72,7 +66,7 @@ def network_from_name(name: str, outputs: int, size: int | None = None) -> nn.Mo
         build = _import_function(*name.split(":", 1))
         build = partial(build, outputs=outputs) if _accepts_outputs(build) else build
     elif name in PRETRAINED:
-        build = partial(getattr(nets, name), outputs, True, max(size or _PHOTOGRAPHS, _LEAST_SIZE))
+        build = partial(getattr(nets, name), outputs, True, max(size or PHOTOGRAPHS, _LEAST_SIZE), PRETRAINED[name])
     elif name in KNOWN:
         build = partial(getattr(nets, name), outputs)
     else:

@@ -170,7 +170,7 @@ def network_from_header(header: Header) -> nn.Module:
 
 def build_architecture(architecture: Architecture, header: Header | None = None) -> nn.Module:
     """Build a network that a file names, once its size is within the limits and its shapes are those of the header."""
-    most = limits.MOST_PARAMETERS if header is None else 100 + 10 * len(header.shapes)
+    most = limits.MOST_PARAMETERS if header is None else 1000 + 10 * len(header.shapes)  # those of fixed layers too
     sketch = architecture.build_on_meta(most)  # shapes before memory: a file may claim anything
     if header is not None:
         _check_shapes({name: list(p.shape) for name, p in sketch.named_parameters() if name in header.shapes}, header)

@@ -35,6 +35,7 @@ from supsup.file.task_record import (
 )
 from supsup.masks.frozen import RUNNING, FrozenNet
 from supsup.nets.architecture import Architecture
+from supsup.nets.imagenet import fixed_prefixes
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 # What reading a damaged row may raise; MemoryError: it may claim any size.
@@ -222,12 +223,13 @@ def _header_from_a_task(
 
 def _rebuild_header(about: Mapping[str, Any], net: nn.Module | None, task: TaskRecord) -> Header:
     """A header from what a task's record says about its network; recipe, inference and notes are lost."""
-    own_head = any(name.startswith(STATISTICS) and not name.endswith(RUNNING) for name in tensors_of(task))
+    stored = [name for name in tensors_of(task) if name.startswith(STATISTICS)]
     with explain_unknown_settings():
         if net is None and about["architecture"] is None:
             raise SupSupError("the model was built from your own module; give it: repair(path, out, net=your_module)")
         module = net if net is not None else build_architecture(Architecture(**about["architecture"]))
         seed, pretrained = operator.index(about["seed"]), bool(about["pretrained"])
+        own_head = not all(name.endswith(RUNNING) for name in stored) if stored else bool(fixed_prefixes(module))
         frozen = FrozenNet(module, seed, torch.device("cpu"), pretrained, own_head=own_head)
         if frozen.checksum != about["weights"]:
             raise SupSupError("the network does not fit: its weights are not those of the tasks in the file")

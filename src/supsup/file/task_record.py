@@ -5,7 +5,8 @@ codec and bytes of the mask (`codec.py`), a checksum over all of these, and `ext
 for everything else. The blob has four parts:
 
     tensors   any other name  the user's tensors (`model.extras`)
-              statistics/…    the task's normalisation statistics, and its last layer where each task has one
+              statistics/…    the task's normalisation statistics, and its last layer where each task has one;
+                              none where all are the network's own and it has fixed layers
               supsup/trace/…  the task's profile (`inference/profiles`)
     metadata  "task"          the task's `TaskInfo` as JSON, if there is any
               "network"       which network it is, as JSON: with it `repair` rescues a task when both headers are lost
@@ -147,7 +148,9 @@ def pack_task(task: LearnedTask, bank: Bank, index: int, header: Header, packed:
     """One task, with its mask (if not given) and statistics from the bank."""
     packed = bank.packed(index).cpu().numpy() if packed is None else packed
     check_extras(task.extras)
-    statistics = {STATISTICS + name: value for name, value in bank.statistics(index).items()}
+    fixed = (header.architecture or {}).get("arguments", {}).get("masks_from")  # else files say which layers there are
+    own = bank.own_statistics(index) if fixed else bank.statistics(index)
+    statistics = {STATISTICS + name: value for name, value in own.items()}
     if statistics and not bool(bank.flat_statistics(index).isfinite().all()):
         raise SupSupError(
             f"the statistics of task {task.name!r} are not finite, so its training went wrong; "
@@ -219,6 +222,8 @@ def impossible_statistics(name: str, statistics: Tensor) -> Tensor:
 def _statistics(net: FrozenNet, task: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The task's statistics among its tensors: exactly those that the network needs."""
     stored = {n.removeprefix(STATISTICS): value for n, value in tensors.items() if n.startswith(STATISTICS)}
+    if not stored and net.described:
+        return {name: value.clone() for name, value in net.statistics.items()}
     for name in stored.keys() | net.statistics.keys():
         here, there = net.statistics.get(name), stored.get(name)
         if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):

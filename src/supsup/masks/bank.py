@@ -212,6 +212,12 @@ class Bank:
         """The statistics of one task."""
         return self._by_name(self.flat_statistics(index))
 
+    def own_statistics(self, index: int) -> dict[str, Tensor]:
+        """The same; none if all are the initial ones."""
+        found = self.statistics(index)
+        same = all(torch.equal(found[name], fresh) for name, fresh in self._fresh.items())
+        return {} if same else found
+
     def flat_statistics(self, index: int) -> Tensor:
         """The statistics of one task end to end; not to be changed."""
         return self._statistics[index]

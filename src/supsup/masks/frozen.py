@@ -23,7 +23,7 @@ from supsup.masks import philox
 from supsup.masks.bank import Bank, end_to_end, split_by_name, unpacked
 from supsup.nets.execution import ModuleCopies, copy_with_tensors, has_only_known_layers, run_with_weights
 from supsup.nets.fully_connected import unmodified_layers
-from supsup.nets.imagenet import first_layer_inputs, has_published_weights
+from supsup.nets.imagenet import ImageNetwork, first_layer_inputs, fixed_prefixes, has_published_weights
 from supsup.nets.maskable import RECURRENT, MaskedWeight, masked_weights
 from supsup.nets.published import checksum
 from supsup.runtime.errors import SupSupError
@@ -38,6 +38,7 @@ if available.TRITON:
 
 _SWITCHED = 8  # networks with a mask applied, at the same time; further threads compute temporary masked weights
 _PIXELS = 1 << 24  # numbers in one forward pass, at the network's first layer
+_DESCRIBED = {"cpu": 4, "cuda": 128}  # photographs in one pass: on a CPU few, whose activations stay in its cache
 RUNNING = ("running_mean", "running_var")
 # The kernel for attention is a setting of the process: code that relies on it reads, code that changes it writes.
 ATTENTION = ReadersWriter()
@@ -144,6 +145,20 @@ class FrozenNet:
     def run_many(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """`run` for any number of images, in pieces that fit into memory."""
         return torch.cat([self.run(piece, weights) for piece in self.pieces(x)])
+
+    @property
+    def described(self) -> int:
+        """How many features a description begins with; 0: there are no descriptions."""
+        return self.module.described if isinstance(self.module, ImageNetwork) else 0
+
+    @torch.no_grad()
+    def describe(self, x: Tensor) -> Tensor:
+        """Images [n, …] as `run` takes them too, at less cost: where layers are fixed, with their outputs computed."""
+        if not self.described or x.ndim == 2:
+            return x
+        with self.borrowed() as module:
+            assert isinstance(module, ImageNetwork)
+            return torch.cat([module.describe(piece) for piece in x.split(_DESCRIBED.get(self.device.type, 4))])
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images in pieces that fit into memory in one pass."""
@@ -310,9 +325,11 @@ def _head(module: nn.Module, masked: Sequence[str]) -> list[str]:
 
 
 def _tracked(module: nn.Module) -> list[str]:
-    """Names of the running statistics of normalisation layers, in the order of the module."""
-    found = []
+    """Names of the running statistics of normalisation layers that are not fixed, in the order of the module."""
+    found, fixed = [], fixed_prefixes(module)
     for path, child in module.named_modules():
+        if f"{path}.".startswith(fixed):
+            continue
         if isinstance(child, nn.modules.batchnorm._NormBase) and child.track_running_stats:
             if child.momentum is None:
                 raise SupSupError(f"layer {path!r} averages its statistics over all batches; give it a momentum")

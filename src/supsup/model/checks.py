@@ -240,6 +240,8 @@ def check_task_fits(task: Task, model: InputRequirements) -> None:
     outputs = count_frozen_outputs(model.net, first.to(model.net.device), learned)
     check_label_range(task.train.labels, outputs, task.name)
     if model.rotated:
+        if model.net.described:
+            raise SupSupError("self_labels rotates images, which a network with masks_from sees once; leave one out")
         check_can_rotate(task, outputs)
 
 

@@ -21,13 +21,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from supsup.file.paths import AnyPath, writable_path
-from supsup.inference.profiles.features import filter_count, filter_features, trained_features
+from supsup.inference.profiles.features import filter_count, filter_features
 from supsup.inference.profiles.profile import TaskProfile, profile_answers
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
 from supsup.nets.architecture import architecture_of
 from supsup.nets.execution import run_with_weights
+from supsup.nets.trained import trained_features
 from supsup.runtime.errors import SupSupError
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -69,12 +70,15 @@ class _Answers(nn.Module):
         super().__init__()
         self._network, self._classes = network, classes
         self._weights, self._tensors = profile.answering
-        self._frozen = copy.deepcopy(net.module).cpu() if net.pretrained else None
+        self._frozen: Any = copy.deepcopy(net.module).cpu() if net.pretrained else None
+        self._described = net.described
         self._filters = None if profile.of_vectors else filter_count(net)
 
     def forward(self, x: Tensor) -> Tensor:
         features = x
-        if self._frozen is not None:
+        if self._described:
+            features = self._frozen.describe(x)[:, : self._described]
+        elif self._frozen is not None:
             features = trained_features(self._frozen, partial(self._frozen, x))
         elif self._filters is not None:
             features = filter_features(x, self._filters)

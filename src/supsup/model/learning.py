@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from supsup.data import Task
+from supsup.data import Part, Task
 from supsup.data.task import TaskInfo
 from supsup.file.header import check_network
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
@@ -32,6 +32,7 @@ from supsup.runtime.interrupts import uninterrupted
 from supsup.training import Recipe, Trained
 from supsup.training.executors import first_scores
 
+_DESCRIBED, _BATCH = 1 << 14, 32  # images whose descriptions are held in memory; that are described at a time
 _PROFILED = 64  # tasks whose profiles are made together; a GPU trains hundreds together
 
 
@@ -54,7 +55,38 @@ class Learning:
 
         callback  is called with the steps of a single task
         """
-        net, recipe = self.state.net, self.state.settings.recipe
+        at_once = len(tasks)
+        if self.state.net.described:
+            at_once = max(1, at_once * _DESCRIBED // sum(len(task.train) for task in tasks))
+        for start in range(0, len(tasks), at_once):
+            self._train(tasks[start : start + at_once], precision, show_progress, callback)
+
+    def _described(self, tasks: Sequence[Task], show: bool | None) -> Sequence[Task]:
+        """Tasks with what the network takes in place of their images, where it does; images on disk are left there."""
+        net, images = self.state.net, sum(len(task.train) for task in tasks)
+        if not net.described:
+            return tasks
+        found = []
+        with progress.bar("computing features", images, "images", show) as advance:
+            for task in tasks:
+                if task.train.in_memory:
+                    described = []
+                    for x, _ in task.train.batches(_BATCH, net.device):
+                        described.append(net.describe(x))
+                        advance(len(x))
+                    task = replace(task, train=Part(torch.cat(described), task.train.labels.to(net.device)))
+                found.append(task)
+        return found
+
+    def _train(
+        self,
+        tasks: Sequence[Task],
+        precision: torch.dtype | None,
+        show_progress: bool | None,
+        callback: progress.Callback | None,
+    ) -> None:
+        net, recipe, by_name = self.state.net, self.state.settings.recipe, {task.name: task for task in tasks}
+        described = self._described(tasks, show_progress)
         if len(tasks) == 1:
             steps = recipe.most_steps(tasks[0], net.pretrained)
             watched = progress.steps(tasks[0].name, steps, show_progress, callback)
@@ -62,9 +94,11 @@ class Learning:
             watched = progress.bar("learning", len(tasks), show=show_progress)
         with (
             watched as advance,
-            closing(recipe.train(net, tasks, precision, advance, self.first_scores)) as groups,
+            closing(recipe.train(net, described, precision, advance, self.first_scores)) as groups,
         ):
             for trained in groups:
+                splits = trained.splits or [(task.train, None) for task in trained.tasks]
+                trained = trained._replace(tasks=[by_name[task.name] for task in trained.tasks], splits=splits)
                 for some in trained.split(_PROFILED if self._needs_profiles else len(tasks)):
                     self.add(some)
                     advance(0)
@@ -84,6 +118,11 @@ class Learning:
         chosen = [None] * len(trained.tasks) if recipes is None else [recipe.differing for recipe in recipes]
         info = {task.name: TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)}
         profiles = self._profiles(trained) if self._needs_profiles else {}
+        found = [profiles.get(task.name) for task in trained.tasks]
+        unused = [number for number, profile in enumerate(found) if profile is not None and profile.mask_weight == 0]
+        if unused and self.state.net.described:  # masks that say no more than their profiles
+            trained = trained.without_masks(unused, self.state.net)
+            profiles = self._profiles(trained)
         self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
 
     @property

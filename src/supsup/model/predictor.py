@@ -168,7 +168,7 @@ class Predictor:
         return WAITING.reading()
 
     def _images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
-        return Images(x, groups, self.state.image_shape, self.state.net.device, leading)
+        return Images(x, groups, self.state.image_shape, self.state.net.device, leading, self.state.net.describe)
 
     def _names(self, indices: Tensor) -> list[str]:
         return [self.state.tasks.at(index).name for index in indices.tolist()]
@@ -228,20 +228,29 @@ class Predictor:
 class Images:
     """Images [n, …], or batches of them [r, b, …]; preprocessed once for all tasks that do it alike, when needed.
 
+    describe  what a network takes in place of images (`FrozenNet.describe`)
+
     An error if no task of these groups takes them. Tasks without preprocessing are strict: floating point, and the
     shape that was learned.
     """
 
     def __init__(
-        self, x: Any, groups: InputGroups, shape: tuple[int, ...] | None, device: torch.device, leading: int = 1
+        self,
+        x: Any,
+        groups: InputGroups,
+        shape: tuple[int, ...] | None,
+        device: torch.device,
+        leading: int = 1,
+        describe: Callable[[Tensor], Tensor] = lambda x: x,
     ) -> None:
-        self._leading = leading
+        self._leading, self._describe = leading, describe
         self._preprocessed: dict[object, Tensor] = {}
         kinds = [inputs for inputs, _ in groups if inputs is not None]
         self._ready = not kinds  # the network takes them as they are
         if self._ready:
             self._raw = checks.check_images(x, device, leading)
             checks.check_shape(tuple(self._raw.shape[leading:]), shape)
+            self._raw = self._described(self._raw)
             return
         raw = input_tensor(x)
         if leading == 2 and raw.ndim < 3:
@@ -260,8 +269,15 @@ class Images:
         key = inputs_key(inputs)
         if key not in self._preprocessed:
             raw = self._raw
-            self._preprocessed[key] = raw.float() if inputs is None else inputs.preprocess(raw, self._leading)
+            found = raw.float() if inputs is None else inputs.preprocess(raw, self._leading)
+            self._preprocessed[key] = self._described(found)
         return self._preprocessed[key]
+
+    def _described(self, x: Tensor) -> Tensor:
+        if self._leading == 1:
+            return self._describe(x)
+        found: Tensor = self._describe(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return found
 
 
 def answer_among(outputs: Tensor, classes: Mapping[str, int], info: Mapping[str, TaskInfo]) -> Prediction:

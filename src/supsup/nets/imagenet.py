@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch.nn.functional import interpolate, pad
 from supsup.nets.architecture import architecture, check_size, check_weights
 from supsup.nets.published import Colours, PublishedWeights, load_published
 from supsup.nets.resnet import Bottleneck, ResNet, residual_stages
+from supsup.nets.trained import last_layers, trained_features
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag, optional, whole
 
@@ -42,20 +45,67 @@ _RESNET50 = PublishedWeights(
 class ImageNetwork(nn.Module):
     """Features of images, their mean over the image, and one linear layer.
 
-    Images of any size are resized to size × size, and grey ones are repeated in all three colours.
-    pixels  the normalisation that pretrained weights expect; None: the weights are not pretrained
+    Images of any size are resized to size × size, and grey ones are repeated in all three colours. Layers of `features`
+    before `masks_from` are fixed: the same for every task, without masks, always as in evaluation. So what they make of
+    an image is computed once, and the network takes its description (`describe`) in place of the image.
+
+    pixels     the normalisation that pretrained weights expect; None: the weights are not pretrained
+    described  how many features a description begins with; 0: no layer is fixed, so there are no descriptions
     """
 
-    def __init__(self, features: nn.Module, width: int, outputs: int, size: int) -> None:
+    def __init__(self, features: nn.Sequential, width: int, outputs: int, size: int, masks_from: int = 0) -> None:
         super().__init__()
-        self.size = size
+        self.size, self.masks_from = size, masks_from
         self.pixels: Colours | None = None
         self.features = features
         self.classifier = nn.Linear(width, outputs)
+        self.described = sum(layer.weight.shape[1] for layer in last_layers(self._masked())) if masks_from else 0
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(self.features(self.fit_images(x)).mean((2, 3)))
+        if x.ndim == 2 and self.described:
+            channels = last_layers(self.features[self.masks_from])[-1].weight.shape[1]
+            flat = x[:, self.described :]
+            side = math.isqrt(flat.shape[1] // channels)
+            return self._answers(flat.unflatten(1, (channels, side, side)))
+        return self._answers(self._fixed(x))
+
+    def _fixed(self, x: Tensor) -> Tensor:
+        """What the fixed layers make of images."""
+        x = self.fit_images(x)
+        for layer in islice(self.features, self.masks_from):
+            x = layer(x)
+        return x
+
+    def _answers(self, x: Tensor) -> Tensor:
+        """The outputs for what the fixed layers gave."""
+        for layer in islice(self.features, self.masks_from, None):
+            x = layer(x)
+        out: Tensor = self.classifier(x.mean((2, 3)))
         return out
+
+    def describe(self, x: Tensor) -> Tensor:
+        """Descriptions [n, numbers] of images: features for profiles, then the outputs of the fixed layers.
+
+        The features are the inputs of layers that are not fixed. For 15 classes of Tiny-ImageNet, 32 images each, they
+        found 83.2 % of the labels with MobileNetV2, those of earlier layers too 81.9.
+        """
+        found: list[Tensor] = []
+
+        def run() -> Tensor:
+            found.append(self._fixed(x))
+            return self._answers(found[0])
+
+        return torch.cat([trained_features(self._masked(), run), found[0].flatten(1)], 1)
+
+    def _masked(self) -> nn.Sequential:
+        """The layers that are not fixed."""
+        return nn.Sequential(*islice(self.features, self.masks_from, None), self.classifier)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for layer in islice(self.features, self.masks_from):
+            layer.eval()
+        return self
 
     def fit_images(self, x: Tensor) -> Tensor:
         """Images in the colours and size of the first layer."""
@@ -110,6 +160,15 @@ class InvertedResidual(nn.Module):
         return x + out if self.has_shortcut else out
 
 
+_BLOCKS = (InvertedResidual, Bottleneck)
+
+
+def fixed_prefixes(module: nn.Module) -> tuple[str, ...]:
+    """How the names of all tensors of a network's fixed layers begin."""
+    count = module.masks_from if isinstance(module, ImageNetwork) else 0
+    return tuple(f"features.{number}." for number in range(count))
+
+
 def has_published_weights(module: nn.Module) -> bool:
     """Whether a network was built with published weights: building it again gives the same weights."""
     return isinstance(module, ImageNetwork) and module.pixels is not None
@@ -121,30 +180,45 @@ def first_layer_inputs(module: nn.Module, image: Tensor) -> int:
 
 
 @architecture
-def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
-    """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are resized to size × size."""
+def mobilenet_v2(outputs: int = 10, pretrained: bool = False, size: int = _SIZE, masks_from: int = 0) -> ImageNetwork:
+    """MobileNetV2: 3,504,872 parameters with 1,000 outputs. Images are resized to size × size.
+
+    masks_from  layers of `features` before this one are fixed, the same for every task; 19 is the last block
+    """
     features = _mobile((16, 24, 32, 64, 96, 160, 320), blocks=(1, 2, 3, 4, 3, 3, 1), kernels=(3,) * 7)
-    return _with_weights(features, 1280, outputs, size, MOBILENET_V2 if flag(pretrained, "pretrained") else None)
+    published = MOBILENET_V2 if flag(pretrained, "pretrained") else None
+    return _with_weights(features, 1280, outputs, size, published, masks_from)
 
 
 @architecture
-def efficientnet_lite0(outputs: int = 10, pretrained: bool = False, size: int = _SIZE) -> ImageNetwork:
-    """EfficientNet-Lite0: 4,652,008 parameters with 1,000 outputs. Images are resized to size × size."""
+def efficientnet_lite0(
+    outputs: int = 10, pretrained: bool = False, size: int = _SIZE, masks_from: int = 0
+) -> ImageNetwork:
+    """EfficientNet-Lite0: 4,652,008 parameters with 1,000 outputs. Images are resized to size × size.
+
+    masks_from  as for `mobilenet_v2`; 18 is the last block
+    """
     channels, blocks, kernels = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1), (3, 3, 5, 3, 5, 5, 3)
     features = _mobile(channels, blocks, kernels, tensorflow=True)
-    return _with_weights(features, 1280, outputs, size, _EFFICIENTNET_LITE0 if flag(pretrained, "pretrained") else None)
+    published = _EFFICIENTNET_LITE0 if flag(pretrained, "pretrained") else None
+    return _with_weights(features, 1280, outputs, size, published, masks_from)
 
 
 @architecture
-def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = None) -> ResNet | ImageNetwork:
+def resnet50(
+    outputs: int = 10, pretrained: bool = False, size: int | None = None, masks_from: int = 0
+) -> ResNet | ImageNetwork:
     """ResNet-50 for images of 224×224: the paper's, whose normalisation has nothing to learn and which has no biases.
 
     pretrained  the usual one, with published weights; images are resized to size × size (224 by default)
+    masks_from  as for `mobilenet_v2`, of a pretrained one; 19 is the last block
     """
     stages = (3, 4, 6, 3), (64, 128, 256, 512)  # blocks and widths
     if not flag(pretrained, "pretrained"):
-        if size is not None:
-            raise SupSupError("size goes with pretrained=True: without it images are taken as they are")
+        if size is not None or masks_from:
+            raise SupSupError(
+                "size goes with pretrained=True, as masks_from does: without it images are taken as they are"
+            )
         return ResNet(outputs, *stages, bottleneck=True, large_images=True)
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
@@ -154,12 +228,12 @@ def resnet50(outputs: int = 10, pretrained: bool = False, size: int | None = Non
     ]
     layers += chain.from_iterable(residual_stages(Bottleneck, 64, *stages, affine=True))
     side = optional(_side)(size, "size") or _SIZE
-    return _with_weights(nn.Sequential(*layers), 512 * Bottleneck.expansion, outputs, side, _RESNET50)
+    return _with_weights(nn.Sequential(*layers), 512 * Bottleneck.expansion, outputs, side, _RESNET50, masks_from)
 
 
 def _mobile(
     channels: Sequence[int], blocks: Sequence[int], kernels: Sequence[int], tensorflow: bool = False
-) -> nn.Module:
+) -> nn.Sequential:
     """Seven stages of blocks between a 3×3 stem and a 1×1 convolution to 1,280; only the first does not expand."""
     layers: list[nn.Module] = [*_normalised_convolution(3, 32, 3, 2, tensorflow=tensorflow), nn.ReLU6()]
     before = 32
@@ -172,12 +246,22 @@ def _mobile(
 
 
 def _with_weights(
-    features: nn.Module, width: int, outputs: int, size: int, published: PublishedWeights | None
+    features: nn.Sequential,
+    width: int,
+    outputs: int,
+    size: int,
+    published: PublishedWeights | None,
+    masks_from: int = 0,
 ) -> ImageNetwork:
     """The network, with published weights if given; their last layer is kept with 1,000 outputs, and 0 otherwise."""
     check_weights(width, check_size(outputs, "outputs"))
-    net = ImageNetwork(features, width, outputs, _side(size, "size"))
+    fixed = whole(0, len(features) - 1)(masks_from, "masks_from")
+    if fixed and not isinstance(features[fixed], _BLOCKS):
+        raise SupSupError(f"masks_from={fixed} is no block; give the number of a block among the network's features")
+    net = ImageNetwork(features, width, outputs, _side(size, "size"), fixed)
     if published is None:
+        if fixed:
+            raise SupSupError("masks_from goes with pretrained=True: fixed layers need trained weights")
         return net
     net.pixels = published.pixels
     if net.classifier.weight.is_meta:

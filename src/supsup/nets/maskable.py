@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from supsup.nets.imagenet import fixed_prefixes
 from supsup.runtime.errors import SupSupError
 
 _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Bilinear)
@@ -32,6 +33,7 @@ class MaskedWeight(NamedTuple):
 
 def masked_weights(module: nn.Module) -> dict[str, MaskedWeight]:
     """The weights to mask, by full name, in the order of the module; an error names one that cannot be masked."""
+    fixed = fixed_prefixes(module)
     owners: dict[int, list[str]] = {}  # the names of each parameter
     found: dict[str, MaskedWeight] = {}
     for path, child in module.named_modules():
@@ -39,6 +41,8 @@ def masked_weights(module: nn.Module) -> dict[str, MaskedWeight]:
         own = dict(child.named_parameters(recurse=False))
         for name, parameter in own.items():
             owners.setdefault(id(parameter), []).append(before + name)
+        if before.startswith(fixed):
+            continue
         for weight in _layer_weights(child, path):
             bias = f"{before}{weight.bias}" if weight.bias in own else None
             found[before + weight.name] = weight._replace(name=before + weight.name, bias=bias)

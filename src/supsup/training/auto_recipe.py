@@ -34,6 +34,7 @@ _SMALLEST, _LARGEST, _BATCHES = 16, 128, 16  # images of a batch, and how many b
 _VARIED_BATCHES = 50  # where images are varied, epochs differ, and more and smaller steps learn more
 _CROPS = 0.25  # of the frame: a mask takes longer than weights do to learn an image wherever it may be cropped
 _FEWEST_HELD, _MOST_HELD = 20, 500  # images; where fewer could be held back, images that are trained on judge
+_SHARE_OF_FEW, _ROUNDS_OF_FEW = 0.2, 2  # where most layers are fixed, so that little is trained
 _CALIBRATING = 0.5  # of the images held back: never trained on, so that a task's profile can be calibrated with them
 _PER_CLASS = 50  # images, on average: where there are fewer, each one counts, and none is held back
 _DECAY = 3e-4  # of scores, where no images held back would show overfitting
@@ -50,9 +51,9 @@ class AutoRecipe:
     the best mask is kept. Where images are varied, the last round also trains on half of the held-back images, and
     nothing judges it. Where none are held back, all steps are one round, in which scores decay.
 
-    rounds       how long a task is trained at most, as a multiple of the first round
+    rounds       how long a task is trained at most, as a multiple of the first round; two where most layers are fixed
     held_back    the share of a task's images, of every class, that judges and is not trained on; where there are few
-                 images, or few of each class, none are
+                 images, or few of each class, none are, or a fifth of each class where most layers are fixed
     self_labels  as in `Recipe`
     """
 
@@ -102,7 +103,7 @@ class AutoRecipe:
 
         A mask depends on its own task and the seed, not on the tasks that it is trained with.
         """
-        split, at_once = HoldoutSplit(net.seed, self.held_back), _tasks_at_once(net)
+        split, at_once = HoldoutSplit(net.seed, self.held_back, net.described > 0), _tasks_at_once(net)
         for start in range(0, len(tasks), at_once):
             fits = [_Fit.begin(net, task, split, self) for task in tasks[start : start + at_once]]
             _run_rounds(net, fits, precision, advance)
@@ -182,7 +183,7 @@ class _Fit:
         varied = task.train.augmentation is not None
         recipe = first_round(len(images.trained), net.pretrained, auto.self_labels, varied)
         if images.reserved is not None or net.pretrained:
-            return cls(task, images, recipe, auto.rounds)
+            return cls(task, images, recipe, min(auto.rounds, _ROUNDS_OF_FEW) if net.described else auto.rounds)
         recipe = replace(recipe, weight_decay=_DECAY, crops=None)  # narrow crops are for images that are many
         return cls(task, images, recipe, auto.rounds, length=auto.rounds)
 
@@ -235,10 +236,13 @@ class _Fit:
 
 
 class HoldoutSplit:
-    """Divides the images of parts; parts with the same rows and labels share the choice."""
+    """Divides the images of parts; parts with the same rows and labels share the choice.
 
-    def __init__(self, seed: int, share: float) -> None:
-        self._seed, self._share = seed, share
+    always  hold back some of each class also where there are few
+    """
+
+    def __init__(self, seed: int, share: float, always: bool = False) -> None:
+        self._seed, self._share, self._always = seed, share, always and share > 0
         self._known: dict[tuple[int, int], tuple[Part, Holdout]] = {}
 
     def divide(self, part: Part) -> Holdout:
@@ -256,7 +260,7 @@ class HoldoutSplit:
 
     def _divided(self, part: Part) -> Holdout:
         held, reserved = self._held_back(part)
-        if int(held.sum()) < _FEWEST_HELD:
+        if int(held.sum()) < (1 if self._always else _FEWEST_HELD):
             return Holdout(part, _some(part, torch.arange(len(part)) < _MOST_HELD), part, None)
         return Holdout(*(_some(part, chosen) for chosen in (~held, held, ~reserved, reserved)))
 
@@ -275,7 +279,10 @@ class HoldoutSplit:
         share = min(self._share, _MOST_HELD / len(part))
         held, reserved = torch.zeros(2, len(part), dtype=torch.bool)
         if len(part) < _PER_CLASS * int((counts > 0).sum()):
-            return held, reserved
+            if self._always:
+                few = (_SHARE_OF_FEW * counts).floor().clamp(min=1).minimum(counts - 1)
+                held[order] = rank < few[labels]
+            return held, held
         held[order] = rank < (share * counts)[labels].floor()
         reserved[order] = rank < (_CALIBRATING * share * counts)[labels].floor()
         return held, reserved if int(reserved.sum()) >= _FEWEST_HELD else held

@@ -22,6 +22,7 @@ from supsup.data import Part, Task
 from supsup.data.rotations import with_rotations
 from supsup.data.task import BLACK, GREY
 from supsup.masks import philox
+from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores, kept_scores
 from supsup.runtime.errors import SupSupError
@@ -92,6 +93,16 @@ class Trained(NamedTuple):
                 recipes=None if self.recipes is None else self.recipes[some],
                 splits=None if self.splits is None else self.splits[some],
             )
+
+    def without_masks(self, places: Sequence[int], net: FrozenNet) -> Trained:
+        """The same, but the tasks at these places keep every weight, with the network's own statistics."""
+        every = {name: torch.ones(1, *shape, dtype=torch.bool, device=net.device) for name, shape in net.shapes.items()}
+        packed = self.packed.clone()
+        packed[:, places] = pack_columns(every)
+        statistics = {name: value.clone() for name, value in self.statistics.items()}
+        for name, value in statistics.items():
+            value[places] = net.statistics[name]
+        return self._replace(packed=packed, statistics=statistics)
 
 
 class CannotTrain(RuntimeError):

@@ -7,7 +7,6 @@ frozen network without a mask does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, avg_po
 
 from supsup.kernels import available
 from supsup.masks.frozen import FrozenNet
+from supsup.nets.trained import MOST_TRAINED, trained_features
 from supsup.runtime.devices import on_device
 from supsup.runtime.errors import SupSupError
 
@@ -44,7 +44,7 @@ class FeatureLimits:
     """
 
     layer: int = 512
-    trained: int = 7000
+    trained: int = MOST_TRAINED
     filters: tuple[int, int] = (96, 400)
     directions: tuple[int, int] = (32, 128)
     images: tuple[int, int] = (2000, 5000)
@@ -55,7 +55,7 @@ FEATURE_LIMITS = FeatureLimits()
 
 @torch.no_grad()
 def extract_features(net: FrozenNet, x: Tensor, *, check: bool = True) -> Tensor:
-    """[n, features] for preprocessed images [n, …].
+    """[n, features] for preprocessed images [n, …], or for what `FrozenNet.describe` makes of them.
 
     Of a pretrained network: the inputs of its last layers. Of vectors: themselves. Of pictures: responses of filters,
     more filters for a larger network. Of anything else: the input of the last masked layer and the output of the first,
@@ -98,47 +98,10 @@ def mask_bytes(net: FrozenNet) -> int:
 
 
 def _trained_features(net: FrozenNet, x: Tensor) -> Tensor:
+    if net.described:
+        return net.describe(x)[:, : net.described]
     with net.borrowed() as module:
         return trained_features(module, partial(net.run, x, net.weights, module))
-
-
-def trained_features(module: nn.Module, run: Callable[[], Tensor]) -> Tensor:
-    """Signed roots of the inputs of the last layers that mix channels, averaged over places; `run` runs the module.
-
-    Of the labels of held-back images of SplitCIFAR100, the last layer of EfficientNet-Lite0 alone found 68 %, these 75.
-    """
-    found: list[Tensor] = []
-
-    def take(_: nn.Module, given: tuple[Any, ...]) -> None:
-        value = given[0].detach().float()
-        found.append(value.flatten(2).mean(2) if value.ndim > 3 else value.mean(1) if value.ndim == 3 else value)
-
-    hooks = [layer.register_forward_pre_hook(take) for layer in _last_layers(module)]
-    try:
-        outputs = run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    usable = [value for value in found if value.ndim == 2 and len(value) == len(outputs)]
-    return signed_root(torch.cat(usable or [outputs], 1))
-
-
-def _last_layers(module: nn.Module) -> list[nn.Module]:
-    """The last layers that mix channels, with at most so many inputs together; the very last one always."""
-    found: list[nn.Module] = []
-    numbers = 0
-    for layer in reversed([*module.modules()]):
-        if isinstance(layer, nn.Linear | nn.Conv2d) and getattr(layer, "groups", 1) == 1:
-            numbers += layer.weight.shape[1]
-            if found and numbers > FEATURE_LIMITS.trained:
-                break
-            found.append(layer)
-    return found
-
-
-def signed_root(values: Tensor) -> Tensor:
-    """Roots of the sizes, with the signs."""
-    return values.sign() * values.abs().sqrt()
 
 
 def _layer_features(net: FrozenNet, x: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ _JUDGED, _STREAMED = 256, 500  # most images: that are scored; that are read fro
 _FEW, _FOLDS = 500, 5  # up to so many images that none was held back of, all are scored, a fifth at a time
 _RARELY = 3.0  # times that an image is trained on, up to which masks answer it about as well as new images
 _WORTH = 0.9  # of the errors of a mask: a profile has a say in answers for pictures if no more are left
+_BEYOND_CHANCE = 2.0  # deviations of the errors of a profile alone: a mask over the last layers must spare more
 _BATCH = 500
 _IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
 _IMAGES = 4  # at least, for each direction
@@ -219,8 +220,12 @@ class ProfileFitter:
             answering = equal_say(finding, scores, labels)
         else:
             answering = fit_weights(scores, labels, _DOUBT_OF_ANSWERS)
-            wrong = [int((each.argmax(1) != labels).sum()) for each in (scores @ answering.to(scores), scores[..., -1])]
-            if not measured.of_vectors and wrong[0] > _WORTH * wrong[1]:
+            alone = fit_weights(scores[..., :-1], labels, _DOUBT_OF_ANSWERS)
+            ways = scores @ answering.to(scores), scores[..., -1], scores[..., :-1] @ alone.to(scores)
+            wrong, masks_wrong, alone_wrong = (int((each.argmax(1) != labels).sum()) for each in ways)
+            if self.net.described and alone_wrong - wrong <= _BEYOND_CHANCE * alone_wrong**0.5:
+                answering = torch.cat([alone, torch.zeros(1)])
+            elif not measured.of_vectors and wrong > _WORTH * masks_wrong:
                 answering[:-1] = 0
         if not (measured.of_vectors or self.net.pretrained or is_picture(task.learned.shape)):
             answering[:-1] = 0  # features of layers say little more than the mask

@@ -1,8 +1,9 @@
 """SupSup by default beside one linear classifier that is fitted again to all data: the obvious alternative.
 
-    python -m benchmarks alternative --data-dir DIR [--row clinc150 --row tables] [--seeds 3]
+    python -m benchmarks alternative --data-dir DIR [--row clinc150 --row tables --row photographs] [--seeds 3]
 
-DIR holds clinc150/ and mnist/. Nobody names the task; "given" has it named, and a linear classifier for each task.
+DIR holds clinc150/, mnist/, tiny-imagenet/ and weights/. Nobody names the task; "given" has it named, and a linear
+classifier for each task.
 Every row and seed runs both in one process; what was run is not run again (`--again` does). Writes
 results/alternative-2-cores.json, from which `python -m benchmarks alternative_table` makes the README's table.
 """
@@ -13,6 +14,7 @@ import json
 import re
 import tempfile
 import time
+import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -30,7 +32,10 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from supsup import SupSup, data, nets
+from benchmarks.task_inference.omniglot_commands import supsup
+from supsup import SupSup, data, load, nets
+from supsup.data.files import decode_files
+from supsup.data.folder import list_classes
 from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +107,122 @@ def tables(folder: Path, seed: int) -> dict[str, Any]:
         tasks.append(Named(name, a, c, b, d, int(y.max()) + 1))
     model = SupSup(nets.FullyConnected((width, 300, 100, 10)), seed=seed, device="cpu")
     return compared(model, tasks, make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)))
+
+
+def photographs(folder: Path, seed: int) -> dict[str, Any]:
+    """Three tasks of five classes of 32 JPEGs by `supsup learn`, beside MobileNetV2's features at 224 pixels.
+
+    The classes are drawn by the seed from Tiny-ImageNet, 50 validation images of each are asked about, and 20 of each
+    of ten other classes. `supsup learn` keeps one more picture of each class to report its accuracy.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        tasks, strange = _draw_photographs(folder, place, seed)
+        begin = time.perf_counter()
+        supsup(place, "learn", "model.supsup", "train", "--each", "--test-share", "0.03", "--device", "cpu")
+        seconds = time.perf_counter() - begin
+        model, size = load(place / "model.supsup", device="cpu"), (place / "model.supsup").stat().st_size
+        side = model.image_shape[-1] if model.image_shape else 0
+        known = [(task, kind, path) for task, kinds in tasks.items() for kind in kinds for path in kinds[kind]]
+        pictures = {split: decode_files(paths, side, side, side) for split, paths in (
+            ("known", [str(path) for *_, path in known]), ("strange", list(map(str, strange)))
+        )}  # fmt: skip
+        answer = model.predict(pictures["known"])
+        sure = answer.task_confidence.numpy()
+        found = np.array([one == task for one, (task, *_) in zip(answer.tasks, known)])
+        right = found & np.array([one == kind for one, (_, kind, _) in zip(answer.names, known)])
+        given = [
+            one == kind
+            for task in tasks
+            for rows in [[row for row, each in enumerate(known) if each[0] == task]]
+            for one, kind in zip(model.predict(pictures["known"][rows], task).names, [known[row][1] for row in rows])
+        ]
+        ours = {
+            "labels, %": 100 * right.mean(),
+            "task, %": 100 * found.mean(),
+            "given, %": 100 * np.mean(given),
+            "calibration error of tasks, %": 100 * calibration_error(sure, found),
+            "seconds": seconds,
+            "bytes": size,
+            "known rejected, %": 100 * rejected(model, pictures["known"], 0.05),
+            "area of strange inputs, %": 100
+            * area(lambda share, x: rejected(model, x, share), pictures["known"], pictures["strange"]),
+        }
+        begin = time.perf_counter()
+        learned = [(task, kind, path) for task in tasks for kind in tasks[task] for path in _learned(place, task, kind)]
+        x = _mobilenet_features([path for *_, path in learned])
+        kinds = np.array([kind for _, kind, _ in learned])
+        linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(x, kinds)
+        seconds = time.perf_counter() - begin
+        test_x, truth = _mobilenet_features([path for *_, path in known]), np.array([kind for _, kind, _ in known])
+        owner = {kind: task for task, some in tasks.items() for kind in some}
+        guess = linear.predict(test_x)
+        alone = np.concatenate([
+            clone(linear).fit(x[rows], kinds[rows]).predict(test_x[asked]) == truth[asked]
+            for task in tasks
+            for rows, asked in [([owner[kind] == task for kind in kinds], [owner[kind] == task for kind in truth])]
+        ])  # fmt: skip
+        other = {
+            "labels, %": 100 * (guess == truth).mean(),
+            "task, %": 100 * np.mean([owner[one] == owner[kind] for one, kind in zip(guess, truth)]),
+            "given, %": 100 * alone.mean(),
+            "seconds": seconds,
+            "bytes": 4 * len(owner) * x.shape[1],
+            "area of strange inputs, %": 100
+            * float((linear.predict_proba(test_x).max(1)[:, None]
+                     > linear.predict_proba(_mobilenet_features(strange)).max(1)[None]).mean()),
+        }  # fmt: skip
+    rounded = [{key: round(float(value), 3) for key, value in way.items()} for way in (ours, other)]
+    return {"tasks": len(tasks), "images": len(known), "supsup": rounded[0], "linear classifier": rounded[1]}
+
+
+def _draw_photographs(folder: Path, place: Path, seed: int) -> tuple[dict[str, dict[str, list[Path]]], list[Path]]:
+    """Training pictures written to train/TASK/CLASS; the test pictures of each task and class, and those of others."""
+    archives = [zipfile.ZipFile(path) for path in sorted((folder / "tiny-imagenet").glob("part-*.zip"))]
+    files: dict[tuple[str, str], list[tuple[zipfile.ZipFile, str]]] = {}
+    for archive in archives:
+        for entry in sorted(name for name in archive.namelist() if name.endswith(".JPEG")):
+            files.setdefault((entry.split("/")[0], entry.split("/")[1]), []).append((archive, entry))
+    draw = np.random.default_rng(seed)
+    drawn = draw.permutation(sorted({kind for _, kind in files})).tolist()
+
+    def write(half: str, kind: str, count: int, into: Path) -> list[Path]:
+        into.mkdir(parents=True, exist_ok=True)
+        every = files[half, kind]
+        paths = []
+        for number in draw.permutation(len(every))[:count]:
+            archive, entry = every[number]
+            paths.append(into / Path(entry).name)
+            paths[-1].write_bytes(archive.read(entry))
+        return paths
+
+    tasks: dict[str, dict[str, list[Path]]] = {}
+    for number, kind in enumerate(drawn[:15]):
+        task = f"task-{number // 5}"
+        write("train", kind, 33, place / "train" / task / kind)
+        tasks.setdefault(task, {})[kind] = write("val", kind, 50, place / "val" / kind)
+    strange = [path for kind in drawn[15:25] for path in write("val", kind, 20, place / "val" / kind)]
+    return tasks, strange
+
+
+def _learned(place: Path, task: str, kind: str) -> list[Path]:
+    """The 32 pictures of a class that `supsup learn` trains on."""
+    split = list_classes(place / "train" / task, 0.03, 0)
+    return [Path(path) for path in split.paths[: len(split.train_labels)] if Path(path).parent.name == kind]
+
+
+def _mobilenet_features(paths: Sequence[Path]) -> Array:
+    """[n, 1280]: MobileNetV2's, at 224 pixels."""
+    net = nets.mobilenet_v2(10, pretrained=True).eval()
+    assert net.pixels is not None
+    mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in net.pixels)
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(paths), 16):
+            pictures = decode_files([str(path) for path in paths[start : start + 16]], 64, 64, 64)
+            found.append(net.features(net.fit_images((pictures.float() / 255 - mean) / deviation)).mean((2, 3)))
+    features: Array = torch.cat(found).numpy()
+    return features
 
 
 def _mnist(folder: Path, seed: int) -> tuple[Array, NDArray[np.int64]]:
@@ -205,7 +326,7 @@ def calibration_error(confidence: NDArray[np.float32], right: NDArray[np.bool_],
     )
 
 
-ROWS = {"clinc150": clinc150, "tables": tables}
+ROWS = {"clinc150": clinc150, "tables": tables, "photographs": photographs}
 
 if __name__ == "__main__":
     typer.run(main)

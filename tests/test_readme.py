@@ -86,7 +86,7 @@ def test_how_often_tasks_are_found_is_what_was_measured() -> None:
         ("CIFAR-100 in 20 tasks of 5 classes, from scratch", "scratch", ("1", "4", "16")),
         ("the same, pretrained", "pretrained", ("1", "4")),
     ):
-        seeds = [measured(f"cifar100-unnamed/{name}-seed{seed}")["task right %"] for seed in range(3)]
+        seeds = [measured(f"earlier/cifar100-unnamed/{name}-seed{seed}")["task right %"] for seed in range(3)]
         means = [round(sum(seed[position] for seed in seeds) / 3, 1) for position in positions]
         assert found(row)[: len(means)] == means
 

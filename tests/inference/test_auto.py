@@ -115,6 +115,11 @@ def test_every_method_takes_its_own_settings_alone() -> None:
     assert auto.replaced(objective="energy") == Inference("exhaustive", objective="energy")
     assert Inference("binary", objective="M").replaced(method="auto") == auto
     assert Inference("binary", objective="M").replaced(method="one-shot") == Inference(objective="M")
+    assert Inference("one-shot", layers="first", coordinates=9).replaced(method="binary").layers == "first"
+    assert Inference("one-shot", coordinates=9).replaced(method="binary") == Inference("binary")
+    assert Inference("exhaustive", objective="energy").replaced(method="one-shot") == Inference()
+    with pytest.raises(SupSupError, match="coordinates goes with"):
+        Inference("one-shot").replaced(method="binary", coordinates=9)
 
 
 def test_energy_is_of_a_tasks_own_classes_and_calibrated(model: SupSup) -> None:

@@ -126,10 +126,18 @@ class Inference:
                 )
 
     def replaced(self, **settings: Any) -> Inference:
-        """With other settings. A method without settings yields to the default, or to one that takes the objective."""
+        """With other settings; those that another method does not take go, unless they were named.
+
+        A method without settings yields to the default, or to one that takes the objective.
+        """
         wanted, objective = settings.get("method", self.method), settings.get("objective")
-        if not settings or (isinstance(wanted, str) and wanted in METHODS and METHODS[wanted].settings):
-            return replace(self, **settings)
+        method = METHODS.get(wanted) if isinstance(wanted, str) else None
+        if not settings or (method is not None and method.settings):
+            usual: dict[str, Any] = {}
+            if method is not None and wanted != self.method:
+                usual = {field.name: field.default for field in fields(self)[1:] if field.name not in method.settings}
+                usual |= {} if self.objective in method.objectives else {"objective": Inference.objective}
+            return replace(self, **(usual | settings))
         if isinstance(objective, str) and objective in CALIBRATED:
             suited = next(name for name, method in METHODS.items() if objective in method.objectives)
             settings = {"method": suited} | settings

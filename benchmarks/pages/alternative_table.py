@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": "alternative", "docs/task-inference.md": "vectors"}
 RESULTS = ROOT / "results" / "alternative-2-cores.json"
 NAMES = {
-    "clinc150": "CLINC150, 10 × 15 intents",
+    "clinc150": "CLINC150, 150 intents",
     "tables": "5 tables",
-    "photographs": "photographs, 3 × 5 classes of 32",
+    "photographs": "photographs, 15 classes",
 }
 FIGURES = {
     "labels, %": "labels, task unknown, %",

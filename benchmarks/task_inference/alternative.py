@@ -34,8 +34,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.task_inference.omniglot_commands import supsup
 from supsup import SupSup, data, load, nets
-from supsup.data.files import decode_files
-from supsup.data.folder import list_classes
+from supsup.data.folder import decode_files, list_classes
 from supsup_paper.provenance import provenance
 
 ROOT = Path(__file__).parents[2]

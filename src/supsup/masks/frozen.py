@@ -146,7 +146,7 @@ class FrozenNet:
         """`run` for any number of images, in pieces that fit into memory."""
         return torch.cat([self.run(piece, weights) for piece in self.pieces(x)])
 
-    @property
+    @cached_property
     def described(self) -> int:
         """How many features a description begins with; 0: there are no descriptions."""
         return self.module.described if isinstance(self.module, ImageNetwork) else 0

@@ -168,7 +168,8 @@ class Predictor:
         return WAITING.reading()
 
     def _images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
-        return Images(x, groups, self.state.image_shape, self.state.net.device, leading, self.state.net.describe)
+        net = self.state.net
+        return Images(x, groups, self.state.image_shape, net.device, leading, net.describe if net.described else None)
 
     def _names(self, indices: Tensor) -> list[str]:
         return [self.state.tasks.at(index).name for index in indices.tolist()]
@@ -228,7 +229,7 @@ class Predictor:
 class Images:
     """Images [n, …], or batches of them [r, b, …]; preprocessed once for all tasks that do it alike, when needed.
 
-    describe  what a network takes in place of images (`FrozenNet.describe`)
+    describe  makes what a network takes in place of images (`FrozenNet.describe`)
 
     An error if no task of these groups takes them. Tasks without preprocessing are strict: floating point, and the
     shape that was learned.
@@ -241,7 +242,7 @@ class Images:
         shape: tuple[int, ...] | None,
         device: torch.device,
         leading: int = 1,
-        describe: Callable[[Tensor], Tensor] = lambda x: x,
+        describe: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._leading, self._describe = leading, describe
         self._preprocessed: dict[object, Tensor] = {}
@@ -250,7 +251,8 @@ class Images:
         if self._ready:
             self._raw = checks.check_images(x, device, leading)
             checks.check_shape(tuple(self._raw.shape[leading:]), shape)
-            self._raw = self._described(self._raw)
+            if describe is not None:
+                self._raw = self._described(describe, self._raw)
             return
         raw = input_tensor(x)
         if leading == 2 and raw.ndim < 3:
@@ -270,13 +272,11 @@ class Images:
         if key not in self._preprocessed:
             raw = self._raw
             found = raw.float() if inputs is None else inputs.preprocess(raw, self._leading)
-            self._preprocessed[key] = self._described(found)
+            self._preprocessed[key] = found if self._describe is None else self._described(self._describe, found)
         return self._preprocessed[key]
 
-    def _described(self, x: Tensor) -> Tensor:
-        if self._leading == 1:
-            return self._describe(x)
-        found: Tensor = self._describe(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    def _described(self, describe: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        found: Tensor = describe(x.flatten(0, self._leading - 1)).unflatten(0, x.shape[: self._leading])
         return found
 
 

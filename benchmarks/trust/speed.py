@@ -31,7 +31,7 @@ from supsup import data, nets
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = 1.05
 SHORTEST = 0.03  # seconds that are measured at once, from as many calls as that takes
-LONG, FEW = "predict 1,000 images, task unknown, 250 tasks", 2  # seconds each: a case with few turns
+LONG, FEW = "predict 1,000 images, task unknown, 250 tasks", 5  # seconds each: a case with few turns
 Case = tuple[Callable[[], Any], Callable[[], Any]]  # what is measured, and what is done after each call
 
 

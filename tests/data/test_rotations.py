@@ -107,7 +107,7 @@ def test_answers_are_the_mean_over_the_views(model: SupSup, pairs: Stream) -> No
     """Among the task's own classes, by the outputs of each view's own rotation."""
     task = pairs[1]
     x, y = task.test.tensors()
-    found = model.predict(x, task=task.name)
+    found = model.predict(x, task=task.name, outputs="all")  # of the mask alone
     views = []
     for quarter in range(4):
         p = state_of(model).net.run(x.rot90(quarter, (-2, -1)), model.subnetwork(task.name)).softmax(-1)

@@ -148,7 +148,7 @@ def pack_task(task: LearnedTask, bank: Bank, index: int, header: Header, packed:
     """One task, with its mask (if not given) and statistics from the bank."""
     packed = bank.packed(index).cpu().numpy() if packed is None else packed
     check_extras(task.extras)
-    fixed = (header.architecture or {}).get("arguments", {}).get("masks_from")  # else files say which layers there are
+    fixed = (header.architecture or {}).get("arguments", {}).get("masks_from")  # other files need all of them
     own = bank.own_statistics(index) if fixed else bank.statistics(index)
     statistics = {STATISTICS + name: value for name, value in own.items()}
     if statistics and not bool(bank.flat_statistics(index).isfinite().all()):

@@ -153,7 +153,7 @@ class FrozenNet:
 
     @torch.no_grad()
     def describe(self, x: Tensor) -> Tensor:
-        """Images [n, …] as `run` takes them too, at less cost: where layers are fixed, with their outputs computed."""
+        """Descriptions of images, which `run` takes in their place at less cost; the images if no layer is fixed."""
         if not self.described or x.ndim == 2:
             return x
         with self.borrowed() as module:

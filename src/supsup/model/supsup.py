@@ -32,13 +32,7 @@ from supsup.runtime.progress import Callback
 from supsup.runtime.validation import choice, given, plain_tensor
 from supsup.training import AutoRecipe, Recipe, train_masks
 
-_PARTS = (
-    "_state",
-    "_tasks",
-    "_learning",
-    "_observer",
-    "_predictor",
-)  # of every model; others are a subclass's
+_PARTS = ("_state", "_tasks", "_learning", "_observer", "_predictor")  # of every model; others are a subclass's
 
 
 class SupSup(TasksOfModel):

@@ -216,9 +216,7 @@ def resnet50(
     stages = (3, 4, 6, 3), (64, 128, 256, 512)  # blocks and widths
     if not flag(pretrained, "pretrained"):
         if size is not None or masks_from:
-            raise SupSupError(
-                "size goes with pretrained=True, as masks_from does: without it images are taken as they are"
-            )
+            raise SupSupError("size goes with pretrained=True, and so does masks_from; leave them out")
         return ResNet(outputs, *stages, bottleneck=True, large_images=True)
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
@@ -257,11 +255,13 @@ def _with_weights(
     check_weights(width, check_size(outputs, "outputs"))
     fixed = whole(0, len(features) - 1)(masks_from, "masks_from")
     if fixed and not isinstance(features[fixed], _BLOCKS):
-        raise SupSupError(f"masks_from={fixed} is no block; give the number of a block among the network's features")
+        raise SupSupError(
+            f"masks_from={fixed} is no block of the network; give the number of one among its features, such as 19"
+        )
     net = ImageNetwork(features, width, outputs, _side(size, "size"), fixed)
     if published is None:
         if fixed:
-            raise SupSupError("masks_from goes with pretrained=True: fixed layers need trained weights")
+            raise SupSupError("masks_from needs pretrained=True: fixed layers must have trained weights")
         return net
     net.pixels = published.pixels
     if net.classifier.weight.is_meta:

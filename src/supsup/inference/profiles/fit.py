@@ -72,8 +72,8 @@ class ProfileData:
     seen: float = math.inf
 
     @property
-    def is_judged(self) -> bool:
-        """Whether a mask's outputs for the images that judge are like those for new images."""
+    def has_fair_outputs(self) -> bool:
+        """Whether the mask answers the images that judge about as well as it answers new ones."""
         return self.judge is not None or self.seen <= _RARELY
 
 
@@ -216,22 +216,10 @@ class ProfileFitter:
         outputs, labels = measured.judged_outputs[order], measured.judged_labels[order]
         scores = torch.stack([by_class, by_shares, outputs[:, : task.classes].log_softmax(-1)], -1)
         finding = fit_weights(scores[..., :FINDING], labels, _DOUBT_OF_TASKS)
-        if not task.is_judged:
-            answering = equal_say(finding, scores, labels)
-        else:
-            answering = fit_weights(scores, labels, _DOUBT_OF_ANSWERS)
-            alone = fit_weights(scores[..., :-1], labels, _DOUBT_OF_ANSWERS)
-            ways = scores @ answering.to(scores), scores[..., -1], scores[..., :-1] @ alone.to(scores)
-            wrong, masks_wrong, alone_wrong = (int((each.argmax(1) != labels).sum()) for each in ways)
-            if self.net.described and alone_wrong - wrong <= _BEYOND_CHANCE * alone_wrong**0.5:
-                answering = torch.cat([alone, torch.zeros(1)])
-            elif not measured.of_vectors and wrong > _WORTH * masks_wrong:
-                answering[:-1] = 0
-        if not (measured.of_vectors or self.net.pretrained or is_picture(task.learned.shape)):
-            answering[:-1] = 0  # features of layers say little more than the mask
+        answering = self._answering(measured, finding, scores, labels)
         part_means = None
         if not measured.of_vectors:  # features may tell tasks apart though they say nothing of the labels within one
-            finding[0] = finding[0].clamp(min=features.shape[1] ** -0.5)
+            finding[0] = finding[0].clamp(min=measured.features.shape[1] ** -0.5)
         else:
             part_means = vectors.part_means(measured.features, measured.labels, task.classes)
             likelihood = by_shares.amax(1) if float(finding[1]) > 0 else likelihood
@@ -242,6 +230,23 @@ class ProfileFitter:
         at_shares = familiar.quantile(expected_shares(self._shares, len(familiar))).cummax(0).values
         weights = torch.cat([finding, answering]).to(at_shares.device)
         return TaskProfile.of(gaussians, spreads, at_shares, weights, part_means)
+
+    def _answering(self, measured: _Measured, finding: Tensor, scores: Tensor, labels: Tensor) -> Tensor:
+        """Weights [3] of scores [n, C, 3] by Gaussians, shares and mask where a class is asked for; 0: no say."""
+        if not measured.task.has_fair_outputs:
+            answering = equal_say(finding, scores, labels)
+        else:
+            answering = fit_weights(scores, labels, _DOUBT_OF_ANSWERS)
+            alone = fit_weights(scores[..., :-1], labels, _DOUBT_OF_ANSWERS)
+            ways = scores @ answering.to(scores), scores[..., -1], scores[..., :-1] @ alone.to(scores)
+            wrong, masks_wrong, alone_wrong = (int((each.argmax(1) != labels).sum()) for each in ways)
+            if self.net.described and alone_wrong - wrong <= _BEYOND_CHANCE * alone_wrong**0.5:
+                answering = torch.cat([alone, torch.zeros(1)])
+            elif not measured.of_vectors and wrong > _WORTH * masks_wrong:
+                answering[:-1] = 0
+        if not (measured.of_vectors or self.net.pretrained or is_picture(measured.task.learned.shape)):
+            answering[:-1] = 0  # an exported network could not compute these features
+        return answering
 
     @torch.no_grad()
     def _run(self, part: Part, positions: Tensor, run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

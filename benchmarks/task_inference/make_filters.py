@@ -23,6 +23,7 @@ from torch.nn.functional import avg_pool2d, conv2d, unfold
 OUT = Path(__file__).parents[2] / "src" / "supsup" / "inference" / "profiles" / "filters.safetensors"
 FILTERS, PATCH, SIDE, PICTURES = 400, 7, 28, 400
 WHITENING = (0.03, 0.1, 1.0)  # variance added in every direction: sharp filters to smooth ones
+COLOUR_FILTERS = 1600  # for large profiles; others take the first 400
 COLOUR_PATCH, COLOUR_SIDE, COLOUR_PICTURES, DISCS = 6, 64, 48, 400
 FAINT = 0.1  # contrast that counts as little, as in features.py
 JUDGED = 40  # pictures whose responses have deviation 1
@@ -31,11 +32,11 @@ JUDGED = 40  # pictures whose responses have deviation 1
 def main() -> None:
     found = {}
     grey, colours = strokes(PICTURES)[:, None], leaves(COLOUR_PICTURES)
-    for name, pictures, patch, whitening in (
-        ("grey", grey, PATCH, WHITENING),
-        ("colours", colours, COLOUR_PATCH, WHITENING[:1]),
+    for name, pictures, count, patch, whitening in (
+        ("grey", grey, FILTERS, PATCH, WHITENING),
+        ("colours", colours, COLOUR_FILTERS, COLOUR_PATCH, WHITENING[:1]),
     ):
-        filters = whitened_patches(pictures, patch, whitening)
+        filters = whitened_patches(pictures, count, patch, whitening)
         weights = filters.float() - filters.float().mean((1, 2, 3), keepdim=True)
         found[name] = filters
         found[f"{name} deviations"] = responses(pictures[:JUDGED], weights).std((0, 2, 3))
@@ -74,7 +75,7 @@ def strokes(count: int) -> Tensor:
     return out
 
 
-def whitened_patches(pictures: Tensor, side: int, whitening: tuple[float, ...]) -> Tensor:
+def whitened_patches(pictures: Tensor, count: int, side: int, whitening: tuple[float, ...]) -> Tensor:
     """Filters as bytes: random patches, whitened, by the whitenings in turn, and whitened again for raw patches."""
     channels = pictures.shape[1]
     patches = unfold(pictures, side, stride=2).mT.reshape(-1, channels * side**2)
@@ -83,8 +84,8 @@ def whitened_patches(pictures: Tensor, side: int, whitening: tuple[float, ...]) 
     seen = variance[:, 0] > 1e-4
     patches = patches[seen] / (variance[seen] + FAINT**2).sqrt()
     values, vectors = torch.linalg.eigh((patches.T @ patches / len(patches)).double())
-    chosen = patches[torch.randperm(len(patches), generator=torch.Generator().manual_seed(1))[:FILTERS]]
-    found = torch.empty(FILTERS, patches.shape[1])
+    chosen = patches[torch.randperm(len(patches), generator=torch.Generator().manual_seed(1))[:count]]
+    found = torch.empty(count, patches.shape[1])
     for number, added in enumerate(whitening):
         white = ((vectors * (values + added).rsqrt()) @ vectors.T).float()
         filters = torch.nn.functional.normalize(chosen[number :: len(whitening)] @ white) @ white

@@ -15,10 +15,9 @@ CPU = torch.device("cpu")
 
 def covariance(gaussians: Gaussians) -> torch.Tensor:
     features, v, rest = gaussians.means.shape[1], gaussians.directions.double(), float(gaussians.rest)
-    found: torch.Tensor = (
-        rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances.double() - rest) @ v
-    )
-    return found
+    found = rest * torch.eye(features).double() + v.T @ torch.diag(gaussians.variances.double() - rest) @ v
+    units = gaussians.units.double()
+    return found * units * units[:, None]
 
 
 def plain(means: torch.Tensor, spread: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -31,7 +30,8 @@ def plain(means: torch.Tensor, spread: torch.Tensor, x: torch.Tensor) -> torch.T
 def some(classes: int, images: int = 400, features: int = 20, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(seed)
     labels = torch.arange(images) % classes
-    return torch.randn(images, features) * torch.linspace(3, 0.3, features) + labels[:, None], labels
+    mixed = torch.linalg.qr(torch.randn(features, features)).Q * torch.linspace(1, 4, features)
+    return torch.randn(images, features) * torch.linspace(3, 0.3, features) @ mixed + labels[:, None], labels
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5, 30])
@@ -42,15 +42,20 @@ def test_likelihoods_are_those_of_normal_distributions(classes: int) -> None:
 
 
 def smoothed(tasks: Sequence[Gaussians], known: bool) -> torch.Tensor:
-    """The mean of the covariances, by the formula of Ledoit and Wolf with ten times their share, or with 3 %."""
-    spread = torch.stack([covariance(task) for task in tasks]).mean(0)
+    """The mean of the covariances, by the formula of Ledoit and Wolf with ten times their share, or with 3 %.
+
+    In units in which the mean variance beside the directions is 1.
+    """
+    units = torch.stack([float(task.rest) * task.units.double().square() for task in tasks]).mean(0).sqrt()
+    spread = torch.stack([covariance(task) for task in tasks]).mean(0) / units / units[:, None]
     mean = float(spread.diagonal().mean())
     share = 0.03
     if known:
-        noise = sum(float(task.noise) for task in tasks) / len(tasks) ** 2
+        scales = [(task.units / units).square().mean() for task in tasks]
+        noise = sum(float(task.noise * scale**2) for task, scale in zip(tasks, scales)) / len(tasks) ** 2
         shrinkage = noise / float((spread - mean * torch.eye(len(spread))).square().sum())
         share = max(0.01, 10 * shrinkage / (1 - shrinkage))
-    return spread + share * mean * torch.eye(len(spread))
+    return (spread + share * mean * torch.eye(len(spread))) * units * units[:, None]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -79,7 +84,9 @@ def test_tasks_are_compared_by_the_mean_of_their_covariances(
 def test_directions_are_those_in_which_images_vary_most() -> None:
     x, labels = some(1, images=2000)
     found = fit_gaussians(x, labels, 1, 8)
-    values, vectors = torch.linalg.eigh(torch.cov(x.T).double())
+    deviations = x.std(0) / x.var(0).mean().sqrt()
+    torch.testing.assert_close(found.units, deviations, rtol=0.03, atol=0)
+    values, vectors = torch.linalg.eigh(torch.cov((x / found.units).T).double())
     torch.testing.assert_close(found.variances[-4:].double(), values[-4:], rtol=2e-2, atol=1e-4)
     leading = (found.directions[-1].double() @ vectors[:, -1]).abs()
     assert leading > 0.99
@@ -136,14 +143,14 @@ def test_the_fewer_images_the_more_a_covariance_is_smoothed() -> None:
     """The noise is the expected squared error of the matrix: by hand, from products of rows around their means."""
     x, labels = some(1, images=200)
     task = fit_gaussians(x, labels, 1, 19)
-    rows = x - x.mean(0)
+    rows = (x - x.mean(0)) / task.units
     products = rows[:, :, None] * rows[:, None]
     error = (products - products.mean(0)).square().sum((1, 2)).mean() / len(x)
     torch.testing.assert_close(task.noise, error, rtol=0.02, atol=1e-3)
     shares = []
     for images in (20, 200, 2000):
         found = fit_gaussians(*some(1, images=images), 1, 19)
-        matrix = covariance(found)
+        matrix = covariance(found) / found.units / found.units[:, None]
         shares.append(
             float(smoothing(found.noise, matrix.square().sum().float(), matrix.diagonal().mean().float(), 20))
         )
@@ -163,10 +170,12 @@ def test_no_direction_is_without_variance() -> None:
     x = torch.zeros(400, 20)
     x[:, 0] = torch.randn(400, generator=torch.Generator().manual_seed(0))
     task = fit_gaussians(x, torch.zeros(400, dtype=torch.int64), 1, 8)
-    least = 1e-3 * (x - x.mean(0)).square().mean()
+    assert task.units[1:].tolist() == [1 / 16] * 19
+    rows = (x - x.mean(0)) / task.units
+    least = 1e-3 * rows.square().mean()
     torch.testing.assert_close(task.rest, least)
     torch.testing.assert_close(task.variances[:-1], least.expand(7))
-    torch.testing.assert_close(task.variances[-1], x[:, 0].var())
+    torch.testing.assert_close(task.variances[-1], rows[:, 0].var())
 
 
 def test_on_a_cpu_right_angles_come_from_reflections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,10 +130,10 @@ class Part:
     def on(self, device: Device) -> Self:
         """The same part with its tensors on the device; parts that share images share the copy."""
         target = torch.empty(0, device=resolve(device)).device  # "cuda" as tensors report it: "cuda:0"
-        if self.labels.device == target:
+        tensors = {name: each for name in self._on_device if (each := getattr(self, name)) is not None}
+        if all(each.device == target for each in tensors.values()):
             return self
-        tensors = {name: getattr(self, name) for name in self._on_device}
-        moved: dict[str, Any] = {name: on_device(each, target) for name, each in tensors.items() if each is not None}
+        moved: dict[str, Any] = {name: on_device(each, target) for name, each in tensors.items()}
         return replace(self, **moved)
 
     def raw(self, positions: Tensor) -> Tensor:

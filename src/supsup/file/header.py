@@ -30,6 +30,7 @@ class Header:
     shapes      of the masked weights, in order
     allocation  the fields of `NewTaskRule`
     pretrained  the weights are the user's, not drawn from the seed
+    profile_size  of the tasks; older versions know only "default", and open files that do not say it
     kind        of model: "SupSup" has one record per task, "HopSupSup" one state for all tasks
     details     what only this kind of model needs
     """
@@ -46,6 +47,7 @@ class Header:
     created: str
     library: str
     pretrained: bool = False
+    profile_size: str = "default"
     kind: str = "SupSup"
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -59,6 +61,8 @@ class Header:
         values = asdict(self)
         if self.kind == "SupSup":
             del values["kind"], values["details"]
+        if self.profile_size == "default":
+            del values["profile_size"]
         return json.dumps(values, allow_nan=False)
 
     @classmethod
@@ -128,6 +132,7 @@ def build_header(
         created=created,
         library=__version__,
         pretrained=net.pretrained,
+        profile_size=net.profile_size,
         kind=kind,
         details=_plain(details or {}),
     )

@@ -230,7 +230,8 @@ def _rebuild_header(about: Mapping[str, Any], net: nn.Module | None, task: TaskR
         module = net if net is not None else build_architecture(Architecture(**about["architecture"]))
         seed, pretrained = operator.index(about["seed"]), bool(about["pretrained"])
         own_head = not all(name.endswith(RUNNING) for name in stored) if stored else bool(fixed_prefixes(module))
-        frozen = FrozenNet(module, seed, torch.device("cpu"), pretrained, own_head=own_head)
+        size = str(about.get("profile_size", "default"))
+        frozen = FrozenNet(module, seed, torch.device("cpu"), pretrained, own_head=own_head, profile_size=size)
         if frozen.checksum != about["weights"]:
             raise SupSupError("the network does not fit: its weights are not those of the tasks in the file")
         notes = {"repaired": "the header was lost: recipe, inference, allocation and notes are not what they were"}

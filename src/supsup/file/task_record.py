@@ -304,7 +304,8 @@ def _blob_header(content: bytes) -> dict[str, Any]:
 
 def describe_network(header: Header) -> str:
     """What identifies the network; for a user's own module, enough to check the one that the user gives."""
-    keys = ("seed", "weights", "pretrained", "architecture", "image_shape")
+    keys = ["seed", "weights", "pretrained", "architecture", "image_shape"]
+    keys += [] if header.profile_size == "default" else ["profile_size"]
     return json.dumps({key: getattr(header, key) for key in keys}, separators=(",", ":"))
 
 

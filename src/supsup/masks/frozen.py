@@ -56,6 +56,7 @@ class FrozenNet:
     layers and, with `own_head`, the parameters of the last linear layer (`head`), which are trained and not masked.
     The module is copied, never changed; the copy is in float32.
 
+    profile_size  how large the profiles of its tasks are (`inference/profiles/features.py`)
     pretrained  None: whether the network was built with published weights
     masked      names of the masked weights, from a file (None: all maskable ones, except the head)
     own_head    None: whether the network is pretrained; `masked` takes precedence
@@ -69,6 +70,7 @@ class FrozenNet:
         pretrained: bool | None = False,
         masked: Collection[str] | None = None,
         own_head: bool | None = None,
+        profile_size: str = "default",
     ) -> None:
         if isinstance(net, nn.DataParallel | DistributedDataParallel):
             net = net.module
@@ -84,7 +86,7 @@ class FrozenNet:
         self.module = copy.deepcopy(net).requires_grad_(False).float()
         self.seed = whole()(seed, "seed")
         self.device = device
-        self.pretrained = pretrained
+        self.pretrained, self.profile_size = pretrained, profile_size
         if not pretrained:
             _freeze(self.module, weights, self.seed)
         tracked, buffers = _tracked(self.module), dict(self.module.named_buffers())

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from supsup.file.paths import AnyPath, writable_path
-from supsup.inference.profiles.features import filter_count, filter_features
+from supsup.inference.profiles.features import filled, filter_count, picture_features, profile_size
 from supsup.inference.profiles.profile import TaskProfile, profile_answers
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
@@ -72,16 +72,16 @@ class _Answers(nn.Module):
         self._weights, self._tensors = profile.answering
         self._frozen: Any = copy.deepcopy(net.module).cpu() if net.pretrained else None
         self._described = net.described
-        self._filters = None if profile.of_vectors else filter_count(net)
+        self._filters, self._size = None if profile.of_vectors else filter_count(net), profile_size(net)
 
     def forward(self, x: Tensor) -> Tensor:
         features = x
         if self._described:
-            features = self._frozen.describe(x)[:, : self._described]
+            features = filled(self._frozen.describe(x)[:, : self._described], self._size.filled)
         elif self._frozen is not None:
-            features = trained_features(self._frozen, partial(self._frozen, x))
+            features = filled(trained_features(self._frozen, partial(self._frozen, x)), self._size.filled)
         elif self._filters is not None:
-            features = filter_features(x, self._filters)
+            features = picture_features(x, self._filters, self._size.mirrored)
         return profile_answers(features, self._network(x)[:, : self._classes], self._weights, self._tensors)
 
 

@@ -35,6 +35,7 @@ from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras, pac
 from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
 from supsup.inference.profiles import TaskProfile
+from supsup.inference.profiles.features import SIZES
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNets
 from supsup.runtime.clock import now
@@ -136,7 +137,10 @@ class ModelState:
                 inference, new_task_rule = Inference(**header.inference), NewTaskRule(**header.allocation)
                 settings = ModelSettings(recipe, inference, new_task_rule, dict(header.notes))
                 module = net if net is not None else network_from_header(header)
-                frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained, header.shapes)
+                size = choice(*SIZES)(header.profile_size, "profile_size")
+                frozen = FrozenNet(
+                    module, header.seed, resolve(device), header.pretrained, header.shapes, profile_size=size
+                )
             check_network(frozen, header)
         state = cls(frozen, settings, header.created)
         state.image_shape = image_shape_of(header)
@@ -166,7 +170,8 @@ class ModelState:
 
     def to(self, device: torch.device) -> ModelState:
         """A copy on a device, without a file."""
-        net = FrozenNet(self.net.module, self.net.seed, device, self.net.pretrained, self.net.weights)
+        net, size = self.net, self.net.profile_size
+        net = FrozenNet(net.module, net.seed, device, net.pretrained, net.weights, profile_size=size)
         other = ModelState(net, replace(self.settings, notes=copy.deepcopy(self.settings.notes)), self.created)
         other.bank, other.tasks, other.image_shape = self.bank.to(device), self.tasks.copy(), self.image_shape
         return other

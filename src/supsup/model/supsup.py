@@ -16,6 +16,7 @@ from supsup.file.header import check_notes
 from supsup.file.paths import AnyPath
 from supsup.inference.methods import AUTO, Inference
 from supsup.inference.new_task import NewTaskRule
+from supsup.inference.profiles.features import SIZES
 from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.checks import Array
@@ -45,6 +46,7 @@ class SupSup(TasksOfModel):
     recipe      how a mask is trained; by default it is chosen for each task (`AutoRecipe`)
     inference   how the task is inferred when it is not given
     new_task_rule  when `observe` opens a new mask
+    profile_size  "small", "default" or "large": how many bytes each task leaves beside its mask, to be recognised by
 
     `notes` (JSON values) and `extras` (tensors, by task) belong to the user and are saved with the model.
 
@@ -70,6 +72,7 @@ class SupSup(TasksOfModel):
         recipe: Recipe | AutoRecipe | None = None,
         inference: Inference | None = None,
         new_task_rule: NewTaskRule | None = None,
+        profile_size: Literal["small", "default", "large"] = "default",
         device: str | torch.device = "auto",
     ) -> None:
         settings = ModelSettings(
@@ -77,7 +80,8 @@ class SupSup(TasksOfModel):
             AUTO if inference is None else given(inference, Inference, "inference"),
             checks.check_setting(new_task_rule, NewTaskRule, "new_task_rule"),
         )
-        frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head)
+        choice(*SIZES)(profile_size, "profile_size")
+        frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head, profile_size=profile_size)
         self._take_state(ModelState(frozen, settings))
 
     @classmethod

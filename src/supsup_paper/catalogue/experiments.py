@@ -393,12 +393,13 @@ class ScratchTraining(UnnamedTraining):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedTraining(UnnamedTraining):
-    """Masks over weights that were trained on ImageNet; images are brought to size × size."""
+    """Masks over the last blocks of a network that was trained on ImageNet; images are brought to size × size."""
 
     epochs: int | None = 12
     batch_size: int = 125
     net: Literal["efficientnet-lite0"] = "efficientnet-lite0"
-    size: int = 192
+    size: int = 224
+    masks_from: int = 15
 
     def quick(self, steps: int = 2, batch_size: int = 16) -> Self:
         return replace(super().quick(steps, batch_size), size=64)

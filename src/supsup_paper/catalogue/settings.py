@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from supsup.hopfield.units import Recovery, UnitRecipe
 from supsup.inference.auto import AutoWeights
 from supsup.inference.new_task import NewTaskRule
-from supsup.inference.profiles.features import FEATURE_LIMITS
+from supsup.inference.profiles.features import SIZES
 from supsup.training import SPLIT_CIFAR100, SPLIT_IMAGENET, Recipe
 from supsup_paper.catalogue import experiments as images
 from supsup_paper.catalogue import experiments as mnist
@@ -53,7 +53,8 @@ def _trained(recipe: Recipe, precision: Json, **more: Json) -> Defaults:
 
 def _found() -> Defaults:
     """How tasks are found that nobody names."""
-    return {"features": settings_json(FEATURE_LIMITS), "finding": settings_json(AutoWeights())}
+    sizes: Json = {name: settings_json(size) for name, size in SIZES.items()}
+    return {"profiles": sizes, "finding": settings_json(AutoWeights())}
 
 
 def _hopfield() -> Defaults:

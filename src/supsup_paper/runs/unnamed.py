@@ -6,6 +6,7 @@ Beyond the paper, which is at chance there. No test image or label decides anyth
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -13,10 +14,14 @@ from torch import Tensor, nn
 
 from supsup import data, nets
 from supsup.data import Stream
-from supsup.evaluation.evaluator import evaluate
+from supsup.evaluation.evaluator import Evaluation, evaluate
 from supsup.inference.methods import Inference
+from supsup.masks.frozen import FrozenNet
+from supsup.model.learning import Learning
+from supsup.model.state import ModelState, state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime import progress
+from supsup.training.executors import Trained
 from supsup_paper.catalogue import recipes
 from supsup_paper.catalogue.experiments import (
     Experiment,
@@ -32,6 +37,7 @@ from supsup_paper.runs.environment import Environment
 from supsup_paper.runs.figures import per_task
 from supsup_paper.runs.schedule import PlannedTraining, Work
 
+OTHER_SIZES = ("small", "large")  # of profiles, graded with the same masks
 TOGETHER = (4, 16)  # images of one task that are asked about together
 _ORDER = 0  # the seed of the order in which test images are put together
 
@@ -52,15 +58,17 @@ def prepared(
 ) -> tuple[SupSup, Stream]:
     """A model that has learned nothing yet, and its tasks.
 
-    A ResNet-18 of random weights, whose masks learn every image in four rotations; or EfficientNet-Lite0 with its
-    published weights, all kept at first, and a head for each task.
+    A ResNet-18 of random weights, whose masks learn every image in four rotations; or the last
+    blocks of EfficientNet-Lite0 with its published weights, all kept at first, and a head for each task.
     """
     if isinstance(training, ScratchTraining):
         outputs = 4 * training.classes_per_task  # for each class one for each rotation
         net: nn.Module = nets.ResNet(outputs, (2,) * len(training.widths), training.widths)
         basic = replace(recipes.UNNAMED_SCRATCH, budget=training.budget)
     else:
-        net = nets.efficientnet_lite0(training.classes_per_task, pretrained=True, size=training.size)
+        net = nets.efficientnet_lite0(
+            training.classes_per_task, pretrained=True, size=training.size, masks_from=training.masks_from
+        )
         basic = recipes.UNNAMED_PRETRAINED
     recipe = recipe_of(basic, training.batch_size, training.epochs, training.steps)
     model = SupSup(net, seed, recipe=recipe, inference=Inference("auto"), device=environment.device)
@@ -74,19 +82,52 @@ def _finished(
     model.learn_many(stream, cluster=environment.cluster)
     seconds = {"learning": environment.clock() - begin}
     begin = environment.clock()
-    stages = [len(stream)]
-    given = evaluate(model, stream, "GG", stages=stages, show_progress=False)
-    alone = evaluate(model, stream, "GNu", protocol="strict", stages=stages, show_progress=False)
+    given, alone, found = _graded(model, stream)
     figures = {
         "labels right %": {"task given": 100 * given.average_accuracy, "from one image": 100 * alone.average_accuracy},
-        "task right %": {"1": 100 * alone.task_accuracy}
-        | {str(count): 100 * _found_from(count, model, stream) for count in TOGETHER},
+        "task right %": {"1": 100 * alone.task_accuracy} | found,
     }
     seconds["grading"] = environment.clock() - begin
     file = wanted.path(seed).with_suffix(".supsup")
+    kept = _bytes(model, file)
+    for size in OTHER_SIZES:
+        other = with_profiles(model, stream, size)
+        given, alone, _ = _graded(other, stream)
+        figures["labels right %"] |= {
+            f"task given, {size} profiles": 100 * given.average_accuracy,
+            f"from one image, {size} profiles": 100 * alone.average_accuracy,
+        }
+        figures["task right %"][f"1, {size} profiles"] = 100 * alone.task_accuracy
+        kept[f"beside masks, {size} profiles"] = _bytes(other, file.with_suffix(f".{size}"))["beside masks"]
+    return RowResult(wanted, seed, figures, per_task(given), kept, seconds)
+
+
+def _bytes(model: SupSup, file: Path) -> dict[str, int]:
     file.parent.mkdir(parents=True, exist_ok=True)
     model.save(file)
-    return RowResult(wanted, seed, figures, per_task(given), bytes_kept(file), seconds)
+    return bytes_kept(file)
+
+
+def _graded(model: SupSup, stream: Stream) -> tuple[Evaluation, Evaluation, dict[str, float]]:
+    """With the task given; unknown; and how often it is found from several images."""
+    stages = [len(stream)]
+    given = evaluate(model, stream, "GG", stages=stages, show_progress=False)
+    alone = evaluate(model, stream, "GNu", protocol="strict", stages=stages, show_progress=False)
+    return given, alone, {str(count): 100 * _found_from(count, model, stream) for count in TOGETHER}
+
+
+def with_profiles(model: SupSup, stream: Stream, size: str) -> SupSup:
+    """A model with the same masks, whose tasks leave profiles of another size."""
+    state = state_of(model)
+    old = state.net
+    net = FrozenNet(old.module, old.seed, old.device, old.pretrained, old.weights, profile_size=size)
+    other = ModelState(net, state.settings)
+    for task in stream:
+        index = state.tasks.index(task.name)
+        statistics = {name: value[None] for name, value in state.bank.statistics(index).items()}
+        packed, rotated = state.bank.packed(index)[:, None], state.tasks[task.name].info.rotated
+        Learning(other).add(Trained([task], packed, statistics, rotated=rotated))
+    return SupSup.from_state(other)
 
 
 def _found_from(count: int, model: SupSup, stream: Stream) -> float:

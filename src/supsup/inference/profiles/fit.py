@@ -14,11 +14,12 @@ from supsup.data import Part
 from supsup.data.rotations import mean_over_rotations
 from supsup.inference.profiles import vectors
 from supsup.inference.profiles.features import (
-    FEATURE_LIMITS,
+    SIZES,
     extract_features,
     is_picture,
     is_vector,
     mask_bytes,
+    profile_size,
     within,
 )
 from supsup.inference.profiles.profile import (
@@ -26,10 +27,12 @@ from supsup.inference.profiles.profile import (
     FINDING,
     SCORES,
     SHARES,
+    STEPS,
     Gaussians,
     Spread,
     TaskProfile,
     familiarity,
+    unit_steps,
 )
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNet
@@ -44,6 +47,9 @@ _BATCH = 500
 _IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
 _IMAGES = 4  # at least, for each direction
 _PASSES = 4  # of the power iteration
+_STEP = 4  # directions come in steps, so that profiles of tasks that were trained together have one form
+_LOOKED_AT = 32  # images that show whether pixels are in order
+_IN_ORDER = 0.3  # least correlation of neighbours: about 0 after a permutation
 _APART = 1e-6  # keeps equal columns apart, relative to their length
 _LEAST = 1e-3  # least variance in every direction, relative to the mean variance of a feature
 _NEWTON_STEPS, _DAMPING = 30, 1e-9  # of fitting weights: at most; relative to the mean curvature
@@ -83,6 +89,7 @@ class _Measured:
 
     index: int
     task: ProfileData
+    directions: int
     of_vectors: bool
     features: Tensor
     labels: Tensor
@@ -106,7 +113,7 @@ class _Measured:
     @property
     def form(self) -> tuple[int, ...]:
         """Gaussians of tasks of one form can be fitted together."""
-        return (self.task.judge is None, self.of_vectors, self.task.classes, *self.features.shape)
+        return (self.task.judge is None, self.of_vectors, self.task.classes, self.directions, *self.features.shape)
 
     def whole(self) -> _Measured:
         """With the images that were held back among those that Gaussians are fitted to."""
@@ -126,9 +133,11 @@ class ProfileFitter:
     def __init__(self, net: FrozenNet, packed: Tensor, statistics: dict[str, Tensor]) -> None:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
+        self._kept = sum((packed >> bit & 1).sum(0) for bit in range(8)) / (8 * len(packed))
         self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
+        self._most_bytes: list[float] = []  # of the profile of each task
 
     def fit(self, tasks: Sequence[ProfileData]) -> list[TaskProfile | None]:
         """The profile of each task, in the order of their masks.
@@ -136,6 +145,7 @@ class ProfileFitter:
         None where the network without a mask gives numbers that cannot be used.
         """
         found: list[TaskProfile | None] = [None] * len(tasks)
+        self._most_bytes = self._byte_limits(tasks)
         waiting: list[_Measured] = []
         for index, task in enumerate(tasks):
             try:
@@ -148,6 +158,24 @@ class ProfileFitter:
             waiting.append(measured)
         self._fit_together(waiting, found)
         return found
+
+    def _byte_limits(self, tasks: Sequence[ProfileData]) -> list[float]:
+        """Most bytes of directions and means of each task; of pictures in no order, few are enough."""
+        size = profile_size(self.net)
+        if math.isinf(size.masks):
+            return [math.inf] * len(tasks)
+        coded = (mask_bytes(self.net) * _entropy(self._kept)).tolist()
+        alike = torch.stack([self._likeness(task.learned) for task in tasks]).tolist()
+        least = SIZES["small"].masks
+        return [(size.masks if order >= _IN_ORDER else least) * each for each, order in zip(coded, alike)]
+
+    def _likeness(self, part: Part) -> Tensor:
+        """How neighbouring pixels correlate; 1 where inputs are no pictures."""
+        if self.net.pretrained or not is_picture(part.shape):
+            return torch.ones((), device=self.net.device)
+        x = self._run(part.on(self.net.device), self._evenly(part, _LOOKED_AT), lambda x: x)[0]
+        x = x - x.mean((-2, -1), keepdim=True)
+        return (x[..., 1:] * x[..., :-1]).mean() / x.square().mean().clamp(min=torch.finfo(torch.float32).tiny)
 
     def _room_for(self, measured: _Measured, others: int) -> bool:
         """Whether one more task may wait; on a CPU waiting gains nothing."""
@@ -175,7 +203,8 @@ class ProfileFitter:
             run = partial(mean_over_rotations, run, task.classes)
         outputs, judged_labels = self._run(judge, judged, run)
         of_vectors = is_vector(self.net, learned.batch(positions[:1])[0])
-        return _Measured(index, task, of_vectors, features, labels, judged_features, judged_labels, outputs)
+        directions = direction_limit(self.net, features.shape[1], task.classes, self._most_bytes[index])
+        return _Measured(index, task, directions, of_vectors, features, labels, judged_features, judged_labels, outputs)
 
     def _fit_together(self, waiting: Sequence[_Measured], found: list[TaskProfile | None]) -> None:
         """Fit the profiles of tasks of one form; this waits for a GPU a few times in all."""
@@ -184,14 +213,14 @@ class ProfileFitter:
         if not several:
             return
         judging = [
-            _gaussians(self.net, several, [each.splits[fold][0] for each in several])
+            _gaussians(several, [each.splits[fold][0] for each in several])
             for fold in range(len(several[0].splits))
         ]
         gaussians = judging[0]
         if (
             several[0].task.judge is None or len(several[0].features) <= _FEW
         ):  # held-back images count where they are few
-            gaussians = _gaussians(self.net, [each.whole() for each in several])
+            gaussians = _gaussians([each.whole() for each in several])
         profiles = [
             self._profile(measured, fitted, folds) for measured, fitted, *folds in zip(several, gaussians, *judging)
         ]
@@ -272,24 +301,30 @@ class ProfileFitter:
         return self._positions[key][0]
 
 
-def direction_limit(net: FrozenNet, features: int) -> int:
-    """Most directions of a profile: about as many bytes as a mask has."""
-    return within(mask_bytes(net) // features, FEATURE_LIMITS.directions)
+def direction_limit(net: FrozenNet, features: int, classes: int, bytes_of_masks: float) -> int:
+    """Most directions of a profile: about as many bytes as a mask has, and no more than so many coded bytes."""
+    most = within(mask_bytes(net) // features, profile_size(net).directions)
+    if math.isinf(bytes_of_masks):
+        return most
+    return max(0, min(most, (int(bytes_of_masks / features) - classes) // _STEP * _STEP))
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    """Bits that a coder needs for each bit of masks of which these shares are 1."""
+    return torch.special.entr(shares).add(torch.special.entr(1 - shares)) / math.log(2)
 
 
 def image_limit(net: FrozenNet) -> int:
     """Maximum number of images to fit a profile to: more for networks that train so long that fitting hardly counts."""
-    return within(mask_bytes(net) // _IMAGE_BYTES, FEATURE_LIMITS.images)
+    return within(mask_bytes(net) // _IMAGE_BYTES, profile_size(net).images)
 
 
-def _gaussians(
-    net: FrozenNet, several: Sequence[_Measured], rows: Sequence[Tensor | slice] | None = None
-) -> list[Gaussians]:
+def _gaussians(several: Sequence[_Measured], rows: Sequence[Tensor | slice] | None = None) -> list[Gaussians]:
     """Those of each task, from all of its images or from these rows."""
     rows = [slice(None)] * len(several) if rows is None else rows
     features = [measured.features[some] for measured, some in zip(several, rows)]
     labels = [measured.labels[some] for measured, some in zip(several, rows)]
-    classes, directions = several[0].task.classes, direction_limit(net, features[0].shape[1])
+    classes, directions = several[0].task.classes, several[0].directions
     if len(several) == 1:
         found = [fit_gaussians(features[0], labels[0], classes, directions)]
     else:
@@ -306,13 +341,15 @@ def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: in
     member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
     counts = member.sum(-2)
     means = member.mT @ features / counts.clamp(min=1)[..., None]
-    variance = (features - features.mean(-2, keepdim=True)).square().mean((-2, -1))
+    centred = features - means.gather(-2, labels[..., None].expand(features.shape))
+    steps = unit_steps(centred)
+    units = torch.exp2(steps.float() / STEPS)[..., None, :]
+    variance = ((features - features.mean(-2, keepdim=True)) / units).square().mean((-2, -1))
     least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()
     count = max(0, min(directions, (images - classes) // _IMAGES, numbers - 1))
     freedom = (images - (counts > 0).sum(-1)).clamp(min=1)
-    centred = features - means.gather(-2, labels[..., None].expand(features.shape))
-    axes, variances, rest = _principal(centred, count, least, freedom)
-    return Gaussians(means, axes, variances, rest, _noise(centred, variances, rest))
+    axes, variances, rest = _principal(centred / units, count, least, freedom)
+    return Gaussians(means, axes, variances, rest, _noise(centred / units, variances, rest), steps)
 
 
 def _noise(centred: Tensor, variances: Tensor, rest: Tensor) -> Tensor:

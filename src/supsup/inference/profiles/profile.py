@@ -77,6 +77,7 @@ class TaskProfile:
     weights   [5]: what Gaussians and shares count where the task is asked for; then what they and the mask count where
               its class is. None: of an earlier version, as `noise` is
     noise     []: the expected squared error of the covariance matrix
+    scales    [d]: log2 of each feature's deviation, in sixteenths; 0 stands for the root of the mean variance
     checked   [2], of earlier versions only: two counts, kept so that a file stays as it is
     """
 
@@ -90,6 +91,7 @@ class TaskProfile:
     familiar: Tensor
     weights: Tensor | None = None
     noise: Tensor | None = None
+    scales: Tensor | None = None
     checked: Tensor | None = None
 
     @classmethod
@@ -102,12 +104,12 @@ class TaskProfile:
         part_means: Tensor | None = None,
     ) -> TaskProfile:
         """On the device of the Gaussians, and not validated; `from_tensors` does both. Vectors have part means."""
-        means, axes, variances, rest, noise = gaussians
+        means, axes, variances, rest, noise, steps = gaussians
         stored = whole_numbers(means, torch.int8) if part_means is None else vectors.compressed(part_means)
         directions = whole_numbers(axes[None], torch.int8)
         values = (*stored, *directions, variances[None], rest[None], spreads, familiar)
-        known_noise = noise if part_means is None else None
-        return replace(cls(*(value.contiguous() for value in values)), weights=weights, noise=known_noise)
+        found = replace(cls(*(value.contiguous() for value in values)), weights=weights)
+        return found if part_means is not None else replace(found, noise=noise, scales=steps)
 
     @property
     def features(self) -> int:
@@ -172,7 +174,8 @@ class TaskProfile:
         if self.of_vectors:  # variances of a table may differ so much that rounded directions must be put right
             directions = torch.linalg.qr(directions.flip(0).T).Q.T.flip(0).contiguous()
         noise = torch.tensor(math.nan) if self.noise is None else self.noise
-        return Gaussians(self.class_means, directions, self.variances[0], self.rest[0], noise)
+        steps = torch.zeros(self.features, dtype=torch.int8) if self.scales is None else self.scales
+        return Gaussians(self.class_means, directions, self.variances[0], self.rest[0], noise, steps)
 
     @cached_property
     def spread(self) -> dict[str, Spread]:
@@ -197,7 +200,7 @@ class TaskProfile:
     def from_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> TaskProfile:
         """From a file; an error unless it can belong to a task with this many classes."""
         of_vectors = "means" in tensors and tensors["means"].dtype == torch.uint8
-        if tensors.keys() | {"weights", "noise", "checked"} != {each.name for each in fields(cls)}:
+        if tensors.keys() | {"weights", "noise", "scales", "checked"} != {each.name for each in fields(cls)}:
             raise SupSupError("its profile is incomplete")
         groups, count, features = tensors["directions"].shape if tensors["directions"].ndim == 3 else (0, 0, 0)
         forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
@@ -211,7 +214,7 @@ class TaskProfile:
             "familiar": (torch.float32, (len(SHARES),)),
         }
         later = {"weights": (torch.float32, (FINDING + ANSWERING,)), "noise": (torch.float32, ())}
-        later["checked"] = (torch.int64, (2,))
+        later |= {"scales": (torch.int8, (features,)), "checked": (torch.int64, (2,))}
         forms |= {name: form for name, form in later.items() if name in tensors}
         for name, (dtype, shape) in forms.items():
             value, earlier = tensors[name], torch.int16 if name == "means" and not of_vectors else dtype
@@ -259,11 +262,15 @@ def smoothing(noise: Tensor, squares: Tensor, mean: Tensor, features: int) -> Te
 class Gaussians(NamedTuple):
     """The Gaussians of a task with C classes and d features; of several such tasks, with a leading dimension each.
 
+    Directions and variances are those of features in units of their own deviations: a feature that varies little says
+    as much as one that varies a lot.
+
     means       [C, d], float32
     directions  [r, d] of unit length, at right angles
     variances   [r] along them
     rest        [], the variance in every other direction
     noise       [], the expected squared error of the covariance matrix; NaN: of an earlier version
+    steps       [d], the units: log2 in sixteenths, int8
     """
 
     means: Tensor
@@ -271,6 +278,12 @@ class Gaussians(NamedTuple):
     variances: Tensor
     rest: Tensor
     noise: Tensor
+    steps: Tensor
+
+    @property
+    def units(self) -> Tensor:
+        """[d], by which features are divided."""
+        return torch.exp2(self.steps.float() / STEPS)
 
     def on(self, device: torch.device) -> Gaussians:
         """The same on a device."""
@@ -278,11 +291,13 @@ class Gaussians(NamedTuple):
 
     def likelihoods(self, features: Tensor) -> Tensor:
         """log p(features | task) [n] by the task's covariance, all its classes equally frequent."""
-        means, axes, spread, rest, _ = self.on(features.device)
+        own = self.on(features.device)
+        axes, spread, rest, units = own.directions, own.variances, own.rest, own.units
+        features, means = features / units, own.means / units
         along = ((features @ axes.T)[:, None] - means @ axes.T).square()  # [n, C, r]
         lengths = features.square().sum(1)[:, None] + means.square().sum(1)
         distance = (lengths - 2 * features @ means.T - along.sum(-1)).clamp(min=0)  # in all other directions
-        volume = spread.log().sum() + (features.shape[1] - len(axes)) * rest.log()
+        volume = spread.log().sum() + (features.shape[1] - len(axes)) * rest.log() + 2 * units.log().sum()
         found: Tensor = (-0.5 * ((along / spread).sum(-1) + distance / rest + volume)).logsumexp(-1)
         return found - math.log(len(means))
 
@@ -293,15 +308,26 @@ class Gaussians(NamedTuple):
 
     def discriminant(self) -> tuple[Tensor, Tensor, Tensor]:
         """Weights [classes, d] and constants [classes] of `class_scores`, of features minus the last result [d]."""
-        own, axes, spread, rest, noise = self
-        middle, numbers = own.mean(0), own.shape[1]
-        means = own - middle
+        axes, spread, rest, units = self.directions, self.variances, self.rest, self.units
+        middle, numbers = self.means.mean(0), self.means.shape[1]
+        means = (self.means - middle) / units
         others = numbers - len(axes)
         mean = (spread.sum() + others * rest) / numbers
-        more = mean * smoothing(noise, spread.square().sum() + others * rest.square(), mean, numbers)
+        more = mean * smoothing(self.noise, spread.square().sum() + others * rest.square(), mean, numbers)
         weights = means / (rest + more)
         weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
-        return weights, -0.5 * (weights * means).sum(1), middle
+        return weights / units, -0.5 * (weights * means).sum(1), middle
+
+
+STEPS = 16  # of log2 of a feature's deviation: units are right to 2 %
+_FAINTEST = -4 * STEPS  # a feature that varies less counts as if it varied so much, a sixteenth of the usual
+
+
+def unit_steps(centred: Tensor) -> Tensor:
+    """`Gaussians.steps` of features [n, d] around their means."""
+    variance = centred.square().mean(-2)
+    ratio = variance / variance.mean(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return (STEPS / 2 * ratio.log2()).round().clamp(_FAINTEST, 127).to(torch.int8)
 
 
 def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
@@ -356,38 +382,43 @@ class GaussianIndex:
         self.columns = [slice(end - number, end) for end, number in zip(ends, self.classes)]
         means = torch.cat([each.means for each in self._tasks]).double()
         middle = means.mean(0)
-        centred = means - middle
+        rest = torch.stack([each.rest.double() * each.units.double().square() for each in self._tasks]).mean(0)
+        self._units = rest.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # in which the variance in most directions is 1
+        centred = (means - middle) / self._units
         self._sum = self._basis = None
         if 2 * sum(len(each.directions) for each in self._tasks) > features:
             self._sum = torch.zeros(features, features, dtype=torch.float64, device=device)
             if first is not None and first._sum is not None:
                 self._sum += first._sum
             for each in self._tasks if first is None or first._sum is None else tasks:
-                _add_covariance(self._sum, each)  # one by one: the sum is the same, whichever were added together
-            covariance = self._sum / count
-            mean = covariance.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
+                basis = _scaled_directions(each)
+                self._sum.addmm_(basis.T, basis)  # one by one: the sum is the same, whichever were added together
+            covariance = self._sum / count / self._units / self._units[:, None]
+            covariance.diagonal().add_(1)
+            mean = covariance.diagonal().mean()
             self._level = self._share(covariance.square().sum(), mean) * mean
             covariance.diagonal().add_(self._level)
             self._factor = torch.linalg.cholesky(covariance)
             weights = torch.cholesky_solve(centred.T, self._factor).T
         else:
-            self._basis = torch.cat([_scaled_directions(each) for each in self._tasks]) / math.sqrt(count)
-            rest = torch.stack([each.rest.double() for each in self._tasks]).mean()
+            basis = torch.cat([_scaled_directions(each) for each in self._tasks])
+            self._basis = basis / math.sqrt(count) / self._units
             small = self._basis @ self._basis.T
             trace = small.diagonal().sum()
-            mean = (trace / features + rest).clamp(min=torch.finfo(torch.float32).tiny)
-            squares = small.square().sum() + 2 * rest * trace + features * rest.square()
-            self._level = rest + self._share(squares, mean) * mean
+            mean = trace / features + 1
+            squares = small.square().sum() + 2 * trace + features
+            self._level = 1 + self._share(squares, mean) * mean
             small.diagonal().add_(self._level)
             self._factor = torch.linalg.cholesky(small)
             along = torch.cholesky_solve(self._basis @ centred.T, self._factor)
             weights = (centred - along.T @ self._basis) / self._level
         self._constant = (-0.5 * (weights * centred).sum(1)).float()
-        self._weights, self._middle = weights.float(), middle.float()
+        self._weights, self._middle = (weights / self._units).float(), middle.float()
 
     def _share(self, squares: Tensor, mean: Tensor) -> Tensor:
         """How much is added to the variances, relative to their mean."""
-        noise = math.fsum(torch.stack([each.noise for each in self._tasks]).tolist()) / len(self._tasks) ** 2
+        scaled = [each.noise * (each.units / self._units).square().mean().square() for each in self._tasks]
+        noise = math.fsum(torch.stack(scaled).tolist()) / len(self._tasks) ** 2
         return smoothing(torch.tensor(noise, device=mean.device), squares, mean, self._tasks[0].means.shape[1])
 
     def class_scores(self, features: Tensor, *, absolute: bool = False) -> Tensor:
@@ -398,7 +429,7 @@ class GaussianIndex:
         centred = features - self._middle
         scores = centred @ self._weights.T + self._constant
         if absolute:
-            exact = centred.double()
+            exact = centred.double() / self._units
             rows = exact if self._basis is None else exact @ self._basis.T
             length = torch.linalg.solve_triangular(self._factor, rows.T, upper=False).square().sum(0)
             if self._basis is not None:
@@ -411,17 +442,10 @@ class GaussianIndex:
         return task_likelihood(scores, self.classes)
 
 
-def _add_covariance(total: Tensor, task: Gaussians) -> None:
-    """Add a task's covariance matrix to a sum [d, d]."""
-    axes, spread, rest = (value.to(total) for value in task[1:4])
-    total.addmm_(axes.T * (spread - rest), axes)
-    total.diagonal().add_(rest)
-
-
 def _scaled_directions(task: Gaussians) -> Tensor:
-    """B [r, d], where the task's covariance is BᵀB + rest."""
+    """B [r, d], where the task's covariance is BᵀB beside a diagonal matrix, `rest` in the task's units."""
     axes, spread, rest = (value.double() for value in task[1:4])
-    return axes * (spread - rest).clamp(min=0).sqrt()[:, None]
+    return axes * (spread - rest).clamp(min=0).sqrt()[:, None] * task.units.double()
 
 
 class ProfileIndex(NamedTuple):

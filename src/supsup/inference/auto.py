@@ -63,8 +63,12 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> T
     features = extract_features(networks.net, x)
     if not profile.fits(features.shape[1]):
         raise no_profile(task.name)
-    scores = profile.likelihood(features), output_energy(networks.outputs(index, x), task.classes)
-    return familiarity(*scores, profile.spread) < profile.threshold(share)
+    scores = {
+        "likelihood": profile.likelihood(features),
+        "energy": output_energy(networks.outputs(index, x), task.classes),
+        "discriminant": profile.gaussians.on(features.device).class_scores(features).amax(1),
+    }
+    return familiarity(scores, profile.spread) < profile.threshold(share)
 
 
 def with_profile(networks: TaskNetworks, index: int, x: Tensor, outputs: Tensor) -> Tensor:

@@ -43,7 +43,8 @@ def output_mixture(outputs: Tensor, classes: int) -> Tensor:
 
 # Scores of outputs that compare masks in deviations from the mean of each task's own images; also objectives.
 CALIBRATED: dict[str, Callable[[Tensor, int], Tensor]] = {"energy": output_energy, "mixture": output_mixture}
-SCORES = ("likelihood", *CALIBRATED)  # scores with a mean and a deviation
+FAMILIAR = ("likelihood", "energy", "discriminant")  # scores that say how familiar an image is
+SCORES = ("likelihood", *CALIBRATED, "discriminant")  # scores with a mean and a deviation
 
 
 class Spread(NamedTuple):
@@ -57,13 +58,15 @@ class Spread(NamedTuple):
         return (score - self.mean) / self.deviation
 
 
-def familiarity(likelihood: Tensor, energy: Tensor, spreads: Mapping[str, Spread]) -> Tensor:
-    """How familiar images are to a task with these spreads: about the lower of two scores, in deviations.
+def familiarity(scores: Mapping[str, Tensor], spreads: Mapping[str, Spread]) -> Tensor:
+    """How familiar images are to a task with these spreads: about the lowest of its scores, in deviations.
 
-    The scores are the log-likelihood of the features and the energy under the task's mask.
+    The scores are `FAMILIAR`: the log-likelihood of the features, the energy under the task's mask, and the best
+    discriminant of the task's classes, which is high for what these classes do not share. Profiles of earlier versions
+    have no spread of the last.
     """
-    one, other = spreads["likelihood"].standard(likelihood), spreads["energy"].standard(energy)
-    return -torch.logaddexp(-one, -other)
+    standard = [spreads[name].standard(scores[name]) for name in FAMILIAR if name in spreads]
+    return -torch.stack(standard).neg().logsumexp(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +75,7 @@ class TaskProfile:
 
     means, directions, variances, rest  the `Gaussians` of its classes, as whole numbers with scales. Of vectors the
               means are those of positive and of negative parts [C, 2 · d], as bytes
-    spreads   [3, 2]: mean and deviation of log-likelihood, energy and mixture on its images
+    spreads   [4, 2]: mean and deviation of `SCORES` on its images; [3, 2] of an earlier version, without the last
     familiar  quantiles of the familiarity of its images, at `SHARES`
     weights   [5]: what Gaussians and shares count where the task is asked for; then what they and the mask count where
               its class is. None: of an earlier version, as `noise` is
@@ -176,7 +179,7 @@ class TaskProfile:
 
     @cached_property
     def spread(self) -> dict[str, Spread]:
-        """Of each of `SCORES`."""
+        """Of each of `SCORES` that it has."""
         return {name: Spread(*row) for name, row in zip(SCORES, self.spreads.tolist())}
 
     def threshold(self, share: float) -> float:
@@ -200,6 +203,7 @@ class TaskProfile:
         if tensors.keys() | {"weights", "noise", "checked"} != {each.name for each in fields(cls)}:
             raise SupSupError("its profile is incomplete")
         groups, count, features = tensors["directions"].shape if tensors["directions"].ndim == 3 else (0, 0, 0)
+        without_discriminant = tensors["spreads"].shape[:1] == (len(SCORES) - 1,)
         forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
             "means": (torch.uint8, (classes, 2 * features)) if of_vectors else (torch.int8, (classes, features)),
             "mean_scales": (torch.float32, (classes,)),
@@ -207,7 +211,7 @@ class TaskProfile:
             "direction_scales": (torch.float32, (groups, count)),
             "variances": (torch.float32, (groups, count)),
             "rest": (torch.float32, (groups,)),
-            "spreads": (torch.float32, (len(SCORES), 2)),
+            "spreads": (torch.float32, (len(SCORES) - without_discriminant, 2)),
             "familiar": (torch.float32, (len(SHARES),)),
         }
         later = {"weights": (torch.float32, (FINDING + ANSWERING,)), "noise": (torch.float32, ())}

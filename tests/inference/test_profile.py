@@ -46,9 +46,10 @@ def test_profiles_of_earlier_versions_keep_their_two_scores() -> None:
 
 def test_shares_between_those_kept_lie_between() -> None:
     profile = made()
-    assert profile.threshold(0.0) == -3
-    found = [profile.threshold(share) for share in (0.0, 0.01, 0.03, 0.05, 0.3, 0.99)]
+    found = profile.threshold(torch.tensor([0.0, 0.01, 0.03, 0.05, 0.3, 0.99, 1.0, 7.0])).tolist()
+    assert found[0] == -3
     assert found == sorted(found)
+    assert found[-2:] == [3, 3]
     assert found[1] < found[2] < found[3]
 
 

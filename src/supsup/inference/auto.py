@@ -54,8 +54,8 @@ def feature_scores(candidates: Candidates) -> FeatureScores | None:
     return found
 
 
-def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> Tensor:
-    """Which images [n, …] are less familiar to a task than this share of the images it was learned with: [n]."""
+def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, shares: Tensor) -> Tensor:
+    """Which images [n, …] are less familiar to a task than these shares [n] of the images it was learned with: [n]."""
     task = networks.tasks.at(index)
     profile = task.profile
     if profile is None:
@@ -68,7 +68,7 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> T
         "energy": output_energy(networks.outputs(index, x), task.classes),
         "discriminant": profile.gaussians.on(features.device).class_scores(features).amax(1),
     }
-    return familiarity(scores, profile.spread) < profile.threshold(share)
+    return familiarity(scores, profile.spread) < profile.threshold(shares)
 
 
 def with_profile(networks: TaskNetworks, index: int, x: Tensor, outputs: Tensor) -> Tensor:

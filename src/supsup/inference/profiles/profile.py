@@ -182,14 +182,14 @@ class TaskProfile:
         """Of each of `SCORES` that it has."""
         return {name: Spread(*row) for name, row in zip(SCORES, self.spreads.tolist())}
 
-    def threshold(self, share: float) -> float:
-        """The familiarity below which this share of the task's images is."""
-        position = next(i for i, each in enumerate(SHARES) if each >= share)
-        if position == 0:
-            return float(self.familiar[0])
-        low, high = SHARES[position - 1], SHARES[position]
-        below, above = self.familiar[position - 1 : position + 1].tolist()
-        return float(below + (above - below) * (share - low) / (high - low))
+    def threshold(self, shares: Tensor) -> Tensor:
+        """The familiarity below which these shares of the task's images are; above 1 as at 1."""
+        known, familiar = torch.tensor(SHARES), self.familiar
+        at = shares.cpu().clamp(max=1)
+        above = torch.bucketize(at, known).clamp(min=1)
+        part = (at - known[above - 1]) / (known[above] - known[above - 1])
+        found: Tensor = familiar[above - 1] + (familiar[above] - familiar[above - 1]) * part
+        return found.to(shares.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """By name, for a file."""

@@ -166,7 +166,18 @@ class TaskProfile:
         """What `profile_answers` needs of a profile that answers."""
         assert self.weights is not None
         shares = (self.log_shares,) if self.of_vectors else ()
-        return self.weights[FINDING:].tolist(), (*self.gaussians.discriminant(), *shares)
+        caution = _CAUTION if self.earlier else _CAUTION_WITHIN_TASK
+        return self.weights[FINDING:].tolist(), (*self.gaussians.discriminant(caution), *shares)
+
+    @property
+    def earlier(self) -> bool:
+        """Whether an earlier version fitted it, with less caution and without `Spread` of the discriminant."""
+        return len(self.spreads) < len(SCORES)
+
+    @cached_property
+    def separation(self) -> float:
+        """`Gaussians.separation`, to which its weight of Gaussians was fitted; 0: not known."""
+        return 0.0 if self.earlier else self.gaussians.separation
 
     @property
     def gaussians(self) -> Gaussians:
@@ -243,11 +254,12 @@ class TaskProfile:
 SMOOTHING = 0.03  # of profiles without known noise; relative to the mean variance, as the next two
 _LEAST_SMOOTHING, _MOST_NOISE = 0.01, 0.95
 # How much more than is best for the matrix itself is best for its inverse, which classifies: of 1, 3 and 10 the best
-# on held-back photographs of Tiny-ImageNet (15 classes of 8 or 32).
-_CAUTION = 10.0
+# on held-back photographs of Tiny-ImageNet (15 classes of 8 or 32). Among the classes of one task 30 is better: 92.4 %
+# of the labels there (10: 91.9), 92.6 % of CIFAR-100's (91.7), and no worse on digits.
+_CAUTION, _CAUTION_WITHIN_TASK = 10.0, 30.0
 
 
-def smoothing(noise: Tensor, squares: Tensor, mean: Tensor, features: int) -> Tensor:
+def smoothing(noise: Tensor, squares: Tensor, mean: Tensor, features: int, caution: float = _CAUTION) -> Tensor:
     """What to add to every variance, relative to their mean, so that a covariance matrix can be inverted safely.
 
     After Ledoit and Wolf: the fewer images, the more.
@@ -256,7 +268,7 @@ def smoothing(noise: Tensor, squares: Tensor, mean: Tensor, features: int) -> Te
     """
     beyond = (squares - features * mean.square()).clamp(min=torch.finfo(torch.float32).tiny)
     share = (noise / beyond).clamp(max=_MOST_NOISE)
-    found = (_CAUTION * share / (1 - share)).clamp(min=_LEAST_SMOOTHING)
+    found = (caution * share / (1 - share)).clamp(min=_LEAST_SMOOTHING)
     return torch.where(noise.isnan(), SMOOTHING, found)
 
 
@@ -295,14 +307,20 @@ class Gaussians(NamedTuple):
         weights, constant, middle = self.discriminant()
         return (features - middle) @ weights.T + constant
 
-    def discriminant(self) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def separation(self) -> float:
+        """How much higher the score of a class at its own mean is than on average over the classes, summed."""
+        return -2 * float(self.discriminant()[1].sum())
+
+    def discriminant(self, caution: float = _CAUTION_WITHIN_TASK) -> tuple[Tensor, Tensor, Tensor]:
         """Weights [classes, d] and constants [classes] of `class_scores`, of features minus the last result [d]."""
         own, axes, spread, rest, noise = self
         middle, numbers = own.mean(0), own.shape[1]
         means = own - middle
         others = numbers - len(axes)
         mean = (spread.sum() + others * rest) / numbers
-        more = mean * smoothing(noise, spread.square().sum() + others * rest.square(), mean, numbers)
+        squares = spread.square().sum() + others * rest.square()
+        more = mean * smoothing(noise, squares, mean, numbers, caution)
         weights = means / (rest + more)
         weights = weights - ((means @ axes.T) * (1 / (rest + more) - 1 / (spread + more))) @ axes
         return weights, -0.5 * (weights * means).sum(1), middle
@@ -328,9 +346,16 @@ def profile_answers(x: Tensor, outputs: Tensor, weights: Sequence[float], profil
     return found + by_shares * vectors.share_scores(x, shares[0]) if shares else found
 
 
-def mean_weights(weights: Sequence[Tensor]) -> list[float]:
-    """The mean of the weights that find each task, the same for any order of tasks; tasks of one class have none."""
-    fitted = [each[:FINDING].tolist() for each in weights if bool((each > 0).any())]
+def mean_weights(weights: Sequence[Tensor], scales: Sequence[float]) -> list[float]:
+    """The mean of the weights that find each task, the same for any order of tasks; tasks of one class have none.
+
+    scales  by which the weights of Gaussians are multiplied first
+    """
+    fitted = [
+        [scale * float(each[0]), *each[1:FINDING].tolist()]
+        for each, scale in zip(weights, scales)
+        if bool((each > 0).any())
+    ]
     return [math.fsum(column) / len(fitted) for column in zip(*fitted)] if fitted else list(_USUAL)
 
 
@@ -393,6 +418,12 @@ class GaussianIndex:
         """How much is added to the variances, relative to their mean."""
         noise = math.fsum(torch.stack([each.noise for each in self._tasks]).tolist()) / len(self._tasks) ** 2
         return smoothing(torch.tensor(noise, device=mean.device), squares, mean, self._tasks[0].means.shape[1])
+
+    @cached_property
+    def separations(self) -> list[float]:
+        """`Gaussians.separation` of each task by the common covariance."""
+        means = [each.means - each.means.mean(0) for each in self._tasks]
+        return [float((self._weights[columns] * own).sum()) for columns, own in zip(self.columns, means)]
 
     def class_scores(self, features: Tensor, *, absolute: bool = False) -> Tensor:
         """log p(features | class) [n, classes of all tasks], up to a constant per image that all classes share.
@@ -465,7 +496,12 @@ class ProfileIndex(NamedTuple):
             before = [] if shares is None else [shares]
             shares = torch.cat([*before, *(profile.log_shares.to(device) for profile in new)])
         place = {index: number for number, (index, _) in enumerate(usable)}
-        weights = mean_weights([profile.weights for profile in profiles if profile.weights is not None])
+        common = [] if gaussians is None else gaussians.separations
+        # A weight is fitted to scores by the task's own covariance; the common one separates its classes more, or less.
+        scales = [
+            own.separation / each if min(own.separation, each) > 0 else 1.0 for own, each in zip(profiles, common)
+        ]
+        weights = mean_weights([profile.weights for profile in profiles if profile.weights is not None], scales)
         return ProfileIndex(version, features, profiles, gaussians, place, shares, weights)
 
     def scores(

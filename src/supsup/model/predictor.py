@@ -31,7 +31,7 @@ from supsup.runtime.validation import choice, real
 Outputs = Literal["classes", "all"]  # outputs that may answer: those of the task's classes or, as in the paper, all
 check_outputs = choice(*get_args(Outputs))
 _REJECTED = 0.05  # share of the images of known tasks that unknown=True may reject
-# Where a task was found, that share · 0.8 / task_confidence^0.5. On held-back photographs of CIFAR-100 and Tiny-ImageNet
+# Where a task was found: that share · 0.8 / task_confidence^0.5. On held-back photographs (CIFAR-100, Tiny-ImageNet)
 # powers of 0, 0.5 and 1 gave areas under the curve of 75.9, 77.1 and 77.6 %, and without the factor rejected 4, 6 and 8 %
 # of the known ones.
 _USUAL, _DOUBTED = 0.8, 0.5

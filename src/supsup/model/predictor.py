@@ -32,8 +32,8 @@ Outputs = Literal["classes", "all"]  # outputs that may answer: those of the tas
 check_outputs = choice(*get_args(Outputs))
 _REJECTED = 0.05  # share of the images of known tasks that unknown=True may reject
 # Where a task was found: that share · 0.8 / task_confidence^0.5. On held-back photographs (CIFAR-100, Tiny-ImageNet)
-# powers of 0, 0.5 and 1 gave areas under the curve of 75.9, 77.1 and 77.6 %, and without the factor rejected 4, 6 and 8 %
-# of the known ones.
+# powers of 0, 0.5 and 1 gave areas under the curve of 75.9, 77.1 and 77.6 %. Without the factor they rejected 4, 6 and
+# 8 % of the known ones.
 _USUAL, _DOUBTED = 0.8, 0.5
 # The batches [r, b, …] that decide together, from images [n, …]; "batches" are such already.
 _DECIDING: dict[str, Callable[[Tensor], Tensor]] = {

@@ -66,7 +66,9 @@ def test_features_and_masks_decide_together_as_by_hand(model: SupSup) -> None:
     seen = extract_features(state_of(model).net, x)
     gallery = GaussianIndex([profile.gaussians for profile in profiles], model.device)
     weights = [profile.weights for profile in profiles if profile.weights is not None]
-    by_class = sum(float(each[0]) for each in weights) / len(weights) * gallery.class_scores(seen)
+    scales = [profile.gaussians.separation / common for profile, common in zip(profiles, gallery.separations)]
+    weight = sum(float(each[0]) * scale for each, scale in zip(weights, scales)) / len(weights)
+    by_class = weight * gallery.class_scores(seen)
     by_features = gallery.task_scores(by_class)
     near = by_features >= by_features.amax(1, keepdim=True) - 6
     doubt, expected = near.sum(1) > 1, by_features - 0.1 * 6

@@ -88,7 +88,9 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
     seen = extract_features(state_of(model).net, x)
     gallery = GaussianIndex([profile.gaussians for profile in profiles], model.device)
     weights = [profile.weights for profile in profiles if profile.weights is not None]
-    classes = UNSURE * sum(float(each[0]) for each in weights) / len(weights) * gallery.class_scores(seen)
+    scales = [profile.gaussians.separation / common for profile, common in zip(profiles, gallery.separations)]
+    weight = sum(float(each[0]) * scale for each, scale in zip(weights, scales)) / len(weights)
+    classes = UNSURE * weight * gallery.class_scores(seen)
     levels = gallery.task_scores(classes)[:, :count]
     best = levels.topk(2).values
     close = best[:, 0] - best[:, 1] < 3

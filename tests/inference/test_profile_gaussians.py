@@ -182,3 +182,13 @@ def test_on_a_cpu_right_angles_come_from_reflections(monkeypatch: pytest.MonkeyP
     """What a task leaves is kept in files, and made again to the bit where it is learned again."""
     monkeypatch.setattr(fit, "orthonormal_by_factors", lambda columns: pytest.fail("the GPU's way"))
     assert len(fit_gaussians(*some(1), 1, 8).directions) == 8
+
+
+def test_tasks_of_one_covariance_separate_their_classes_as_much_together_as_alone() -> None:
+    """Where they differ, the weights that each was given must be scaled, or tasks are surer than they are right."""
+    task = fit_gaussians(*some(5), 5, 8)._replace(noise=torch.tensor(0.0))
+    for separation in GaussianIndex([task, task._replace(means=task.means + 3)], CPU).separations:
+        assert separation == pytest.approx(task.separation, rel=1e-3)
+    wider = task._replace(variances=4 * task.variances, rest=4 * task.rest)
+    assert GaussianIndex([task, wider], CPU).separations[0] == pytest.approx(task.separation / 2.5, rel=1e-3)
+    assert wider.separation == pytest.approx(task.separation / 4, rel=1e-3)

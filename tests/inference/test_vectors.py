@@ -198,9 +198,10 @@ def test_weights_of_what_cannot_be_told_apart_are_zero() -> None:
 
 def test_mean_weights_do_not_depend_on_the_order() -> None:
     each = [torch.rand(5, generator=torch.Generator().manual_seed(seed)) for seed in range(50)]
-    assert mean_weights(each) == mean_weights(each[::-1])
-    assert mean_weights([*each, torch.zeros(5)]) == mean_weights(each), "tasks of one class"
-    assert all(math.isfinite(value) and value > 0 for value in mean_weights([]))
+    scales = torch.rand(50, generator=torch.Generator().manual_seed(50)).tolist()
+    assert mean_weights(each, scales) == mean_weights(each[::-1], scales[::-1])
+    assert mean_weights([*each, torch.zeros(5)], [*scales, 7.0]) == mean_weights(each, scales), "tasks of one class"
+    assert all(math.isfinite(value) and value > 0 for value in mean_weights([], []))
 
 
 def test_a_task_of_one_class_is_found_beside_others() -> None:

@@ -11,7 +11,7 @@ from supsup import nets
 from supsup.data import Part
 from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter, _spread, expected_shares, fit_gaussians
-from supsup.inference.profiles.profile import CALIBRATED, SHARES, Gaussians, TaskProfile, familiarity
+from supsup.inference.profiles.profile import CALIBRATED, SCORES, SHARES, Gaussians, TaskProfile, familiarity
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 
@@ -57,10 +57,10 @@ def images(seed: int, count: int = 120) -> Part:
 
 
 def scores(net: FrozenNet, bank: Bank, index: int, x: Tensor, gaussians: Gaussians) -> list[Tensor]:
-    """Log-likelihood, energy and mixture under one mask."""
-    outputs = net.run(x, net.masked(bank.mask(index)))
+    """`SCORES` under one mask."""
+    outputs, features = net.run(x, net.masked(bank.mask(index))), extract_features(net, x)
     levels = (CALIBRATED[name](outputs, CLASSES) for name in ("energy", "mixture"))
-    return [gaussians.likelihoods(extract_features(net, x)), *levels]
+    return [gaussians.likelihoods(features), *levels, gaussians.class_scores(features).amax(1)]
 
 
 def gaussians_of(net: FrozenNet, part: Part, positions: Tensor) -> Gaussians:
@@ -71,7 +71,7 @@ def gaussians_of(net: FrozenNet, part: Part, positions: Tensor) -> Gaussians:
 def check(profile: TaskProfile, expected: list[Tensor]) -> None:
     spreads = [[score.mean(), score.std(correction=0)] for score in expected]
     torch.testing.assert_close(profile.spreads, torch.tensor(spreads), rtol=1e-3, atol=1e-3)
-    familiar = familiarity(expected[0], expected[1], profile.spread)
+    familiar = familiarity(dict(zip(SCORES, expected)), profile.spread)
     shares = expected_shares(torch.tensor(SHARES), len(familiar))
     torch.testing.assert_close(profile.familiar, familiar.quantile(shares), rtol=1e-3, atol=1e-3)
 

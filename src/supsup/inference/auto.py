@@ -54,8 +54,8 @@ def feature_scores(candidates: Candidates) -> FeatureScores | None:
     return found
 
 
-def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> Tensor:
-    """Which images [n, …] are less familiar to a task than this share of the images it was learned with: [n]."""
+def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, shares: Tensor) -> Tensor:
+    """Which images [n, …] are less familiar to a task than these shares [n] of the images it was learned with: [n]."""
     task = networks.tasks.at(index)
     profile = task.profile
     if profile is None:
@@ -63,8 +63,12 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, share: float) -> T
     features = extract_features(networks.net, x)
     if not profile.fits(features.shape[1]):
         raise no_profile(task.name)
-    scores = profile.likelihood(features), output_energy(networks.outputs(index, x), task.classes)
-    return familiarity(*scores, profile.spread) < profile.threshold(share)
+    scores = {
+        "likelihood": profile.likelihood(features),
+        "energy": output_energy(networks.outputs(index, x), task.classes),
+        "discriminant": profile.gaussians.on(features.device).class_scores(features).amax(1),
+    }
+    return familiarity(scores, profile.spread) < profile.threshold(shares)
 
 
 def with_profile(networks: TaskNetworks, index: int, x: Tensor, outputs: Tensor) -> Tensor:

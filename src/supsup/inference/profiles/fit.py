@@ -252,10 +252,11 @@ class ProfileFitter:
         else:
             part_means = vectors.part_means(measured.features, measured.labels, task.classes)
             likelihood = by_shares.amax(1) if float(finding[1]) > 0 else likelihood
-        levels = {"likelihood": likelihood} | {name: score(outputs, task.classes) for name, score in CALIBRATED.items()}
+        levels = {"likelihood": likelihood, "discriminant": by_class.amax(1)}
+        levels |= {name: score(outputs, task.classes) for name, score in CALIBRATED.items()}
         spreads = torch.stack([_spread(levels[name]) for name in SCORES])
         by_name = {name: Spread(*row) for name, row in zip(SCORES, spreads)}
-        familiar = familiarity(levels["likelihood"], levels["energy"], by_name)
+        familiar = familiarity(levels, by_name)
         at_shares = familiar.quantile(expected_shares(self._shares, len(familiar))).cummax(0).values
         weights = torch.cat([finding, answering]).to(at_shares.device)
         return TaskProfile.of(gaussians, spreads, at_shares, weights, part_means)

@@ -123,7 +123,10 @@ def _unnamed(
     return (
         Row("scratch", "from scratch, rotations as classes", ScratchUnnamedExperiment(scratch), beyond=True),
         Row(
-            "pretrained", "last blocks of EfficientNet-Lite0 of ImageNet, 224 px", PretrainedUnnamedExperiment(pretrained), beyond=True
+            "pretrained",
+            "last blocks of EfficientNet-Lite0, 224 px",
+            PretrainedUnnamedExperiment(pretrained),
+            beyond=True,
         ),
     )
 

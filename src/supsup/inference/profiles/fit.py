@@ -213,8 +213,7 @@ class ProfileFitter:
         if not several:
             return
         judging = [
-            _gaussians(several, [each.splits[fold][0] for each in several])
-            for fold in range(len(several[0].splits))
+            _gaussians(several, [each.splits[fold][0] for each in several]) for fold in range(len(several[0].splits))
         ]
         gaussians = judging[0]
         if (
@@ -264,7 +263,11 @@ class ProfileFitter:
     def _answering(self, measured: _Measured, finding: Tensor, scores: Tensor, labels: Tensor) -> Tensor:
         """Weights [3] of scores [n, C, 3] by Gaussians, shares and mask where a class is asked for; 0: no say."""
         if not measured.task.has_fair_outputs:
-            answering = equal_say(finding, scores, labels)
+            few = len(measured.features) <= _FEW
+            if few or measured.of_vectors or self.net.pretrained:
+                answering = equal_say(finding, scores, labels)
+            else:  # filters say less than a mask of many images: of SplitCIFAR100 both found 85.2 %, masks alone 92.5
+                answering = torch.tensor([0.0] * FINDING + [1.0])
         else:
             answering = fit_weights(scores, labels, _DOUBT_OF_ANSWERS)
             alone = fit_weights(scores[..., :-1], labels, _DOUBT_OF_ANSWERS)
@@ -326,24 +329,28 @@ def _gaussians(several: Sequence[_Measured], rows: Sequence[Tensor | slice] | No
     features = [measured.features[some] for measured, some in zip(several, rows)]
     labels = [measured.labels[some] for measured, some in zip(several, rows)]
     classes, directions = several[0].task.classes, several[0].directions
+    of_vectors = several[0].of_vectors  # whose units the user chose
     if len(several) == 1:
-        found = [fit_gaussians(features[0], labels[0], classes, directions)]
+        found = [fit_gaussians(features[0], labels[0], classes, directions, not of_vectors)]
     else:
-        together = fit_gaussians(torch.stack(features), torch.stack(labels), classes, directions)
-        found = [Gaussians(*values) for values in zip(*together)]
-    if several[0].of_vectors:  # for CLINC150's hashed sentences the usual smoothing is better by half a point
+        stacked = torch.stack(features), torch.stack(labels)
+        found = [Gaussians(*values) for values in zip(*fit_gaussians(*stacked, classes, directions, not of_vectors))]
+    if of_vectors:  # for CLINC150's hashed sentences the usual smoothing is better by half a point
         found = [each._replace(noise=torch.full_like(each.noise, math.nan)) for each in found]
     return found
 
 
-def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: int) -> Gaussians:
-    """From features [n, d] of images and their classes [n], with at most this many directions."""
+def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: int, in_units: bool = True) -> Gaussians:
+    """From features [n, d] of images and their classes [n], with at most this many directions.
+
+    in_units  in units of each feature's deviation
+    """
     images, numbers = features.shape[-2:]
     member = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
     counts = member.sum(-2)
     means = member.mT @ features / counts.clamp(min=1)[..., None]
     centred = features - means.gather(-2, labels[..., None].expand(features.shape))
-    steps = unit_steps(centred)
+    steps = unit_steps(centred) if in_units else torch.zeros_like(features[..., 0, :], dtype=torch.int8)
     units = torch.exp2(steps.float() / STEPS)[..., None, :]
     variance = ((features - features.mean(-2, keepdim=True)) / units).square().mean((-2, -1))
     least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()

@@ -412,7 +412,9 @@ class GaussianIndex:
         means = torch.cat([each.means for each in self._tasks]).double()
         middle = means.mean(0)
         rest = torch.stack([each.rest.double() * each.units.double().square() for each in self._tasks]).mean(0)
-        self._units = rest.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # in which the variance in most directions is 1
+        self._units = rest.clamp(
+            min=torch.finfo(torch.float32).tiny
+        ).sqrt()  # in which the variance in most directions is 1
         centred = (means - middle) / self._units
         self._sum = self._basis = None
         if 2 * sum(len(each.directions) for each in self._tasks) > features:
@@ -453,8 +455,9 @@ class GaussianIndex:
     @cached_property
     def separations(self) -> list[float]:
         """`Gaussians.separation` of each task by the common covariance."""
-        means = [each.means - each.means.mean(0) for each in self._tasks]
-        return [float((self._weights[columns] * own).sum()) for columns, own in zip(self.columns, means)]
+        own = torch.cat([each.means - each.means.mean(0) for each in self._tasks])
+        by_class = (self._weights * own).sum(1).cpu()
+        return [float(each.sum()) for each in by_class.split(self.classes)]
 
     def class_scores(self, features: Tensor, *, absolute: bool = False) -> Tensor:
         """log p(features | class) [n, classes of all tasks], up to a constant per image that all classes share.

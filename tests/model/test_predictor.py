@@ -16,11 +16,12 @@ import supsup
 from supsup import HopSupSup, Inference, Recipe, SupSup, SupSupError, UnitRecipe, data, evaluate, nets
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair
-from supsup.inference.candidates import BareMasks, Candidates, Margin, TaskNetworks, TaskView
+from supsup.inference.candidates import Candidates, Margin, TaskNetworks, TaskView
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.methods import choose_tasks
 from supsup.model.predictor import Images
 from supsup.model.state import state_of
+from supsup_paper.bench.bare_masks import BareMasks
 
 ADAM = Recipe("adam", 1e-2, steps=60, batch_size=32)
 WAYS = [

@@ -130,7 +130,8 @@ def test_tasks_stand_in_the_order_of_the_stream(
     stream: Stream, late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs used to give two files: tasks stood in the order in which workers had finished."""
-    monkeypatch.setattr("supsup.model.state.now", lambda: "2026-01-01T00:00:00+00:00")
+    for module in ("model.state", "model.learning", "file.task_record"):
+        monkeypatch.setattr(f"supsup.{module}.now", lambda: "2026-01-01T00:00:00+00:00")
     files = []
     for number, executor in enumerate((Inline(), Inline(held_back=late))):  # call 0 asks how large groups may be
         learned = new()

@@ -178,7 +178,7 @@ class HopSupSup(TasksOfModel):
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; warns when they hold too many."""
         classes = whole(1)(classes, "classes")
         units = self._units(units)
-        change = self._tasks.prepare_add([LearnedTask(text(task, "task"), classes, now(), info=info)])
+        change = self._tasks.prepare_add([LearnedTask(text(task, "task"), classes, info=info)])
         self._check_outputs(task, classes)
         self._check_shape(shape)
         count = len(self._tasks) + 1

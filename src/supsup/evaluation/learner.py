@@ -12,14 +12,19 @@ import torch
 from torch import Tensor
 
 from supsup.data import Task
-from supsup.data.task import TaskInfo
 from supsup.model.predictor import Prediction
 from supsup.training import AutoRecipe, Recipe
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """Learns one task after another and answers."""
+    """Learns one task after another and answers.
+
+    Grading also uses, where a learner has them:
+      one_task_per_call   True: it answers only if all images of a call come from one task
+      task_info(task)     `TaskInfo` of a task, whose `inputs` is None if `predict` takes them as the network sees them
+      infer_batches(x)    names for r batches [r, b, …] in one call, with `among` as for `infer_task`
+    """
 
     @property
     def tasks(self) -> list[str]:
@@ -42,29 +47,6 @@ class InfersTask(Protocol):
 
     def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str:
         """A name for each image, or one from the whole "batch"."""
-
-
-@runtime_checkable
-class InfersBatches(Protocol):
-    """Infers the tasks of many batches in one call."""
-
-    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]:
-        """A name for each of r batches [r, b, …]."""
-
-
-@runtime_checkable
-class HasTaskInfo(Protocol):
-    """Knows how the raw inputs of its tasks are normalised."""
-
-    def task_info(self, task: str) -> TaskInfo:
-        """Details of a task that was learned; `inputs` is None if `predict` takes them as the network sees them."""
-
-
-@runtime_checkable
-class OneTaskPerCall(Protocol):
-    """Answers only if all images of a call come from one task."""
-
-    one_task_per_call: bool
 
 
 @runtime_checkable

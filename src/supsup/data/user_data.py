@@ -74,7 +74,7 @@ def build_task(
 ) -> Task:
     """A task from raw data; see `task`."""
     raw, raw_labels = data
-    labels, classes, names = encode_labels(raw_labels)
+    (labels,), classes, names = encode_parts([raw_labels], ["labels"])
     last = has_channels_last(raw, layout)
     images = _part_images(raw, last, flag(tokens, "tokens"))
     inputs = replace(_choose_inputs(images, normalise), channels_last=last)
@@ -324,17 +324,11 @@ def _check_shapes(shapes: Iterable[tuple[int, ...]]) -> None:
         raise SupSupError(f"inputs differ in shape ({some}, …); bring them to one: resize, cut or pad them")
 
 
-def encode_labels(values: Any) -> tuple[Tensor, int, Names | None]:
-    """Labels as int64 0 … classes − 1, the number of classes and their names; None: the names are the numbers.
-
-    Names are sorted where they can be compared, else in the order of first appearance.
-    """
-    (labels,), classes, names = encode_parts([values], ["labels"])
-    return labels, classes, names
-
-
 def encode_parts(parts: Sequence[Any], what: Sequence[str]) -> tuple[list[Tensor], int, Names | None]:
-    """`encode_labels` for several parts of one data set, with the classes of all of them."""
+    """Labels of the parts of a data set as int64 0 … classes − 1, the number of classes, and their names.
+
+    Names are sorted where they can be compared, else in the order of first appearance; None: they are the numbers.
+    """
     columns = [_column(values, name) for values, name in zip(parts, what)]
     kinds = {column.dtype.kind for column in columns}
     if len(kinds) > 1 and not kinds <= {"i", "u"}:

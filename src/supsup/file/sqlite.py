@@ -27,7 +27,7 @@ from supsup.runtime.interrupts import uninterrupted
 _LONGEST = 2000  # characters of a message
 _WAIT = 30.0  # seconds that readers and a commit wait for each other
 _TRIES = 100  # to take the lock; each fails only because another writer has just released it
-_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def connect(path: Path, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:

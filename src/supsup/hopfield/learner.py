@@ -19,14 +19,7 @@ from torch import Tensor, nn
 
 from supsup.data import Task
 from supsup.data.task import NO_INFO, TaskInfo
-from supsup.file.header import (
-    build_header,
-    check_network,
-    check_notes,
-    explain_unknown_settings,
-    image_shape_of,
-    network_from_header,
-)
+from supsup.file.header import build_header, check_network, check_notes, explain_unknown_settings, network_from_header
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
@@ -207,10 +200,9 @@ class HopSupSup(TasksOfModel):
             details = {"rule": self.rule, "recovery": asdict(self.recovery), "tasks": tasks}
             info = {each.name: line for each in self._tasks if (line := info_to_text(each.info, each.classes))}
             details |= {"facts": info} if info else {}  # the key of earlier versions
-            about = (asdict(self.recipe), self.image_shape, self.notes, self.created)
-            write_new(
-                path, build_header(self.net, *about, kind=KIND, details=details), state=tensors_to_bytes(self._memory)
-            )
+            about: dict[str, Any] = {"notes": self.notes, "created": self.created, "kind": KIND, "details": details}
+            about |= {"recipe": asdict(self.recipe), "inference": {}, "allocation": {}, "image_shape": self.image_shape}
+            write_new(path, build_header(self.net, **about), state=tensors_to_bytes(self._memory))
 
     @classmethod
     def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
@@ -234,7 +226,7 @@ class HopSupSup(TasksOfModel):
                     f"{list(tensor.shape)}; restore the file from a backup"
                 )
             tensor.copy_(found)
-        model._tasks, model.image_shape = tasks, image_shape_of(header)
+        model._tasks, model.image_shape = tasks, header.learned_shape
         model.notes, model.created = dict(header.notes), header.created
         return model
 

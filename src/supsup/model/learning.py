@@ -56,11 +56,27 @@ class Learning:
 
         callback  is called with the steps of a single task
         """
-        at_once = len(tasks)
-        if self.state.net.described:
+        net, recipe, at_once = self.state.net, self.state.settings.recipe, len(tasks)
+        if net.described:
             at_once = max(1, at_once * _DESCRIBED // sum(len(task.train) for task in tasks))
         for start in range(0, len(tasks), at_once):
-            self._train(tasks[start : start + at_once], precision, show_progress, callback)
+            some = tasks[start : start + at_once]
+            described, by_name = self._described(some, show_progress), {task.name: task for task in some}
+            if len(some) == 1:
+                steps = recipe.most_steps(some[0], net.pretrained)
+                watched = progress.steps(some[0].name, steps, show_progress, callback)
+            else:
+                watched = progress.bar("learning", len(some), show=show_progress)
+            with (
+                watched as advance,
+                closing(recipe.train(net, described, precision, advance, self.first_scores)) as groups,
+            ):
+                for trained in groups:
+                    splits = trained.splits or [(task.train, None) for task in trained.tasks]
+                    trained = trained._replace(tasks=[by_name[task.name] for task in trained.tasks], splits=splits)
+                    for finished in trained.split(_PROFILED if self._needs_profiles else len(some)):
+                        self.add(finished)
+                        advance(0)
 
     def _described(self, tasks: Sequence[Task], show: bool | None) -> Sequence[Task]:
         """Tasks with what the network takes in place of their images, where it does; images on disk are left there."""
@@ -78,31 +94,6 @@ class Learning:
                     task = replace(task, train=Part(torch.cat(described), task.train.labels.to(net.device)))
                 found.append(task)
         return found
-
-    def _train(
-        self,
-        tasks: Sequence[Task],
-        precision: torch.dtype | None,
-        show_progress: bool | None,
-        callback: progress.Callback | None,
-    ) -> None:
-        net, recipe, by_name = self.state.net, self.state.settings.recipe, {task.name: task for task in tasks}
-        described = self._described(tasks, show_progress)
-        if len(tasks) == 1:
-            steps = recipe.most_steps(tasks[0], net.pretrained)
-            watched = progress.steps(tasks[0].name, steps, show_progress, callback)
-        else:
-            watched = progress.bar("learning", len(tasks), show=show_progress)
-        with (
-            watched as advance,
-            closing(recipe.train(net, described, precision, advance, self.first_scores)) as groups,
-        ):
-            for trained in groups:
-                splits = trained.splits or [(task.train, None) for task in trained.tasks]
-                trained = trained._replace(tasks=[by_name[task.name] for task in trained.tasks], splits=splits)
-                for some in trained.split(_PROFILED if self._needs_profiles else len(tasks)):
-                    self.add(some)
-                    advance(0)
 
     def input_requirements(self) -> checks.InputRequirements:
         """What is needed to make tasks of raw data for this model."""

@@ -19,14 +19,7 @@ from torch import Tensor, nn
 
 from supsup.data.inputs import Inputs, inputs_key
 from supsup.data.task import TaskInfo
-from supsup.file.header import (
-    Header,
-    build_header,
-    check_network,
-    explain_unknown_settings,
-    image_shape_of,
-    network_from_header,
-)
+from supsup.file.header import Header, build_header, check_network, explain_unknown_settings, network_from_header
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
@@ -140,7 +133,7 @@ class ModelState:
                 frozen = FrozenNet(module, header.seed, resolve(device), header.pretrained, header.shapes)
             check_network(frozen, header)
         state = cls(frozen, settings, header.created)
-        state.image_shape = image_shape_of(header)
+        state.image_shape = header.learned_shape
         if masks == "disk" and frozen.device.type != "cpu":
             raise SupSupError('masks on disk are searched by the CPU: load(path, masks="disk", device="cpu")')
         bank, tasks = state.bank, list[LearnedTask]()
@@ -188,10 +181,10 @@ class ModelState:
         settings = self.settings
         return build_header(
             self.net,
-            settings.recipe.to_dict(),
-            self.image_shape,
-            settings.notes,
-            self.created,
+            recipe=settings.recipe.to_dict(),
+            image_shape=self.image_shape,
+            notes=settings.notes,
+            created=self.created,
             inference=asdict(settings.inference),
             allocation=asdict(settings.new_task_rule),
         )

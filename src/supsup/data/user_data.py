@@ -60,20 +60,7 @@ def task(
                "own": always by this data's own; False: not at all
     tokens     whole numbers reach the network unchanged, for an embedding
     """
-    held_out = None if test is None else read_data(test, label)
-    return build_task(read_data(data, label), name, held_out, layout, normalise, tokens)
-
-
-def build_task(
-    data: RawData,
-    name: str,
-    test: RawData | None = None,
-    layout: str | None = None,
-    normalise: Normalise = True,
-    tokens: bool = False,
-) -> Task:
-    """A task from raw data; see `task`."""
-    raw, raw_labels = data
+    raw, raw_labels = read_data(data, label)
     (labels,), classes, names = encode_parts([raw_labels], ["labels"])
     last = has_channels_last(raw, layout)
     images = _part_images(raw, last, flag(tokens, "tokens"))
@@ -81,7 +68,7 @@ def build_task(
     train = Part(images, labels, inputs.gain, inputs.offset)
     if test is None:
         return Task(name, train, train, classes, names, inputs)
-    raw, raw_labels = test
+    raw, raw_labels = read_data(test, label)
     test_images = _part_images(raw, has_channels_last(raw, layout), tokens)
     if test_images.shape[1:] != images.shape[1:]:
         raise SupSupError(

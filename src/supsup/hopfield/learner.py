@@ -310,7 +310,7 @@ class HopSupSup(TasksOfModel):
         if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
         inputs, views = self._tasks.at(0).info.inputs, self._tasks.input_groups([0])
-        images = Images(x, views, self.image_shape, self.device).preprocessed(inputs)
+        images = Images(x, views, self.image_shape, self.net).preprocessed(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
             raise SupSupError("HopSupSup normalises over the batch, so it needs several images of one task; got 1")

@@ -72,7 +72,7 @@ class LearnedTask:
 
     name: str
     classes: int
-    learned_at: str = field(default_factory=lambda: now())
+    learned_at: str = field(default_factory=now)
     extras: dict[str, Tensor] = field(default_factory=dict)
     info: TaskInfo = NO_INFO
     profile: TaskProfile | None = None

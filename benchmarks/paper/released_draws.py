@@ -145,7 +145,7 @@ def learned(model: SupSup, stream: Stream, source: Source, draws: Draws) -> Iter
     size = len(stream) if net.device.type == "cuda" else 1
     for start in range(0, len(stream), size):
         group = list(stream[start : start + size])
-        trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, torch.float32)
+        trainer = BatchedTrainer(net, len(group), recipe, torch.float32)
         first = {weight: scores[start : start + size] for weight, scores in zip(net.weights, draws.scores)}
         trainer.start(lambda weight, first=first: (first[weight],))  # type: ignore[misc]
         pixels = torch.stack([task.train.pixels for task in group if task.train.pixels is not None]).to(net.device)

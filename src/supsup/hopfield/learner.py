@@ -344,7 +344,7 @@ def recover_in_parallel(
     how = models[0].recovery if procedure is None else replace(models[0].recovery, procedure=procedure)  # type: ignore[arg-type]
     psi = [torch.stack(layer) for layer in zip(*(model.psi for model in models))]
     mean = [torch.stack(layer) for layer in zip(*(model.mean for model in models))]
-    return recover(_weights(models), psi, mean, x.flatten(1), how, history=history)
+    return recover(_weights(models), psi, mean, x.flatten(1), how, history)
 
 
 @torch.no_grad()

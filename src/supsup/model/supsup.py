@@ -215,7 +215,7 @@ class SupSup(TasksOfModel):
             else:
                 from supsup.cluster.driver import learn_on  # a layer above this one
 
-                learn_on(cluster, self._learning, tasks, precision=precision, show_progress=show_progress)
+                learn_on(cluster, self._learning, tasks, precision, show_progress)
             return [task.name for task in tasks]
 
     def predict(

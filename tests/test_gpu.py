@@ -15,7 +15,6 @@ from supsup import HopSupSup, Inference, NewTaskRule, Recipe, SupSup, data, eval
 from supsup.data import Stream
 from supsup.inference import search
 from supsup.inference.gradient import Goal, alpha_gradient, can_be_captured
-from supsup.inference.methods import infer_indices
 from supsup.inference.search import Outer, add_plain, flattened_bfloat16, inner
 from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import Bank
@@ -24,6 +23,7 @@ from supsup.model.state import state_of
 from supsup.model.supsup import observe_batches
 from supsup.training import Job, train_mask, train_masks
 from supsup.training.executors import executors_for
+from supsup_paper.bench.bare_masks import infer_indices
 from supsup_paper.catalogue.experiments import (
     BoundGrading,
     BoundsExperiment,

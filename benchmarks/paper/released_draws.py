@@ -31,6 +31,7 @@ from torch import Tensor
 from supsup import Inference, Recipe, SupSup, data, evaluate, nets
 from supsup.data import Source, Stream, Task
 from supsup.evaluation.grading import GradingCache
+from supsup.file.task_record import LearnedTask
 from supsup.masks.bank import pack_columns
 from supsup.model.state import state_of
 from supsup.nets import FullyConnected
@@ -81,8 +82,8 @@ def run(source: Source, outputs: int, tasks: int, seed: int, device: torch.devic
 
 def take_in(model: SupSup, trained: Trained) -> None:
     """Tasks that were trained here, added to the model."""
-    classes = {task.name: task.classes for task in trained.tasks}
-    state_of(model).add(classes, trained.packed, trained.statistics, trained.tasks[0].train.shape)
+    learned = [LearnedTask(task.name, task.classes) for task in trained.tasks]
+    state_of(model).add(learned, trained.packed, trained.statistics, trained.tasks[0].train.shape)
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def learned(model: SupSup, stream: Stream, source: Source, draws: Draws) -> Iter
     size = len(stream) if net.device.type == "cuda" else 1
     for start in range(0, len(stream), size):
         group = list(stream[start : start + size])
-        trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, torch.float32)
+        trainer = BatchedTrainer(net, len(group), recipe, torch.float32)
         first = {weight: scores[start : start + size] for weight, scores in zip(net.weights, draws.scores)}
         trainer.start(lambda weight, first=first: (first[weight],))  # type: ignore[misc]
         pixels = torch.stack([task.train.pixels for task in group if task.train.pixels is not None]).to(net.device)

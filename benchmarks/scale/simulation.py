@@ -28,6 +28,7 @@ import torch
 from supsup import Recipe, SupSup, data, load, nets
 from supsup.cluster.worker import GroupResult, learn_group
 from supsup.file.modelfile import model_to_bytes
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import ModelState, state_of
 from supsup_paper.provenance import provenance
 
@@ -203,7 +204,7 @@ def _part(state: ModelState, tasks: Sequence[data.Task]) -> bytes:
     """A part file with random masks, which are as long as trained ones."""
     part = ModelState(state.net, state.settings)
     masks = torch.randint(0, 256, (state.bank.pack(_empty(state)).numel(), len(tasks)), dtype=torch.uint8)
-    part.add({task.name: task.classes for task in tasks}, masks, {}, tuple(tasks[0].train.shape))
+    part.add([LearnedTask(task.name, task.classes) for task in tasks], masks, {}, tuple(tasks[0].train.shape))
     return model_to_bytes(part.save)
 
 

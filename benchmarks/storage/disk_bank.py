@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from supsup import SupSup, load, nets
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 from supsup_paper.provenance import provenance
 
@@ -36,9 +37,9 @@ def make(path: Path, net: nn.Module, tasks: int) -> None:
     model = SupSup(net, device="cpu")
     chance = torch.Generator().manual_seed(0)
     for start in range(0, tasks, _AT_ONCE):
-        names = {f"task-{number}": 10 for number in range(start, min(tasks, start + _AT_ONCE))}
-        masks = torch.randint(0, 256, (state_of(model).bank.length, len(names)), dtype=torch.uint8, generator=chance)
-        state_of(model).add(names, masks, {}, (784,))
+        learned = [LearnedTask(f"task-{number}", 10) for number in range(start, min(tasks, start + _AT_ONCE))]
+        masks = torch.randint(0, 256, (state_of(model).bank.length, len(learned)), dtype=torch.uint8, generator=chance)
+        state_of(model).add(learned, masks, {}, (784,))
     model.save(path)
 
 

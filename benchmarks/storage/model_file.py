@@ -20,6 +20,7 @@ import torch
 import supsup
 from supsup import Inference, SupSup, nets
 from supsup.file.modelfile import ModelFile
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 from supsup_paper.provenance import provenance
 
@@ -37,7 +38,7 @@ def main() -> None:
     for start in range(0, tasks, AT_ONCE):
         names = [f"permutation-{number}" for number in range(start, min(start + AT_ONCE, tasks))]
         packed = torch.randint(256, (length, len(names)), dtype=torch.uint8, generator=chance)
-        state_of(model).add(dict.fromkeys(names, 10), packed, {}, (1, 28, 28))
+        state_of(model).add([LearnedTask(name, 10) for name in names], packed, {}, (1, 28, 28))
     images = torch.randn(8, 1, 28, 28, generator=chance)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.supsup"

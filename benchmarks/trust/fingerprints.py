@@ -12,7 +12,9 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,8 +24,7 @@ from torch import Tensor, nn
 
 import supsup
 from supsup import AutoRecipe, HopSupSup, Inference, NewTaskRule, Recipe, SupSup, UnitRecipe, data, nets
-from supsup.hopfield import learner as hopfield_learner
-from supsup.model import state as model_state
+from supsup.runtime import clock
 
 Hashes = dict[str, str]
 _SETTINGS = (
@@ -225,12 +226,8 @@ CASES: tuple[Callable[[Path], Iterator[tuple[str, str]]], ...] = (
 def fingerprints(only: str | None = None) -> Hashes:
     """All hashes, by case and what is hashed."""
     found: Hashes = {}
-    clock = "2020-01-01T00:00:00+00:00"
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        patch.object(model_state, "now", lambda: clock),
-        patch.object(hopfield_learner, "now", lambda: clock),
-    ):
+    frozen = SimpleNamespace(now=lambda zone: datetime(2020, 1, 1, tzinfo=zone))
+    with tempfile.TemporaryDirectory() as folder, patch.object(clock, "datetime", frozen):
         for case in CASES:
             if only in (None, case.__name__):
                 print(case.__name__, file=sys.stderr)

@@ -42,6 +42,7 @@ from PIL import Image
 
 import supsup
 from supsup import Inference, Recipe, SupSup, data, nets
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 from supsup.serve.requests import LearnRequest, PredictRequest
 from supsup.serve.service import ModelService
@@ -346,7 +347,7 @@ def random_model(path: Path, tasks: int) -> None:
         state_of(model).bank.pack({name: torch.zeros(shape) for name, shape in state_of(model).net.shapes.items()})
     )
     packed = torch.randint(256, (length, tasks), dtype=torch.uint8, generator=chance)
-    state_of(model).add({f"task {number}": 10 for number in range(tasks)}, packed, {}, (1, 28, 28))
+    state_of(model).add([LearnedTask(f"task {number}", 10) for number in range(tasks)], packed, {}, (1, 28, 28))
     model.save(path)
 
 

@@ -20,6 +20,7 @@ import supsup
 from supsup import HopSupSup, NewTaskRule, Recipe, SupSup, SupSupError, UnitRecipe, nets
 from supsup.file.repair import verify
 from supsup.file.sqlite import WriterLock
+from supsup.file.task_record import LearnedTask
 from supsup.hopfield.learner import MemoryFull
 from supsup.model.state import state_of
 from supsup.runtime.interrupts import uninterrupted
@@ -181,7 +182,7 @@ def test_transferred_scores_stay_with_the_tasks(masks: dict[str, bytes]) -> None
         model.learn(task(number[0]))
 
     for _ in interrupt_everywhere(call, 40):
-        assert model._learning._earlier_scores.count == len(model.tasks)
+        assert state_of(model).earlier_scores.count == len(model.tasks)
     call()
 
 
@@ -254,7 +255,9 @@ def test_memory_that_runs_out_while_a_change_is_prepared(monkeypatch: pytest.Mon
             patch.setattr(f"supsup.masks.bank.torch.{name}", fail)
             calls: list[Callable[[], None]] = [
                 lambda: state_of(model).remove("task-1"),
-                lambda: state_of(model).add({"new": 4}, state_of(model).bank.packed(0)[:, None], {}, (16,)),
+                lambda: state_of(model).add(
+                    [LearnedTask("new", 4)], state_of(model).bank.packed(0)[:, None], {}, (16,)
+                ),
             ]
             for call in calls:
                 try:

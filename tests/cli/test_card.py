@@ -13,6 +13,7 @@ from supsup import SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.cli.inspect import record_outcome
 from supsup.data.task import TaskInfo
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 
 
@@ -25,7 +26,8 @@ def birds(tmp_path: Path) -> Path:
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
     model.notes["data"] = 'pictures: "all" of them'
     info = TaskInfo(names=("razorbill", "jay"), recipe={"optimiser": "adam", "steps": 300})
-    state_of(model).add({"birds": 2, "x | <b>*y*": 2}, torch.zeros(3, 2, dtype=torch.uint8), {}, (5,), {"birds": info})
+    tasks = [LearnedTask("birds", 2, info=info), LearnedTask("x | <b>*y*", 2)]
+    state_of(model).add(tasks, torch.zeros(3, 2, dtype=torch.uint8), {}, (5,))
     record_outcome(model, "birds", 120, 0.875)
     model.save(tmp_path / "birds.supsup")
     return tmp_path / "birds.supsup"

@@ -14,6 +14,7 @@ from supsup import SupSup, nets
 from supsup.cli import app
 from supsup.cli.console import print_table
 from supsup.data.task import TaskInfo
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 from supsup_paper.catalogue.entries import ENTRIES
 from supsup_paper.commands import bench
@@ -59,7 +60,7 @@ def long_names(tmp_path: Path) -> Path:
     model = SupSup(nets.FullyConnected((5, 4)), device="cpu")
     info = TaskInfo(names=("razorbill", "black guillemot", "the-albatross-of-some-kind"))
     packed = torch.zeros(3, len(LONG), dtype=torch.uint8)
-    state_of(model).add(dict.fromkeys(LONG, 3), packed, {}, (5,), dict.fromkeys(LONG, info))
+    state_of(model).add([LearnedTask(name, 3, info=info) for name in LONG], packed, {}, (5,))
     model.notes = {"where-all-of-it-comes-from": "somewhere"}
     model.save(tmp_path / "a-model-whose-name-is-longer-than-any-of-its-columns.supsup")
     return tmp_path / "a-model-whose-name-is-longer-than-any-of-its-columns.supsup"

@@ -17,6 +17,7 @@ from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.cli import app
 from supsup.data.task import TaskInfo
 from supsup.file.modelfile import ModelFile
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 from supsup.serve.service import ModelService
 
@@ -64,7 +65,7 @@ def test_info_says_what_was_chosen_for_tasks(tmp_path: Path) -> None:
     packed = torch.zeros(3, 3, dtype=torch.uint8)
     steps = {"a": 100, "b": 200, "c": 100}
     chosen = {name: TaskInfo(recipe=Recipe("adam", 0.1, count, 16).differing) for name, count in steps.items()}
-    state_of(model).add({"a": 2, "b": 2, "c": 2}, packed, {}, (5,), chosen)
+    state_of(model).add([LearnedTask(name, 2, info=info) for name, info in chosen.items()], packed, {}, (5,))
     model.save(tmp_path / "m.supsup")
     said = " ".join(run("info", tmp_path / "m.supsup").stdout.replace("│", " ").split())
     assert "rounds 4" in said

@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,7 +132,9 @@ def test_tasks_stand_in_the_order_of_the_stream(
     stream: Stream, late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs used to give two files: tasks stood in the order in which workers had finished."""
-    monkeypatch.setattr("supsup.model.state.now", lambda: "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr(
+        "supsup.runtime.clock.datetime", SimpleNamespace(now=lambda zone: datetime(2026, 1, 1, tzinfo=zone))
+    )
     files = []
     for number, executor in enumerate((Inline(), Inline(held_back=late))):  # call 0 asks how large groups may be
         learned = new()

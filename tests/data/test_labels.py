@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supsup import SupSupError
 from supsup.data.task import check_names
-from supsup.data.user_data import encode_labels, encode_parts, encode_with
+from supsup.data.user_data import encode_parts, encode_with
 
 LABELS = st.one_of(
     st.text(max_size=5).filter(lambda text: text == text.encode(errors="replace").decode()),
@@ -27,7 +27,7 @@ def exactly(label: Any) -> tuple[Any, ...]:
 
 @given(st.lists(LABELS, min_size=2, max_size=30).filter(lambda values: len(set(map(exactly, values))) > 1))
 def test_every_label_comes_back_as_it_was(values: list[Any]) -> None:
-    labels, classes, names = encode_labels(values)
+    (labels,), classes, names = encode_parts([values], ["labels"])
     assert labels.dtype == torch.int64
     called = range(classes) if names is None else names
     assert [exactly(called[number]) for number in labels.tolist()] == list(map(exactly, values))
@@ -52,7 +52,7 @@ def test_every_label_comes_back_as_it_was(values: list[Any]) -> None:
     ],
 )
 def test_kinds(values: Any, numbers: list[int], names: Any) -> None:
-    labels, classes, found = encode_labels(values)
+    (labels,), classes, found = encode_parts([values], ["labels"])
     assert (labels.tolist(), found) == (numbers, names)
     assert classes == len(set(numbers))
 
@@ -83,7 +83,7 @@ def test_kinds(values: Any, numbers: list[int], names: Any) -> None:
 )
 def test_what_is_no_label(values: Any, message: str) -> None:
     with pytest.raises(SupSupError, match=message):
-        encode_labels(values)
+        encode_parts([values], ["labels"])
 
 
 def test_parts_of_a_data_set_share_their_classes() -> None:
@@ -100,6 +100,6 @@ def test_names_must_differ() -> None:
 
 
 def test_names_are_kept_only_where_they_are_not_the_class_numbers() -> None:
-    assert encode_labels([0, 1])[2] is None
-    assert encode_labels([False, True])[2] == (False, True)
-    assert encode_labels([1, 2])[2] == (1, 2)
+    assert encode_parts([[0, 1]], ["labels"])[2] is None
+    assert encode_parts([[False, True]], ["labels"])[2] == (False, True)
+    assert encode_parts([[1, 2]], ["labels"])[2] == (1, 2)

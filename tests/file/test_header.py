@@ -8,7 +8,6 @@ from supsup.file.header import (
     build_header,
     check_network,
     explain_unknown_settings,
-    image_shape_of,
     network_from_header,
 )
 from supsup.masks.frozen import FrozenNet
@@ -17,11 +16,11 @@ from supsup.masks.frozen import FrozenNet
 def test_another_network_is_refused() -> None:
     net = FrozenNet(nets.FullyConnected((20, 10, 4)), 0, torch.device("cpu"))
     other = FrozenNet(nets.FullyConnected((20, 10, 4)), 1, torch.device("cpu"))
-    header = build_header(net, {}, None, {}, "now")
+    header = build_header(net, recipe={}, inference={}, allocation={}, image_shape=None, notes={}, created="now")
     check_network(net, header)
     with pytest.raises(SupSupError, match="checksum"):
         check_network(other, header)
-    assert image_shape_of(header) is None
+    assert header.learned_shape is None
     assert isinstance(network_from_header(header), nets.FullyConnected)
 
 

@@ -11,6 +11,7 @@ import torch
 import supsup
 from supsup import HopSupSup, Recipe, SupSup, SupSupError, nets
 from supsup.file import limits
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 from supsup.nets.architecture import Architecture
 from supsup.runtime.errors import Damaged
@@ -48,7 +49,7 @@ def test_thousands_of_empty_masks_of_ours_are_read(tmp_path: Path) -> None:
     model = SupSup(nets.lenet_300_100(), device="cpu")
     nothing = {name: torch.zeros(shape) for name, shape in state_of(model).net.shapes.items()}
     columns = state_of(model).bank.pack(nothing)[:, None].expand(-1, 2000)
-    state_of(model).add({f"task-{n}": 2 for n in range(2000)}, columns, {}, (784,))
+    state_of(model).add([LearnedTask(f"task-{n}", 2) for n in range(2000)], columns, {}, (784,))
     model.save(tmp_path / "m")
     assert len(supsup.load(tmp_path / "m", device="cpu").tasks) == 2000
 

@@ -22,6 +22,7 @@ from supsup.data import Stream
 from supsup.file import codec, sqlite
 from supsup.file.header import Header
 from supsup.file.modelfile import ModelFile, stored_bytes
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 
 
@@ -40,7 +41,7 @@ def tiny(tasks: int = 0, seed: int = 0) -> SupSup:
 def add(model: SupSup, name: str, density: float = 0.3) -> None:
     chance = torch.Generator().manual_seed(len(name) + 100 * len(model.tasks))
     mask = {key: torch.rand(shape, generator=chance) < density for key, shape in state_of(model).net.shapes.items()}
-    state_of(model).add({name: 10}, state_of(model).bank.pack(mask)[:, None], {}, (200,))
+    state_of(model).add([LearnedTask(name, 10)], state_of(model).bank.pack(mask)[:, None], {}, (200,))
     state_of(model).commit()
 
 
@@ -80,7 +81,10 @@ class TestSaveAndLoad:
         for number, density in enumerate((0.0, 0.003, 0.5, 1.0)):
             mask = {n: torch.rand(s) < density for n, s in state_of(model).net.shapes.items()}
             state_of(model).add(
-                {f"Aufgabe {number} ✓": number + 1}, state_of(model).bank.pack(mask)[:, None], {}, (1, 28, 28)
+                [LearnedTask(f"Aufgabe {number} ✓", number + 1)],
+                state_of(model).bank.pack(mask)[:, None],
+                {},
+                (1, 28, 28),
             )
             state_of(model).commit()
         model.extras["Aufgabe 2 ✓"] = {"running_mean": torch.randn(5), "count": torch.tensor(3)}
@@ -484,7 +488,7 @@ class TestForget:
     ) -> None:
         sparse = tiny()
         bits = (torch.rand(state_of(sparse).bank.pack(tiny(1).mask("task-0")).shape[0]) < 0.05).byte()
-        state_of(sparse).add({"sparse": 10}, bits[:, None], {}, (200,))
+        state_of(sparse).add([LearnedTask("sparse", 10)], bits[:, None], {}, (200,))
         with monkeypatch.context() as without:
             without.setattr(codec, "available", lambda: False)
             sparse.save(path)
@@ -504,7 +508,7 @@ class TestForget:
         for number in range(40):
             noise = torch.rand(len(common), generator=torch.Generator().manual_seed(number))
             state_of(alike).add(
-                {f"task-{number}": 10}, ((common < 0.3) ^ (noise < 0.05)).byte()[:, None] * 37, {}, (200,)
+                [LearnedTask(f"task-{number}", 10)], ((common < 0.3) ^ (noise < 0.05)).byte()[:, None] * 37, {}, (200,)
             )
             state_of(alike).commit()
         alike.save(path)

@@ -15,6 +15,7 @@ import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair, verify
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 
 
@@ -24,7 +25,7 @@ def model_file(path: Path, tasks: int = 12) -> dict[str, bytes]:
     chance = torch.Generator().manual_seed(0)
     for number in range(tasks):
         mask = {name: torch.rand(shape, generator=chance) < 0.4 for name, shape in state_of(model).net.shapes.items()}
-        state_of(model).add({f"task-{number}": 10}, state_of(model).bank.pack(mask)[:, None], {}, (200,))
+        state_of(model).add([LearnedTask(f"task-{number}", 10)], state_of(model).bank.pack(mask)[:, None], {}, (200,))
         state_of(model).commit()
     model.save(path)
     return masks(model)

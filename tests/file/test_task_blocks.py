@@ -13,6 +13,7 @@ from supsup import Recipe, SupSup, SupSupError, data, load, nets
 from supsup.data import Stream
 from supsup.file import task_blocks
 from supsup.file.modelfile import ModelFile
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 
 WIDTH = 8
@@ -117,7 +118,7 @@ def test_statistics_come_along(split: Stream, convolutional: nn.Module, tmp_path
         packed, statistics = state_of(model).bank.packed(0)[:, None], state_of(model).bank.statistics(0)
         more = {name: value[None] + number for name, value in statistics.items()}
         assert model.image_shape is not None
-        state_of(model).add({f"copy-{number}": 2}, packed, more, model.image_shape)
+        state_of(model).add([LearnedTask(f"copy-{number}", 2)], packed, more, model.image_shape)
     model.save(tmp_path / "model")
     disk = load(tmp_path / "model", convolutional, masks="disk", device="cpu")
     assert all(
@@ -152,7 +153,7 @@ def _random(path: Path, tasks: int) -> SupSup:
     """A model file with random masks of 157 kB."""
     model = SupSup(nets.FullyConnected((784, 1600, 16)), device="cpu")
     masks = torch.randint(0, 256, (state_of(model).bank.length, tasks), dtype=torch.uint8, generator=torch.Generator())
-    state_of(model).add({f"task-{number}": 10 for number in range(tasks)}, masks, {}, (784,))
+    state_of(model).add([LearnedTask(f"task-{number}", 10) for number in range(tasks)], masks, {}, (784,))
     model.save(path)
     return model
 
@@ -183,7 +184,7 @@ def test_blocks_are_what_a_bank_takes(tmp_path: Path, monkeypatch: pytest.Monkey
     for number in range(7):
         chance = torch.Generator().manual_seed(number)
         mask = {key: torch.rand(shape, generator=chance) < 0.3 for key, shape in state_of(model).net.shapes.items()}
-        state_of(model).add({f"task-{number}": 4}, state_of(model).bank.pack(mask)[:, None], {}, (20,))
+        state_of(model).add([LearnedTask(f"task-{number}", 4)], state_of(model).bank.pack(mask)[:, None], {}, (20,))
     model.save(tmp_path / "m")
     with ModelFile(tmp_path / "m") as file:
         blocks = list(task_blocks.read_blocks(file, state_of(model).net))

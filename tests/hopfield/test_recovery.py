@@ -116,11 +116,11 @@ def test_models_recover_together_as_alone() -> None:
     z = [to_bipolar(torch.randn(2, width, generator=chance)) for width in (30, 24)]
     psi = [string[:, :, None] * string[:, None, :] / string.shape[1] for string in z]
     x, how = torch.randn(90, 20, generator=chance), Recovery(starts=3)
-    both = recover(weights, psi, z, x, how)
+    both = recover(weights, psi, z, x, how, False)
     for index in range(2):
         rows = slice(index, index + 1)
         mine = [[part[rows] for part in parts] for parts in (weights, psi, z)]
-        alone = recover(mine[0], mine[1], mine[2], x, how)
+        alone = recover(mine[0], mine[1], mine[2], x, how, False)
         torch.testing.assert_close(alone.entropy, both.entropy[rows])
         for one, ours in zip(alone.units, both.units):
             assert torch.equal(one[0], ours[index])

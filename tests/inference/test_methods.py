@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from supsup import Inference, SupSupError
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
-from supsup.inference.methods import infer_indices
 from supsup.inference.objectives import LEVELS, OBJECTIVES
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.nets import FullyConnected
+from supsup_paper.bench.bare_masks import infer_indices
 
 METHODS = ("one-shot", "binary", "gamma", "descent", "exhaustive")
 

@@ -16,6 +16,7 @@ from supsup.inference.search import (
 )
 from supsup.kernels import available
 from supsup.masks.bank import Bank
+from supsup_paper.bench.bare_masks import bytes_read
 
 SHAPES = {"a": torch.Size([16, 40]), "b": torch.Size([8, 16]), "c": torch.Size([5, 7])}
 TRITON = pytest.param("triton", marks=pytest.mark.skipif(not available.TRITON, reason="triton is not installed"))
@@ -135,9 +136,9 @@ def test_the_plain_way_gives_the_best_of_the_best_few(seed: int, k: int, count: 
     assert len(candidates) == min(CANDIDATES, k)
     answer = search.plain_nearest(
         row,
-        search._wanted(bank, names, count)
+        search.wanted_bytes(bank, names, count)
         if span[0].start == 0
-        else [(a - span[0].start, b - span[0].start, c) for a, b, c in search._wanted(bank, names, count)],
+        else [(a - span[0].start, b - span[0].start, c) for a, b, c in search.wanted_bytes(bank, names, count)],
         [block],
         None,
     )
@@ -178,11 +179,11 @@ def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_search_reads_is_counted_in_bytes() -> None:
     """`supsup bench infer` sets it beside what the memory could deliver: weights of 80, 16 and 5 bytes, 10 masks."""
     bank = filled([10], torch.Generator().manual_seed(0))
-    assert [search.bytes_read(bank, list(names)) for names in ("a", "b", "c", "abc")] == [800, 160, 50, 1010]
-    assert search.bytes_read(bank, ["a"], coordinates=7) == 10 * 1 + 10 * 80, "one of each, then candidates whole"
-    assert search.bytes_read(bank, ["a", "b"], coordinates=96) == 10 * (10 + 2) + 10 * 96
-    assert search.bytes_read(filled([20], torch.Generator()), ["a"], coordinates=7) == 20 * 1 + 16 * 80
-    assert search.bytes_read(bank, ["c"], coordinates=10**6) == 10 * 5 + 10 * 5
+    assert [bytes_read(bank, list(names)) for names in ("a", "b", "c", "abc")] == [800, 160, 50, 1010]
+    assert bytes_read(bank, ["a"], coordinates=7) == 10 * 1 + 10 * 80, "one of each, then candidates whole"
+    assert bytes_read(bank, ["a", "b"], coordinates=96) == 10 * (10 + 2) + 10 * 96
+    assert bytes_read(filled([20], torch.Generator()), ["a"], coordinates=7) == 20 * 1 + 16 * 80
+    assert bytes_read(bank, ["c"], coordinates=10**6) == 10 * 5 + 10 * 5
 
 
 @pytest.mark.skipif(not available.NUMBA, reason="numba is not installed")

@@ -11,8 +11,8 @@ from supsup.masks.scores import initial_scores, transferred
 from supsup.model import learning
 from supsup.model.learning import Learning
 from supsup.model.state import state_of
-from supsup.model.supsup import learn_with_models
 from supsup.training import Trained, train_masks
+from supsup_paper.runs.cifar import learn_with_models
 
 
 def model(density: float, transfer: str = "none") -> SupSup:

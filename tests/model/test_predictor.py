@@ -16,11 +16,12 @@ import supsup
 from supsup import HopSupSup, Inference, Recipe, SupSup, SupSupError, UnitRecipe, data, evaluate, nets
 from supsup.file.modelfile import ModelFile
 from supsup.file.repair import repair
-from supsup.inference.candidates import BareMasks, Candidates, Margin, TaskNetworks, TaskView
+from supsup.inference.candidates import Candidates, Margin, TaskNetworks, TaskView
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.methods import choose_tasks
 from supsup.model.predictor import Images
 from supsup.model.state import state_of
+from supsup_paper.bench.bare_masks import BareMasks
 
 ADAM = Recipe("adam", 1e-2, steps=60, batch_size=32)
 WAYS = [
@@ -97,7 +98,7 @@ def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -
     """−∂Obj/∂αᵢ of a candidate comes from the view of its own task, whatever the others see."""
     x = table(3, (50.0, 1e3, 1.0, 1e-3), 20)[0]
     views = state_of(mixed).tasks.input_groups()
-    images = Images(x, views, mixed.image_shape, mixed.device)
+    images = Images(x, views, mixed.image_shape, state_of(mixed).net)
     shown = [TaskView(images.preprocessed(inputs)[:, None], members) for inputs, members in views]
     networks = TaskNetworks(state_of(mixed).net, state_of(mixed).bank, BareMasks(4, 3))
     found = choose_tasks(Candidates(networks, shown, how))
@@ -116,7 +117,7 @@ def test_each_candidate_sees_inputs_its_own_way(mixed: SupSup, how: Inference) -
 def test_the_gradient_of_several_views_is_that_of_each(mixed: SupSup) -> None:
     x = table(1, rows=7)[0]
     views = state_of(mixed).tasks.input_groups()
-    images = Images(x, views, mixed.image_shape, mixed.device)
+    images = Images(x, views, mixed.image_shape, state_of(mixed).net)
     goal, layers = Goal("H", 3), choose_layers(state_of(mixed).net, "all")
     expected = torch.empty(7, 4)
     for inputs, members in views:

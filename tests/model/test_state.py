@@ -9,7 +9,7 @@ import torch
 import supsup
 from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.file.header import Header
-from supsup.file.task_record import TaskRecord
+from supsup.file.task_record import LearnedTask, TaskRecord
 from supsup.model.state import ModelState, state_of
 
 
@@ -23,7 +23,7 @@ def model_with(*names: str) -> SupSup:
 def add(state: ModelState, name: str) -> None:
     chance = torch.Generator().manual_seed(len(state.tasks))
     mask = {key: torch.rand(shape, generator=chance) < 0.5 for key, shape in state.net.shapes.items()}
-    state.add({name: 3}, state.bank.pack(mask)[:, None], {}, (20,))
+    state.add([LearnedTask(name, 3)], state.bank.pack(mask)[:, None], {}, (20,))
 
 
 def masks(state: ModelState) -> dict[str, bytes]:

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from supsup import Inference, NewTaskRule, Recipe, SupSup, SupSupError, data, nets
 from supsup.data import Part, Stream, Task
-from supsup.inference.methods import infer_indices
 from supsup.model.state import state_of
 from supsup.model.supsup import observe_batches
 from supsup.training import Job
 from supsup.training.fast import batched
 from supsup.training.fast.batched import BatchedTrainer
+from supsup_paper.bench.bare_masks import infer_indices
 
 
 def observed(model: SupSup, part: Part, positions: torch.Tensor) -> list[str | None]:

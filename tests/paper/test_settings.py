@@ -119,7 +119,7 @@ def test_every_rotated_row_says_how_its_corners_are() -> None:
 def test_precisions_are_those_that_are_taken() -> None:
     """The default precision of training on a CPU, and the baselines whose products may be TensorFloat-32 on a GPU."""
     net = FrozenNet(nets.FullyConnected([784, 16, 10]), 0, torch.device("cpu"))
-    assert BatchedTrainer(net, 1, Recipe(), 128).precision == torch.float32
+    assert BatchedTrainer(net, 1, Recipe()).precision == torch.float32
     assert settings.MASKS == {"GPU": "bfloat16", "CPU": "float32"}
     allowed = {kind for kind, run in RUNNERS.items() if run.tf32} - {"split-cifar100-rivals"}  # those are in bfloat16
     said = {row.experiment.kind: row.settings.get("defaults", {}) for row in ROWS.values()}

@@ -20,6 +20,7 @@ import supsup
 from supsup import Inference
 from supsup.cli import main
 from supsup.file.repair import verify
+from supsup.file.task_record import LearnedTask
 from supsup.model.state import state_of
 from supsup.runtime.errors import SupSupError
 from supsup.serve.server import ServerSettings, listen
@@ -72,9 +73,9 @@ def test_several_serve_one_file_from_the_disk(path: Path, shapes: Any) -> None:
     with supsup.load(path, in_place=True, device="cpu") as model:  # enough for a block
         packed, shape = state_of(model).bank.packed(0)[:, None], model.image_shape
         assert shape is not None
-        copies = {f"copy-{number}": 2 for number in range(4096)}
-        info = dict.fromkeys(copies, model.task_info(model.tasks[0]))
-        state_of(model).add(copies, packed.expand(-1, 4096), {}, shape, info)
+        info = model.task_info(model.tasks[0])
+        copies = [LearnedTask(f"copy-{number}", 2, info=info) for number in range(4096)]
+        state_of(model).add(copies, packed.expand(-1, 4096), {}, shape)
         model.save()
     with command(path, *options) as (_, one), command(path, *options) as (_, two):
         answers = [httpx.post(f"{url}/predict", files={"image": image}).json()["answers"] for url in (one, two)]

@@ -20,10 +20,10 @@ from supsup.inference.profiles.fit import ProfileFitter
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import initial_scores
 from supsup.model.state import state_of
-from supsup.model.supsup import learn_with_models
 from supsup.training import MNIST, Job, train_masks
 from supsup.training import auto_recipe as fitting
 from supsup.training.recipe import SelfLabels
+from supsup_paper.runs.cifar import learn_with_models
 
 CPU = torch.device("cpu")
 

@@ -47,7 +47,7 @@ def count(packed: torch.Tensor) -> int:
 
 def test_every_job_of_a_group_starts_from_its_own_scores(stream: Stream) -> None:
     net = FrozenNet(nets.FullyConnected((784, 20, 12)), 3, torch.device("cpu"))
-    trainer = BatchedTrainer(net, 3, Recipe(), 8)
+    trainer = BatchedTrainer(net, 3, Recipe(batch_size=8))
     names = [task.name for task in stream[:3]]
     own = [initial_scores(3, name, net.shapes) for name in names]
     given = [initial_scores(4, name, net.shapes) for name in names]
@@ -75,7 +75,7 @@ def test_a_mask_is_the_same_to_the_bit_alone_and_beside_others(stream: Stream) -
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
 def test_products_are_taken_in_the_precision_asked_for(stream: Stream, precision: torch.dtype) -> None:
     net = FrozenNet(nets.FullyConnected((784, 20, 12)), 3, torch.device("cpu"))
-    trainer = BatchedTrainer(net, 1, Recipe(), 8, precision)
+    trainer = BatchedTrainer(net, 1, Recipe(batch_size=8), precision)
     assert {trainer.x.dtype, *(layer.masked.dtype for layer in trainer.layers)} == {precision}
     ((_, packed, *_),) = train_masks(net, [Job(stream[0], Recipe(steps=50))], precision)
     ((_, usual, *_),) = train_masks(net, [Job(stream[0], Recipe(steps=50))])
@@ -151,7 +151,7 @@ def test_who_takes_what(stream: Stream) -> None:
 
 def test_figures_are_those_of_the_batch_before_its_step(stream: Stream) -> None:
     net = FrozenNet(nets.FullyConnected((784, 20, 12)), 0, torch.device("cpu"))
-    trainer = BatchedTrainer(net, 1, Recipe(), 32)
+    trainer = BatchedTrainer(net, 1, Recipe(batch_size=32))
     start_jobs(trainer, [Job(stream[0], Recipe())])
     x, y = stream[0].train.batch(torch.arange(40))
     outputs = net.run(x, net.masked({name: bits[0] for name, bits in trainer.masks().items()}))
@@ -170,7 +170,7 @@ def test_scores_are_drawn_piece_by_piece(stream: Stream, monkeypatch: pytest.Mon
         found = []
         for at_once in (1 << 26, 2 * 784 * 20):
             monkeypatch.setattr(batched, "_SCORES", at_once)
-            trainer = BatchedTrainer(net, 3, recipe, 8)
+            trainer = BatchedTrainer(net, 3, replace(recipe, batch_size=8))
             start_jobs(trainer, [Job(task, recipe) for task in stream[:3]])
             found.append(trainer.scores())
         for name, one in found[0].items():
@@ -181,7 +181,7 @@ def test_scores_are_drawn_piece_by_piece(stream: Stream, monkeypatch: pytest.Mon
 
 def test_weights_whose_score_is_zero_are_kept_from_the_start() -> None:
     net = FrozenNet(nets.FullyConnected((16, 8)), 0, torch.device("cpu"))
-    trainer = BatchedTrainer(net, 2, Recipe(), 4)
+    trainer = BatchedTrainer(net, 2, Recipe(batch_size=4))
     trainer.start(lambda name: [torch.zeros(1, 8, 16), torch.full((1, 8, 16), -1.0)])
     (layer,), (weight,) = trainer.layers, net.weights.values()
     assert torch.equal(layer.masked[0], weight)

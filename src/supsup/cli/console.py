@@ -85,7 +85,7 @@ def print_table(table: Table) -> None:
     if table.title:
         _print_wrapped(_plain(table.title), console, "italic")
         table.title = None
-    widths = _widths(table, console) or _widths(table, console, wrap_all=True)
+    widths = column_widths(table, console) or column_widths(table, console, wrap_all=True)
     if widths is None:
         _print_rows(table, console)
         return
@@ -94,12 +94,7 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
-def fits_terminal(table: Table) -> bool:
-    """Whether the columns fit side by side without wrapping those marked `no_wrap`."""
-    return _widths(table, Console(emoji=False)) is not None
-
-
-def _widths(table: Table, console: Console, *, wrap_all: bool = False) -> list[int] | None:
+def column_widths(table: Table, console: Console, *, wrap_all: bool = False) -> list[int] | None:
     """The width of each column, at least that of its longest word; the widest columns wrap first.
 
     Returns None if they do not fit. `wrap_all` wraps columns marked `no_wrap` as well.

@@ -26,12 +26,7 @@ _NAMED = 6  # nodes that the progress line lists
 
 
 def learn_on(
-    cluster: str | Executor,
-    learning: Learning,
-    tasks: Sequence[Task],
-    *,
-    precision: torch.dtype | None = None,
-    show_progress: bool | None = None,
+    cluster: str | Executor, learning: Learning, tasks: Sequence[Task], precision: torch.dtype | None, show: bool | None
 ) -> None:
     """Train a mask for each task on a cluster; tasks have been checked before."""
     content, module = learning.blueprint()
@@ -39,7 +34,7 @@ def learn_on(
     try:
         device = workers.device or learning.state.net.device.type
         setup = WorkerSetup(uuid.uuid4().hex, content, module, device, precision)
-        with progress.bar("learning", len(tasks), show=show_progress) as bar:
+        with progress.bar("learning", len(tasks), show=show) as bar:
             _Driver(workers, learning, tasks, setup, bar).learn()
     finally:
         with uninterrupted():

@@ -25,7 +25,8 @@ from supsup.data.folder import (
     split_class,
 )
 from supsup.data.task import Task
-from supsup.data.user_data import LABEL_NAMES, build_task
+from supsup.data.user_data import LABEL_NAMES
+from supsup.data.user_data import task as task_of
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import quoted
 
@@ -142,7 +143,7 @@ def _read_folder(folder: Path, name: str, options: ReadOptions) -> Task:
     train, test = listing.decode(height, width, size)
     names = np.array(listing.names)
     train_labels, test_labels = names[listing.train_labels.numpy()], names[listing.test_labels.numpy()]
-    task = build_task((train, train_labels), name, (test, test_labels))
+    task = task_of((train, train_labels), name, test=(test, test_labels))
     if not options.crop and not options.flip:
         return task
     padding = min(height, width) // 8 if options.crop else 0
@@ -158,7 +159,7 @@ def _npz_task(path: Path, name: str, options: ReadOptions) -> Task:
             raise SupSupError(f"{path} has the arrays {', '.join(stored) or 'none'}; give {usual}")
         return _split_rows(stored[both[0]], stored[both[1]], name, options)
     train, test = ((to_tensor(stored[f"{half}_x"]), stored[f"{half}_y"]) for half in ("train", "test"))
-    return build_task(train, name, test)
+    return task_of(train, name, test=test)
 
 
 def _split_rows(inputs: Any, labels: Any, name: str, options: ReadOptions, rows: Any = slice(None)) -> Task:
@@ -175,7 +176,7 @@ def _split_rows(inputs: Any, labels: Any, name: str, options: ReadOptions, rows:
         held_out[examples[tested]] = True
     x = to_tensor(inputs)
     train, test = ((x[torch.from_numpy(chosen)], labels[chosen]) for chosen in (~held_out, held_out))
-    return build_task(train, name, test)
+    return task_of(train, name, test=test)
 
 
 def find_images(path: Path) -> list[str]:

@@ -60,28 +60,15 @@ def task(
                "own": always by this data's own; False: not at all
     tokens     whole numbers reach the network unchanged, for an embedding
     """
-    held_out = None if test is None else read_data(test, label)
-    return build_task(read_data(data, label), name, held_out, layout, normalise, tokens)
-
-
-def build_task(
-    data: RawData,
-    name: str,
-    test: RawData | None = None,
-    layout: str | None = None,
-    normalise: Normalise = True,
-    tokens: bool = False,
-) -> Task:
-    """A task from raw data; see `task`."""
-    raw, raw_labels = data
-    labels, classes, names = encode_labels(raw_labels)
+    raw, raw_labels = read_data(data, label)
+    (labels,), classes, names = encode_parts([raw_labels], ["labels"])
     last = has_channels_last(raw, layout)
     images = _part_images(raw, last, flag(tokens, "tokens"))
     inputs = replace(_choose_inputs(images, normalise), channels_last=last)
     train = Part(images, labels, inputs.gain, inputs.offset)
     if test is None:
         return Task(name, train, train, classes, names, inputs)
-    raw, raw_labels = test
+    raw, raw_labels = read_data(test, label)
     test_images = _part_images(raw, has_channels_last(raw, layout), tokens)
     if test_images.shape[1:] != images.shape[1:]:
         raise SupSupError(
@@ -324,17 +311,11 @@ def _check_shapes(shapes: Iterable[tuple[int, ...]]) -> None:
         raise SupSupError(f"inputs differ in shape ({some}, …); bring them to one: resize, cut or pad them")
 
 
-def encode_labels(values: Any) -> tuple[Tensor, int, Names | None]:
-    """Labels as int64 0 … classes − 1, the number of classes and their names; None: the names are the numbers.
-
-    Names are sorted where they can be compared, else in the order of first appearance.
-    """
-    (labels,), classes, names = encode_parts([values], ["labels"])
-    return labels, classes, names
-
-
 def encode_parts(parts: Sequence[Any], what: Sequence[str]) -> tuple[list[Tensor], int, Names | None]:
-    """`encode_labels` for several parts of one data set, with the classes of all of them."""
+    """Labels of the parts of a data set as int64 0 … classes − 1, the number of classes, and their names.
+
+    Names are sorted where they can be compared, else in the order of first appearance; None: they are the numbers.
+    """
     columns = [_column(values, name) for values, name in zip(parts, what)]
     kinds = {column.dtype.kind for column in columns}
     if len(kinds) > 1 and not kinds <= {"i", "u"}:

@@ -15,7 +15,7 @@ from typing import Any
 
 from supsup.data import Stream, Task
 from supsup.evaluation.grading import Grade, Grader, GradingCache, GradingProtocol, Scenario, scenario_named
-from supsup.evaluation.learner import InfersTask, Learner, Observes
+from supsup.evaluation.learner import InfersTask, Learner
 from supsup.model.predictor import Outputs
 from supsup.model.supsup import SupSup, observe_batches
 from supsup.runtime import progress
@@ -246,9 +246,9 @@ def learn_and_evaluate_steps(
     return Evaluation(setting.name, protocol, ends, graded, fresh, len(model.tasks), before)
 
 
-def _observe(model: Learner, task: Task) -> Iterator[tuple[str | None, int]]:
+def _observe(model: Any, task: Task) -> Iterator[tuple[str | None, int]]:
     """Train on the task's batches without its name; yields a mask and a number of batches for each decision."""
-    if not isinstance(model, Observes):
+    if not hasattr(model, "observe"):
         raise SupSupError(
             f"{type(model).__name__} cannot learn from batches of unknown tasks (NNs); use GG, GNs or GNu"
         )

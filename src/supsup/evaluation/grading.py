@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from supsup.data import Task
-from supsup.evaluation.learner import HasTaskInfo, InfersBatches, InfersTask, Learner, OneTaskPerCall
+from supsup.evaluation.learner import InfersTask, Learner
 from supsup.masks import philox
 from supsup.model.predictor import Outputs, check_outputs
 from supsup.runtime.errors import SupSupError
@@ -128,7 +128,7 @@ class Grader:
         if not isinstance(model, Learner):
             raise SupSupError(f"a learner has tasks, learn and predict, which {quoted(model)} has not; give a model")
         mixes = protocol == "strict" and not scenario.given_at_test
-        if mixes and isinstance(model, OneTaskPerCall) and model.one_task_per_call:
+        if mixes and getattr(model, "one_task_per_call", False):
             raise SupSupError(
                 f"{type(model).__name__} needs images of one task at a time, and the protocol 'strict' mixes tasks; "
                 "use protocol='paper', which keeps each task's test images apart"
@@ -212,7 +212,7 @@ class Grader:
     def _takes_raw(self, task: Task) -> bool:
         """Whether the learner normalises this task's inputs by itself."""
         try:
-            return isinstance(self.model, HasTaskInfo) and self.model.task_info(task.name).inputs is not None
+            return hasattr(self.model, "task_info") and self.model.task_info(task.name).inputs is not None
         except SupSupError:  # the task was observed, under a name that the learner gave it
             return False
 
@@ -237,7 +237,7 @@ class Grader:
         batches = list(x.split(self.cache.batch_size))
         decided: list[str] = []
         whole = len(x) // self.cache.batch_size
-        if whole and isinstance(model, InfersBatches):
+        if whole and hasattr(model, "infer_batches"):
             decided = model.infer_batches(torch.stack(batches[:whole]), among=among)
         return decided + [str(model.infer_task(batch, per="batch", among=among)) for batch in batches[len(decided) :]]
 

@@ -1,6 +1,6 @@
 """The interface of a learner, for grading: `SupSup`, `HopSupSup` and every rival of supsup_paper satisfy `Learner`.
 
-Grading uses nothing else of a learner. The protocols after `Learner` are for abilities that only some learners have.
+Grading uses nothing else of a learner but what `Learner` says it may have.
 """
 
 from __future__ import annotations
@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from supsup.data import Task
-from supsup.data.task import TaskInfo
 from supsup.model.predictor import Prediction
-from supsup.training import AutoRecipe, Recipe
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """Learns one task after another and answers."""
+    """Learns one task after another and answers.
+
+    Grading also uses, where a learner has them:
+      one_task_per_call   True: it answers only if all images of a call come from one task
+      task_info(task)     `TaskInfo` of a task, whose `inputs` is None if `predict` takes them as the network sees them
+      observe(x, y)       trains on a batch of an unknown task; then also `recipe`, `device` and `seed`
+      infer_batches(x)    names for r batches [r, b, …] in one call, with `among` as for `infer_task`
+    """
 
     @property
     def tasks(self) -> list[str]:
@@ -42,46 +46,3 @@ class InfersTask(Protocol):
 
     def infer_task(self, x: Tensor, *, per: str = "image", among: Sequence[str] | None = None) -> list[str] | str:
         """A name for each image, or one from the whole "batch"."""
-
-
-@runtime_checkable
-class InfersBatches(Protocol):
-    """Infers the tasks of many batches in one call."""
-
-    def infer_batches(self, x: Tensor, *, among: Sequence[str] | None = None) -> list[str]:
-        """A name for each of r batches [r, b, …]."""
-
-
-@runtime_checkable
-class HasTaskInfo(Protocol):
-    """Knows how the raw inputs of its tasks are normalised."""
-
-    def task_info(self, task: str) -> TaskInfo:
-        """Details of a task that was learned; `inputs` is None if `predict` takes them as the network sees them."""
-
-
-@runtime_checkable
-class OneTaskPerCall(Protocol):
-    """Answers only if all images of a call come from one task."""
-
-    one_task_per_call: bool
-
-
-@runtime_checkable
-class Observes(Protocol):
-    """Learns from batches of unknown tasks."""
-
-    @property
-    def recipe(self) -> Recipe | AutoRecipe:
-        """Gives the number of batches of a task, and their size."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it learns."""
-
-    @property
-    def seed(self) -> int:
-        """Decides the order of the images."""
-
-    def observe(self, x: Tensor, y: Tensor) -> str | None:
-        """Learn one batch; returns the name of the task that it was taken for."""

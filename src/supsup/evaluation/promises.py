@@ -19,7 +19,7 @@ from torch import Tensor
 
 from supsup.data import Part, Task
 from supsup.evaluation.evaluator import evaluate, learn_and_evaluate
-from supsup.evaluation.learner import InfersTask, Learner, OneTaskPerCall
+from supsup.evaluation.learner import InfersTask, Learner
 from supsup.model.predictor import Prediction
 from supsup.runtime.validation import choice
 
@@ -227,7 +227,7 @@ class _Promises:
 
     def is_graded_without_the_task(self) -> None:
         """`evaluate` works for unknown tasks under each protocol, or says why it cannot."""
-        mixes = not (isinstance(self.learned, OneTaskPerCall) and self.learned.one_task_per_call)
+        mixes = not getattr(self.learned, "one_task_per_call", False)
         for protocol in ("paper", "strict"):
             if self.infers and (mixes or protocol == "paper"):
                 graded = evaluate(self.learned, _TASKS, "GNu", protocol=protocol, show_progress=False)

@@ -92,6 +92,11 @@ class Header:
         """The number of weights in each masked tensor."""
         return [math.prod(shape) for shape in self.shapes.values()]
 
+    @property
+    def learned_shape(self) -> tuple[int, ...] | None:
+        """The shape of the learned images; None before the first task."""
+        return None if self.image_shape is None else tuple(self.image_shape)
+
 
 def _types(hint: Any) -> tuple[Any, ...]:
     """What `isinstance` takes: dict and None for `dict[str, Any] | None`."""
@@ -101,22 +106,11 @@ def _types(hint: Any) -> tuple[Any, ...]:
 _TYPES = {name: _types(hint) for name, hint in get_type_hints(Header).items()}
 
 
-def build_header(
-    net: FrozenNet,
-    recipe: dict[str, Any],
-    image_shape: tuple[int, ...] | None,
-    notes: dict[str, Any],
-    created: str,
-    *,
-    inference: dict[str, Any] | None = None,
-    allocation: dict[str, Any] | None = None,
-    kind: str = "SupSup",
-    details: dict[str, Any] | None = None,
-) -> Header:
-    """The header of a model on a frozen network; its settings are mappings of JSON values."""
+def build_header(net: FrozenNet, **values: Any) -> Header:
+    """The header of a model on a frozen network; `values` are the fields that do not come from the network."""
     from supsup import __version__
 
-    check_notes(notes)
+    check_notes(values["notes"])
     rebuildable = not net.pretrained or has_published_weights(net.module)
     architecture = architecture_of(net.module) if rebuildable else None
     return Header(
@@ -124,17 +118,10 @@ def build_header(
         weights=net.checksum,
         shapes={name: list(shape) for name, shape in net.shapes.items()},
         architecture=asdict(architecture) if architecture is not None else None,
-        recipe=_plain(recipe),
-        inference=_plain(inference or {}),
-        allocation=_plain(allocation or {}),
-        image_shape=None if image_shape is None else _plain(image_shape),
-        notes=_plain(notes),
-        created=created,
         library=__version__,
         pretrained=net.pretrained,
         profile_size=net.profile_size,
-        kind=kind,
-        details=_plain(details or {}),
+        **_plain(values),
     )
 
 
@@ -182,11 +169,6 @@ def build_architecture(architecture: Architecture, header: Header | None = None)
     values = sum(value.numel() for value in [*sketch.parameters(), *sketch.buffers()])
     limits.check_bytes(limits.PER_WEIGHT * values, "the network in the file")
     return architecture.build()
-
-
-def image_shape_of(header: Header) -> tuple[int, ...] | None:
-    """The shape of the learned images; None before the first task."""
-    return None if header.image_shape is None else tuple(header.image_shape)
 
 
 def check_network(net: FrozenNet, header: Header) -> None:

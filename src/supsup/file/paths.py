@@ -57,7 +57,7 @@ def writable_path(path: AnyPath) -> Path:
     if len(os.fsencode(full.name)) > _LONGEST_NAME:
         raise SupSupError(f"the name {printable(full.name, 40)} is too long for a file; use a shorter one")
     given = Path(path)
-    if hasattr(os, "geteuid") and given.is_symlink() and given.lstat().st_uid not in (0, os.geteuid()):
+    if given.is_symlink() and given.lstat().st_uid not in (0, os.geteuid()):
         raise SupSupError(f"{given} is another user's link to {full}, so it is not written through; name {full} itself")
     return full
 

@@ -235,7 +235,8 @@ def _rebuild_header(about: Mapping[str, Any], net: nn.Module | None, task: TaskR
         if frozen.checksum != about["weights"]:
             raise SupSupError("the network does not fit: its weights are not those of the tasks in the file")
         notes = {"repaired": "the header was lost: recipe, inference, allocation and notes are not what they were"}
-        header = build_header(frozen, {}, about["image_shape"], notes, task.created)
+        values = {"image_shape": about["image_shape"], "notes": notes, "created": task.created}
+        header = build_header(frozen, recipe={}, inference={}, allocation={}, **values)
     limits.check_shapes(header.shapes, header.image_shape)
     return header
 

@@ -10,11 +10,11 @@ the one at its path; if not, the lock means nothing, and the next file is tried.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import sqlite3
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +27,7 @@ from supsup.runtime.interrupts import uninterrupted
 _LONGEST = 2000  # characters of a message
 _WAIT = 30.0  # seconds that readers and a commit wait for each other
 _TRIES = 100  # to take the lock; each fails only because another writer has just released it
-_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def connect(path: Path, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
@@ -111,24 +111,6 @@ def _repair_hint(path: Path) -> str:
     return f"`supsup repair {path.name}` writes the undamaged tasks to a new file"
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(handle: int) -> None:
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-
-    def _unlock(handle: int) -> None:
-        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
-else:
-    import fcntl
-
-    def _lock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _unlock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_UN)
-
-
 class WriterLock:
     """Held by the one model that writes to a file; a forked child neither holds it nor can release it.
 
@@ -143,7 +125,7 @@ class WriterLock:
             for _ in range(_TRIES):
                 self._open = _open(self._file, path)
                 try:
-                    _lock(self._open.fileno())
+                    fcntl.flock(self._open, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if self._still_there():
                         return
                 except (BlockingIOError, PermissionError) as error:
@@ -168,7 +150,7 @@ class WriterLock:
                     if self._still_there() and os.fstat(self._open.fileno()).st_size == 0:  # otherwise it is not ours
                         self._file.unlink()
                 with suppress(OSError):
-                    _unlock(self._open.fileno())  # a forked child may have the handle open for long
+                    fcntl.flock(self._open, fcntl.LOCK_UN)  # a forked child may have the handle open for long
             self._open.close()
 
     def _still_there(self) -> bool:

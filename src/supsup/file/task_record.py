@@ -43,6 +43,7 @@ from supsup.file.header import Header
 from supsup.inference.profiles import TaskProfile
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
+from supsup.runtime.clock import now
 from supsup.runtime.errors import Damaged, SupSupError, printable
 
 COLUMNS = "position, name, created, classes, kept, codec, checksum, extras, mask"
@@ -71,7 +72,7 @@ class LearnedTask:
 
     name: str
     classes: int
-    learned_at: str
+    learned_at: str = field(default_factory=now)
     extras: dict[str, Tensor] = field(default_factory=dict)
     info: TaskInfo = NO_INFO
     profile: TaskProfile | None = None

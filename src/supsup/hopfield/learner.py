@@ -19,14 +19,7 @@ from torch import Tensor, nn
 
 from supsup.data import Task
 from supsup.data.task import NO_INFO, TaskInfo
-from supsup.file.header import (
-    build_header,
-    check_network,
-    check_notes,
-    explain_unknown_settings,
-    image_shape_of,
-    network_from_header,
-)
+from supsup.file.header import build_header, check_network, check_notes, explain_unknown_settings, network_from_header
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
@@ -178,7 +171,7 @@ class HopSupSup(TasksOfModel):
         """Add a mask, booleans [width] for each hidden layer, to Ψ and μ; warns when they hold too many."""
         classes = whole(1)(classes, "classes")
         units = self._units(units)
-        change = self._tasks.prepare_add([LearnedTask(text(task, "task"), classes, now(), info=info)])
+        change = self._tasks.prepare_add([LearnedTask(text(task, "task"), classes, info=info)])
         self._check_outputs(task, classes)
         self._check_shape(shape)
         count = len(self._tasks) + 1
@@ -207,10 +200,9 @@ class HopSupSup(TasksOfModel):
             details = {"rule": self.rule, "recovery": asdict(self.recovery), "tasks": tasks}
             info = {each.name: line for each in self._tasks if (line := info_to_text(each.info, each.classes))}
             details |= {"facts": info} if info else {}  # the key of earlier versions
-            about = (asdict(self.recipe), self.image_shape, self.notes, self.created)
-            write_new(
-                path, build_header(self.net, *about, kind=KIND, details=details), state=tensors_to_bytes(self._memory)
-            )
+            about: dict[str, Any] = {"notes": self.notes, "created": self.created, "kind": KIND, "details": details}
+            about |= {"recipe": asdict(self.recipe), "inference": {}, "allocation": {}, "image_shape": self.image_shape}
+            write_new(path, build_header(self.net, **about), state=tensors_to_bytes(self._memory))
 
     @classmethod
     def load(cls, path: AnyPath, net: nn.Module | None = None, *, device: str | torch.device = "auto") -> Self:
@@ -234,7 +226,7 @@ class HopSupSup(TasksOfModel):
                     f"{list(tensor.shape)}; restore the file from a backup"
                 )
             tensor.copy_(found)
-        model._tasks, model.image_shape = tasks, image_shape_of(header)
+        model._tasks, model.image_shape = tasks, header.learned_shape
         model.notes, model.created = dict(header.notes), header.created
         return model
 
@@ -318,7 +310,7 @@ class HopSupSup(TasksOfModel):
         if not len(self._tasks):
             raise SupSupError("no task has been learned yet; call learn first")
         inputs, views = self._tasks.at(0).info.inputs, self._tasks.input_groups([0])
-        images = Images(x, views, self.image_shape, self.device).preprocessed(inputs)
+        images = Images(x, views, self.image_shape, self.net).preprocessed(inputs)
         self._check_shape(tuple(images.shape[1:]))
         if len(images) < 2:
             raise SupSupError("HopSupSup normalises over the batch, so it needs several images of one task; got 1")
@@ -352,7 +344,7 @@ def recover_in_parallel(
     how = models[0].recovery if procedure is None else replace(models[0].recovery, procedure=procedure)  # type: ignore[arg-type]
     psi = [torch.stack(layer) for layer in zip(*(model.psi for model in models))]
     mean = [torch.stack(layer) for layer in zip(*(model.mean for model in models))]
-    return recover(_weights(models), psi, mean, x.flatten(1), how, history=history)
+    return recover(_weights(models), psi, mean, x.flatten(1), how, history)
 
 
 @torch.no_grad()

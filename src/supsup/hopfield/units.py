@@ -140,13 +140,7 @@ class Recovered:
 
 
 def recover(
-    weights: Sequence[Tensor],
-    psi: Sequence[Tensor],
-    mean: Sequence[Tensor],
-    x: Tensor,
-    how: Recovery,
-    *,
-    history: bool = False,
+    weights: Sequence[Tensor], psi: Sequence[Tensor], mean: Sequence[Tensor], x: Tensor, how: Recovery, history: bool
 ) -> Recovered:
     """The mask of the task that images x [m, inputs] come from, for each of n networks.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from supsup.data.rotations import ROTATIONS, mean_over_rotations
-from supsup.data.task import NO_INFO, TaskInfo
+from supsup.data.task import TaskInfo
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.profiles.features import extract_features
 from supsup.inference.profiles.profile import ProfileIndex, TaskProfile
@@ -201,32 +201,6 @@ def equal_rows(rows: Tensor) -> list[tuple[Tensor, Tensor]]:
     """(indices of equal rows, the row) for each different row: decisions that share one superposition."""
     unique, group = rows.unique(dim=0, return_inverse=True)
     return [((group == i).nonzero().flatten(), row) for i, row in enumerate(unique)]
-
-
-@dataclass
-class _Mask:
-    """A mask of which nothing is known but its number of classes."""
-
-    classes: int
-    name: str = ""
-    info: TaskInfo = NO_INFO
-    profile: TaskProfile | None = None
-
-
-class BareMasks:
-    """A table of masks of which nothing is known but their number of classes."""
-
-    version = None
-
-    def __init__(self, count: int, classes: int) -> None:
-        self._count, self._mask = count, _Mask(classes)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def at(self, index: int) -> KnownTask:
-        """The same for each."""
-        return self._mask
 
 
 _FEW_CANDIDATES = 3  # too few for a standard deviation of the others

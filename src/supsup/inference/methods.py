@@ -14,22 +14,12 @@ from torch import Tensor
 
 from supsup.inference.auto import auto_scores, decide_auto, decide_features, task_likelihoods
 from supsup.inference.binary import decide_binary, decide_gamma
-from supsup.inference.candidates import (
-    BareMasks,
-    Candidates,
-    Decision,
-    NoMargin,
-    TaskNetworks,
-    TaskView,
-    first_gradient,
-)
+from supsup.inference.candidates import Candidates, Decision, NoMargin, first_gradient
 from supsup.inference.descent import decide_descent
 from supsup.inference.exhaustive import decide_exhaustive, mask_scores
 from supsup.inference.objectives import OBJECTIVES
 from supsup.inference.one_shot import decide_one_shot
 from supsup.inference.profiles.profile import CALIBRATED
-from supsup.masks.bank import Bank
-from supsup.masks.frozen import FrozenNet
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import check_fields, choice, names, optional, real, text, whole
 
@@ -160,11 +150,3 @@ def choose_tasks(candidates: Candidates) -> Decision:
     method = candidates.settings.method
     decision = METHODS[method].decide(candidates)
     return decision if decision.method_used else decision._replace(method_used=method)
-
-
-def infer_indices(
-    net: FrozenNet, bank: Bank, x: Tensor, members: Sequence[int] | None, classes: int, how: Inference
-) -> Tensor:
-    """The index of the mask that each decision of images [r, b, …] falls on, for masks without a task table."""
-    networks = TaskNetworks(net, bank, BareMasks(len(bank), classes))
-    return choose_tasks(Candidates(networks, [TaskView(x)], how, members)).chosen

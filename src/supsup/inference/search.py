@@ -226,7 +226,7 @@ def nearest(query: Query, bank: Bank, coordinates: int, alive: Tensor | None = N
     span, rows = whole_query(query, bank, flattened_by_triton if on_gpu(bank) else flattened)
     search_one = nearest_function(bank)
     wanted = [
-        (first - span.start, last - span.start, count) for first, last, count in _wanted(bank, query, coordinates)
+        (first - span.start, last - span.start, count) for first, last, count in wanted_bytes(bank, query, coordinates)
     ]
     blocks = [block[span] for block in bank.blocks() if block.shape[1]]
     return torch.stack([search_one(row, wanted, blocks, alive) for row in rows])
@@ -237,15 +237,6 @@ def nearest_function(bank: Bank) -> Nearest:
     if on_gpu(bank):
         return triton_nearest
     return numba_nearest if bank.device.type == "cpu" and available.NUMBA else plain_nearest
-
-
-def bytes_read(bank: Bank, layers: Sequence[str], coordinates: int | None = None) -> int:
-    """The bytes of masks that a search for one query reads: over these weights, or from few coordinates."""
-    size = sum(stop - start for start, stop in (bank.spans[name] for name in layers))
-    if coordinates is None:
-        return len(bank) * size
-    scanned = sum(count for _, _, count in _wanted(bank, layers, coordinates))
-    return len(bank) * scanned + min(CANDIDATES, len(bank)) * size
 
 
 def whole_query(query: Query, bank: Bank, flatten: Flatten) -> Part:
@@ -260,7 +251,7 @@ def whole_query(query: Query, bank: Bank, flatten: Flatten) -> Part:
     return slice(start, stop), rows
 
 
-def _wanted(bank: Bank, layers: Iterable[str], coordinates: int) -> list[Some]:
+def wanted_bytes(bank: Bank, layers: Iterable[str], coordinates: int) -> list[Some]:
     """The bytes of each of these weights, and how many of them are read: in proportion, at least one."""
     spans = [bank.spans[name] for name in layers]
     size = sum(stop - start for start, stop in spans)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from supsup.data import Task
 from supsup.data.inputs import IDENTITY_KEY, Inputs, inputs_key, to_learned_shape
 from supsup.data.rotations import check_can_rotate
-from supsup.data.user_data import build_task, read_data, with_model_normalisation, with_pretrained_normalisation
+from supsup.data.user_data import read_data, with_model_normalisation, with_pretrained_normalisation
+from supsup.data.user_data import task as task_of
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import TaskTable, check_classes, check_name
 from supsup.nets import ImageNetwork
@@ -154,16 +155,11 @@ class InputRequirements:
         return isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(images)
 
 
-def make_task(
-    data: Any,
-    name: str | None,
-    model: InputRequirements,
-    *,
-    label: Any = None,
-    layout: Any = None,
-    normalise: Any = True,
-) -> Task:
-    """A `Task` from a task or from data of any form, with the shape and normalisation that the model requires."""
+def make_task(data: Any, name: str | None, model: InputRequirements, *, label: Any = None, **how: Any) -> Task:
+    """A `Task` from a task or from data of any form, with the shape and normalisation that the model requires.
+
+    how  `layout` and `normalise`, as `data.task` takes them
+    """
     if isinstance(data, Task):
         return fit_to_model(data, model)
     if name is None:
@@ -175,7 +171,7 @@ def make_task(
     if tokens:  # if the network takes these integers, but not real numbers
         whole = read[0][:2].long()
         tokens = model.takes(whole) and not model.takes(whole.float())
-    return fit_to_model(build_task(read, name, None, layout, normalise, tokens), model)
+    return fit_to_model(task_of(read, name, tokens=tokens, **how), model)
 
 
 def fit_to_model(task: Task, model: InputRequirements) -> Task:

@@ -6,7 +6,7 @@ Tasks can also be trained elsewhere. This is the extension point that `cluster/`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data import Part, Task
-from supsup.data.task import TaskInfo
+from supsup.data.task import PlainValues, TaskInfo
 from supsup.file.header import check_network
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.task_blocks import TaskBlock, read_blocks
+from supsup.file.task_record import LearnedTask
 from supsup.inference.methods import METHODS
 from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.fit import ProfileData, ProfileFitter
 from supsup.inference.profiles.profile import CALIBRATED
-from supsup.masks.scores import RunningMean, transferred
+from supsup.masks.scores import transferred
 from supsup.model import checks
 from supsup.model.state import ModelState
 from supsup.runtime import progress
+from supsup.runtime.clock import now
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 from supsup.training import Recipe, Trained
@@ -41,7 +43,6 @@ class Learning:
 
     def __init__(self, state: ModelState) -> None:
         self.state = state
-        self._earlier_scores = RunningMean()  # of all tasks learned, for transfer="scores"
 
     def learn(
         self,
@@ -55,11 +56,27 @@ class Learning:
 
         callback  is called with the steps of a single task
         """
-        at_once = len(tasks)
-        if self.state.net.described:
+        net, recipe, at_once = self.state.net, self.state.settings.recipe, len(tasks)
+        if net.described:
             at_once = max(1, at_once * _DESCRIBED // sum(len(task.train) for task in tasks))
         for start in range(0, len(tasks), at_once):
-            self._train(tasks[start : start + at_once], precision, show_progress, callback)
+            some = tasks[start : start + at_once]
+            described, by_name = self._described(some, show_progress), {task.name: task for task in some}
+            if len(some) == 1:
+                steps = recipe.most_steps(some[0], net.pretrained)
+                watched = progress.steps(some[0].name, steps, show_progress, callback)
+            else:
+                watched = progress.bar("learning", len(some), show=show_progress)
+            with (
+                watched as advance,
+                closing(recipe.train(net, described, precision, advance, self.first_scores)) as groups,
+            ):
+                for trained in groups:
+                    splits = trained.splits or [(task.train, None) for task in trained.tasks]
+                    trained = trained._replace(tasks=[by_name[task.name] for task in trained.tasks], splits=splits)
+                    for finished in trained.split(_PROFILED if self._needs_profiles else len(some)):
+                        self.add(finished)
+                        advance(0)
 
     def _described(self, tasks: Sequence[Task], show: bool | None) -> Sequence[Task]:
         """Tasks with what the network takes in place of their images, where it does; images on disk are left there."""
@@ -78,31 +95,6 @@ class Learning:
                 found.append(task)
         return found
 
-    def _train(
-        self,
-        tasks: Sequence[Task],
-        precision: torch.dtype | None,
-        show_progress: bool | None,
-        callback: progress.Callback | None,
-    ) -> None:
-        net, recipe, by_name = self.state.net, self.state.settings.recipe, {task.name: task for task in tasks}
-        described = self._described(tasks, show_progress)
-        if len(tasks) == 1:
-            steps = recipe.most_steps(tasks[0], net.pretrained)
-            watched = progress.steps(tasks[0].name, steps, show_progress, callback)
-        else:
-            watched = progress.bar("learning", len(tasks), show=show_progress)
-        with (
-            watched as advance,
-            closing(recipe.train(net, described, precision, advance, self.first_scores)) as groups,
-        ):
-            for trained in groups:
-                splits = trained.splits or [(task.train, None) for task in trained.tasks]
-                trained = trained._replace(tasks=[by_name[task.name] for task in trained.tasks], splits=splits)
-                for some in trained.split(_PROFILED if self._needs_profiles else len(tasks)):
-                    self.add(some)
-                    advance(0)
-
     def input_requirements(self) -> checks.InputRequirements:
         """What is needed to make tasks of raw data for this model."""
         state, rotated = self.state, self.state.settings.recipe.self_labels is not None
@@ -110,20 +102,26 @@ class Learning:
 
     def add(self, trained: Trained) -> None:
         """Add tasks that were trained, with their profiles, and commit them at once."""
-        earlier = self._earlier_scores
-        if self.state.settings.recipe.transfer == "scores":
+        state, earlier = self.state, self.state.earlier_scores
+        if state.settings.recipe.transfer == "scores":
             assert trained.scores is not None
             earlier = earlier.with_more(trained.scores)
-        recipes = trained.recipes
-        chosen = [None] * len(trained.tasks) if recipes is None else [recipe.differing for recipe in recipes]
-        info = {task.name: TaskInfo.of(task, recipe, trained.rotated) for task, recipe in zip(trained.tasks, chosen)}
-        profiles = self._profiles(trained) if self._needs_profiles else {}
-        found = [profiles.get(task.name) for task in trained.tasks]
-        unused = [number for number, profile in enumerate(found) if profile is not None and profile.mask_weight == 0]
-        if unused and self.state.net.described:  # masks that say no more than their profiles
-            trained = trained.without_masks(unused, self.state.net)
+        profiles = self._profiles(trained) if self._needs_profiles else [None] * len(trained.tasks)
+        unused = [number for number, profile in enumerate(profiles) if profile and profile.mask_weight == 0]
+        if unused and state.net.described:  # masks that say no more than their profiles
+            trained = trained.without_masks(unused, state.net)
             profiles = self._profiles(trained)
-        self._commit(trained.tasks, trained.packed, trained.statistics, info, profiles, earlier)
+        recipes: Sequence[PlainValues | None] = [None] * len(profiles)
+        if trained.recipes is not None:
+            recipes = [recipe.differing for recipe in trained.recipes]
+        learned = [
+            LearnedTask(task.name, task.classes, info=TaskInfo.of(task, recipe, trained.rotated), profile=profile)
+            for task, recipe, profile in zip(trained.tasks, recipes, profiles)
+        ]
+        with uninterrupted():
+            state.add(learned, trained.packed, trained.statistics, trained.tasks[0].train.shape)
+            state.earlier_scores = earlier
+            state.commit()
 
     @property
     def _needs_profiles(self) -> bool:
@@ -153,39 +151,22 @@ class Learning:
                 return list(read_blocks(file, net))
 
         for block in model_from_bytes(part, load):
-            given = [by_name[learned.name] for learned in block.tasks]
-            info = {
-                task.name: TaskInfo.of(task, learned.info.recipe, learned.info.rotated)
-                for learned, task in zip(block.tasks, given)
-            }
-            profiles = {learned.name: learned.profile for learned in block.tasks if learned.profile is not None}
-            self._commit(given, block.packed, block.statistics, info, profiles, self._earlier_scores)
+            for learned in block.tasks:
+                learned.info = TaskInfo.of(by_name[learned.name], learned.info.recipe, learned.info.rotated)
+                learned.learned_at = now()
+            with uninterrupted():
+                self.state.add(block.tasks, block.packed, block.statistics, tasks[0].train.shape)
+                self.state.commit()
 
-    def _commit(
-        self,
-        tasks: Sequence[Task],
-        packed: Tensor,
-        statistics: Mapping[str, Tensor],
-        info: Mapping[str, TaskInfo],
-        profiles: Mapping[str, TaskProfile],
-        earlier_scores: RunningMean,
-    ) -> None:
-        classes, shape = {task.name: task.classes for task in tasks}, tasks[0].train.shape
-        with uninterrupted():
-            self.state.add(classes, packed, statistics, shape, info, profiles)
-            self._earlier_scores = earlier_scores
-            self.state.commit()
-
-    def _profiles(self, trained: Trained) -> dict[str, TaskProfile]:
-        """The profiles of these tasks by name, calibrated with images that were not trained on, where there are any."""
+    def _profiles(self, trained: Trained) -> Sequence[TaskProfile | None]:
+        """The profile of each task, calibrated with images that were not trained on, where there are any."""
         splits = trained.splits or [(task.train, None) for task in trained.tasks]
         recipes = trained.recipes or [self.state.settings.recipe.stepwise] * len(splits)
         data = [
             ProfileData(learned, held_back, task.classes, trained.rotated, recipe.seen(learned))
             for task, (learned, held_back), recipe in zip(trained.tasks, splits, recipes)
         ]
-        profiles = ProfileFitter(self.state.net, trained.packed, trained.statistics).fit(data)
-        return {task.name: profile for task, profile in zip(trained.tasks, profiles) if profile is not None}
+        return ProfileFitter(self.state.net, trained.packed, trained.statistics).fit(data)
 
     def first_scores(self, task: str, recipe: Recipe) -> dict[str, Tensor]:
         """Where a task's scores start, given the tasks learned before."""
@@ -195,12 +176,12 @@ class Learning:
             return scores
         if recipe.transfer == "masks":
             return transferred(bank.mean(), scores, centred=recipe.selection == "threshold", bound=bound)
-        if self._earlier_scores.count != len(bank):
+        if self.state.earlier_scores.count != len(bank):
             raise SupSupError(
                 'transfer="scores" needs the scores of all earlier tasks, which are not saved with a model; '
                 'learn all tasks in one go, or use transfer="masks"'
             )
-        return self._earlier_scores.mean()
+        return self.state.earlier_scores.mean()
 
 
 class PartTrainer:

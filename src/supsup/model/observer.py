@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from supsup.data import Part
+from supsup.file.task_record import LearnedTask
 from supsup.inference.gradient import Goal, alpha_gradient
 from supsup.inference.new_task import choose_mask
 from supsup.masks.bank import Bank
@@ -162,5 +163,5 @@ class Observer:
         self.trainer.start(first_scores(state.net, name, state.settings.recipe.stepwise))
         packed = state.bank.pack(self.trainer.mask())[:, None]
         with uninterrupted():
-            state.add({name: 0}, packed, {}, tuple(images.shape[1:]))
+            state.add([LearnedTask(name, 0)], packed, {}, tuple(images.shape[1:]))
             self.name = name

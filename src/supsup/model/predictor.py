@@ -23,6 +23,7 @@ from supsup.inference.auto import unfamiliar, with_profile
 from supsup.inference.candidates import Candidates, Margin, NoMargin, TaskNetworks, TaskView
 from supsup.inference.methods import METHODS, Inference, choose_tasks
 from supsup.kernels.graphs import WAITING
+from supsup.masks.frozen import FrozenNet
 from supsup.model import checks
 from supsup.model.state import InputGroups, ModelState
 from supsup.runtime.errors import SupSupError
@@ -142,7 +143,9 @@ class Predictor:
         else:
             self._check_learned()
             index = self.state.tasks.index(task)
-            images = self._images(x, [(self.state.tasks.at(index).info.inputs, [index])])
+            images = Images(
+                x, [(self.state.tasks.at(index).info.inputs, [index])], self.state.image_shape, self.state.net
+            )
             chosen, margin, method_used = index, NoMargin.CERTAIN, "given"
             present, tasks = [index], [task] * len(images)
         probabilities = self._probabilities(images, chosen, present, outputs)
@@ -176,10 +179,6 @@ class Predictor:
             raise SupSupError("a GPU cannot be used in a forked process; start it with multiprocessing's 'spawn'")
         return WAITING.reading()
 
-    def _images(self, x: Any, groups: InputGroups, leading: int = 1) -> Images:
-        net = self.state.net
-        return Images(x, groups, self.state.image_shape, net.device, leading, net.describe if net.described else None)
-
     def _names(self, indices: Tensor) -> list[str]:
         return [self.state.tasks.at(index).name for index in indices.tolist()]
 
@@ -194,7 +193,7 @@ class Predictor:
         self._check_learned()
         members = self.state.tasks.indices(among)
         groups = self.state.tasks.input_groups(members)
-        images = self._images(x, groups, 2 if per == "batches" else 1)
+        images = Images(x, groups, self.state.image_shape, self.state.net, 2 if per == "batches" else 1)
         views = [TaskView(_DECIDING[per](images.preprocessed(inputs)), indices) for inputs, indices in groups]
         return images, Candidates(self._networks, views, how, members)
 
@@ -238,37 +237,28 @@ class Predictor:
 class Images:
     """Images [n, …], or batches of them [r, b, …]; preprocessed once for all tasks that do it alike, when needed.
 
-    describe  makes what a network takes in place of images (`FrozenNet.describe`)
-
     An error if no task of these groups takes them. Tasks without preprocessing are strict: floating point, and the
     shape that was learned.
     """
 
     def __init__(
-        self,
-        x: Any,
-        groups: InputGroups,
-        shape: tuple[int, ...] | None,
-        device: torch.device,
-        leading: int = 1,
-        describe: Callable[[Tensor], Tensor] | None = None,
+        self, x: Any, groups: InputGroups, shape: tuple[int, ...] | None, net: FrozenNet, leading: int = 1
     ) -> None:
-        self._leading, self._describe = leading, describe
+        self._leading, self._net = leading, net
         self._preprocessed: dict[object, Tensor] = {}
         kinds = [inputs for inputs, _ in groups if inputs is not None]
         self._ready = not kinds  # the network takes them as they are
         if self._ready:
-            self._raw = checks.check_images(x, device, leading)
+            self._raw = checks.check_images(x, net.device, leading)
             checks.check_shape(tuple(self._raw.shape[leading:]), shape)
-            if describe is not None:
-                self._raw = self._described(describe, self._raw)
+            self._raw = self._described(self._raw)
             return
         raw = input_tensor(x)
         if leading == 2 and raw.ndim < 3:
             raise SupSupError(f"images must be batches [r, b, …] of at least one image; got shape {list(raw.shape)}")
         if shape is not None:
             raw = to_learned_shape(raw, shape, kinds[0].channels_last, leading)
-        self._raw = raw.to(device)
+        self._raw = raw.to(net.device)
 
     def __len__(self) -> int:
         return self._raw.shape[0]
@@ -281,11 +271,14 @@ class Images:
         if key not in self._preprocessed:
             raw = self._raw
             found = raw.float() if inputs is None else inputs.preprocess(raw, self._leading)
-            self._preprocessed[key] = found if self._describe is None else self._described(self._describe, found)
+            self._preprocessed[key] = self._described(found)
         return self._preprocessed[key]
 
-    def _described(self, describe: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        found: Tensor = describe(x.flatten(0, self._leading - 1)).unflatten(0, x.shape[: self._leading])
+    def _described(self, x: Tensor) -> Tensor:
+        """What the network takes in place of images, where it does."""
+        if not self._net.described:
+            return x
+        found: Tensor = self._net.describe(x.flatten(0, self._leading - 1)).unflatten(0, x.shape[: self._leading])
         return found
 
 

@@ -18,15 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from supsup.data.inputs import Inputs, inputs_key
-from supsup.data.task import NO_INFO, TaskInfo
-from supsup.file.header import (
-    Header,
-    build_header,
-    check_network,
-    explain_unknown_settings,
-    image_shape_of,
-    network_from_header,
-)
+from supsup.data.task import TaskInfo
+from supsup.file.header import Header, build_header, check_network, explain_unknown_settings, network_from_header
 from supsup.file.modelfile import ModelFile, model_from_bytes, model_to_bytes, write_new
 from supsup.file.paths import AnyPath
 from supsup.file.sqlite import explain_errors
@@ -34,10 +27,10 @@ from supsup.file.task_blocks import map_blocks, read_blocks
 from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras, pack_task, pack_tasks
 from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
-from supsup.inference.profiles import TaskProfile
 from supsup.inference.profiles.features import SIZES
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet, SwitchedNets
+from supsup.masks.scores import RunningMean
 from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError, printable
@@ -102,6 +95,7 @@ class ModelState:
         self.changing = _GPU_TRAINING if net.device.type == "cuda" else new_lock()
         self.switched = SwitchedNets(net)  # networks with a mask applied, for answers
         self.file: ModelFile | None = None
+        self.earlier_scores = RunningMean()  # of all tasks learned, for transfer="scores"; not saved
 
     @classmethod
     def load(
@@ -143,7 +137,7 @@ class ModelState:
                 )
             check_network(frozen, header)
         state = cls(frozen, settings, header.created)
-        state.image_shape = image_shape_of(header)
+        state.image_shape = header.learned_shape
         if masks == "disk" and frozen.device.type != "cpu":
             raise SupSupError('masks on disk are searched by the CPU: load(path, masks="disk", device="cpu")')
         bank, tasks = state.bank, list[LearnedTask]()
@@ -192,10 +186,10 @@ class ModelState:
         settings = self.settings
         return build_header(
             self.net,
-            settings.recipe.to_dict(),
-            self.image_shape,
-            settings.notes,
-            self.created,
+            recipe=settings.recipe.to_dict(),
+            image_shape=self.image_shape,
+            notes=settings.notes,
+            created=self.created,
             inference=asdict(settings.inference),
             allocation=asdict(settings.new_task_rule),
         )
@@ -217,25 +211,18 @@ class ModelState:
 
     def add(
         self,
-        classes: Mapping[str, int],
+        tasks: Sequence[LearnedTask],
         packed: Tensor,
         statistics: Mapping[str, Tensor],
         image_shape: tuple[int, ...],
-        info: Mapping[str, TaskInfo] | None = None,
-        profiles: Mapping[str, TaskProfile] | None = None,
     ) -> None:
-        """Add tasks that were checked: classes by name, masks as bytes [bytes, tasks], statistics [tasks, …]."""
-        for name in classes:
-            check_name(name)  # once more: no later commit could write the file
-        learned_at, infos, found = now(), info or {}, profiles or {}
-        tasks = self.tasks.prepare_add(
-            LearnedTask(name, count, learned_at, info=infos.get(name, NO_INFO), profile=found.get(name))
-            for name, count in classes.items()
-        )
-        masks = self.bank.prepare_add(packed, statistics)
+        """Add tasks that were checked, with masks as bytes [bytes, tasks] and statistics [tasks, …]."""
+        for task in tasks:
+            check_name(task.name)  # once more: no later commit could write the file
+        table, masks = self.tasks.prepare_add(tasks), self.bank.prepare_add(packed, statistics)
         with self.lock.writing():
             masks()
-            tasks()
+            table()
             self.image_shape = image_shape
 
     def replace(self, name: str, mask: Mapping[str, Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Self, overload
 
 import torch
@@ -24,14 +24,13 @@ from supsup.model.learning import Learning
 from supsup.model.observer import Observer
 from supsup.model.predictor import Outputs, Prediction, Predictor
 from supsup.model.state import Extras, ModelSettings, ModelState, OtherKind, Setting, TasksOfModel, state_of
-from supsup.runtime import progress
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.interrupts import uninterrupted
 from supsup.runtime.locks import Lock
 from supsup.runtime.progress import Callback
 from supsup.runtime.validation import choice, given, plain_tensor
-from supsup.training import AutoRecipe, Recipe, train_masks
+from supsup.training import AutoRecipe, Recipe
 
 _PARTS = ("_state", "_tasks", "_learning", "_observer", "_predictor")  # of every model; others are a subclass's
 
@@ -220,7 +219,7 @@ class SupSup(TasksOfModel):
             else:
                 from supsup.cluster.driver import learn_on  # a layer above this one
 
-                learn_on(cluster, self._learning, tasks, precision=precision, show_progress=show_progress)
+                learn_on(cluster, self._learning, tasks, precision, show_progress)
             return [task.name for task in tasks]
 
     def predict(
@@ -391,25 +390,6 @@ def load(
         from supsup.hopfield.learner import HopSupSup  # a layer above this one, and most programs never use it
 
         return HopSupSup.load(path, net, device=device)
-
-
-def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
-    """Learn a task with several models on one frozen network, each with its own recipe; together where possible."""
-    for model in models:
-        state = state_of(model)
-        checks.check_stream([task], state.tasks, model._learning.input_requirements())
-        if not isinstance(model.recipe, Recipe):
-            raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
-    with ExitStack() as held:
-        for model in sorted(models, key=id):
-            held.enter_context(state_of(model).changing)
-        jobs = [model.recipe.stepwise.job(task, model._learning.first_scores) for model in models]
-        waiting = iter(models)
-        with closing(train_masks(state_of(models[0]).net, jobs, advance=advance)) as groups:
-            for trained in groups:
-                for one, model in zip(trained.split(), waiting):
-                    rotated = model.recipe.self_labels is not None
-                    model._learning.add(one._replace(tasks=[task], rotated=rotated))
 
 
 def observe_batches(model: SupSup, part: Part, positions: Tensor) -> Iterator[tuple[str | None, int]]:

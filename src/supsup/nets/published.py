@@ -1,6 +1,6 @@
 """Published weights of trained networks, from the user's folder, the cache, an installed package, or a download.
 
-They are verified wherever they come from, and cached as safetensors.
+They are verified wherever they come from, and read without running code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as bytes_of
 from torch import Tensor
 
 from supsup.runtime.downloads import fetched, kept_in, write_whole
@@ -24,7 +22,6 @@ from supsup.runtime.errors import SupSupError, printable
 from supsup.runtime.validation import path as checked_path
 
 _FOLDER = "weights"
-_CHECKSUM = "checksum"  # in the metadata of a safetensors file: of its tensors
 _MOST = 500 * 10**6  # bytes of a file
 
 Colours = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour, for pixels from 0 to 1
@@ -45,24 +42,16 @@ class PublishedWeights:
     package: str | None = None
     pixels: Colours = IMAGENET
 
-    @property
-    def converted_file(self) -> str:
-        """The name of the same weights as safetensors, with the names of our network."""
-        return f"{Path(self.file).stem}.safetensors"
-
 
 def load_published(published: PublishedWeights, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     """The weights by the names of a network whose tensors, in order, have these shapes."""
-    local = _find_local(published)
-    if local is not None and local.name == published.converted_file:
-        return _read_converted(local, shapes)
-    path = local or _find_in_package(published)
-    content = _download(published) if path is None else _read(path)
-    found = _convert(content, published, shapes, str(path or published.url))
-    if local is None:
+    path = _find(published)
+    content, place = (_download(published), str(published.url)) if path is None else (_read(path), str(path))
+    _check(content, published, place)
+    if path is None:
         with suppress(OSError, SupSupError):  # the cache may not be writable
-            write_whole(bytes_of(found, {_CHECKSUM: checksum(found)}), kept_in(_FOLDER) / published.converted_file)
-    return found
+            write_whole(content, kept_in(_FOLDER) / published.file)
+    return _convert(content, shapes, place)
 
 
 def ensure_published(published: PublishedWeights, silence: float, within: float) -> None:
@@ -70,7 +59,7 @@ def ensure_published(published: PublishedWeights, silence: float, within: float)
 
     silence  seconds to wait without a byte, and `within` for the whole attempt
     """
-    if _find_local(published) is not None or _find_in_package(published) is not None:
+    if _find(published) is not None:
         return
     content = _download(published, silence=silence, within=within)
     _check(content, published, str(published.url))
@@ -80,15 +69,15 @@ def ensure_published(published: PublishedWeights, silence: float, within: float)
         raise SupSupError(f"the weights {published.file} cannot be saved: {error}. {_advice(published)}") from error
 
 
-def _find_local(published: PublishedWeights) -> Path | None:
-    """The file in the user's folder or in the cache; preferably as safetensors."""
+def _find(published: PublishedWeights) -> Path | None:
+    """The file in the user's folder, in the cache, or in an installed package."""
     data = os.environ.get("SUPSUP_DATA")
     folders = [checked_path(data, "SUPSUP_DATA") / _FOLDER] if data else []
     with suppress(SupSupError):  # no home folder
         folders.append(kept_in(_FOLDER))
     try:
-        paths = [folder / name for folder in folders for name in (published.converted_file, published.file)]
-        return next((path for path in paths if path.is_file()), None)
+        paths = (folder / published.file for folder in folders)
+        return next((path for path in paths if path.is_file()), None) or _find_in_package(published)
     except OSError as error:
         raise SupSupError(f"cannot search for the weights {published.file}: {error}") from error
 
@@ -129,11 +118,8 @@ def _read(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _convert(
-    content: bytes, published: PublishedWeights, shapes: Mapping[str, torch.Size], place: str
-) -> dict[str, Tensor]:
+def _convert(content: bytes, shapes: Mapping[str, torch.Size], place: str) -> dict[str, Tensor]:
     """The tensors of a published file, by the network's names."""
-    _check(content, published, place)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises nearly anything for other files
@@ -151,22 +137,6 @@ def _check(content: bytes, published: PublishedWeights, place: str) -> None:
             f"{place} is damaged, cut short or another file: its SHA-256 is {found}, not {published.sha256}; delete "
             "it or put a good copy in its place"
         )
-
-
-def _read_converted(path: Path, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """The tensors of a file that `load_published` wrote."""
-    advice = "delete it, and it is made again from the published weights"
-    try:
-        with safe_open(path, framework="pt") as file:
-            expected = (file.metadata() or {}).get(_CHECKSUM)
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError, ValueError) as error:
-        raise SupSupError(f"{path} is damaged or cut short ({printable(error)}); {advice}") from error
-    ordered = {name: found[name] for name in shapes if name in found}
-    same = {name: value.shape for name, value in found.items()} == dict(shapes)
-    if not same or expected != checksum(ordered):
-        raise SupSupError(f"{path} is damaged, or not the weights of this network; {advice}")
-    return ordered
 
 
 def checksum(values: Mapping[str, Tensor]) -> str:

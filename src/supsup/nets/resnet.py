@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
-from supsup.nets.architecture import architecture, check_size, check_sizes, check_weights, matches_architecture
+from supsup.nets.architecture import architecture, check_size, check_sizes, check_weights
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import flag
 
@@ -134,10 +134,3 @@ def gem_resnet18(outputs: int = 5) -> ResNet:
 def small_resnet(outputs: int = 100, channels: int = 3) -> ResNet:
     """Four blocks of widths 16-32-64-128, for small pictures on a machine without a GPU."""
     return ResNet(outputs, (1, 1, 1, 1), (16, 32, 64, 128), channels=channels)
-
-
-def unmodified_blocks(module: nn.Module) -> list[BasicBlock | Bottleneck] | None:
-    """The blocks of a `ResNet` that computes what its class says; None for any other module."""
-    if not isinstance(module, ResNet) or not matches_architecture(module):
-        return None
-    return [block for block in module.stages.modules() if isinstance(block, BasicBlock | Bottleneck)]

@@ -77,8 +77,7 @@ def one_thread_when_forked() -> None:
     """Give torch one thread in every process forked from now on: it would wait forever for threads that are gone."""
     import torch
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 @contextmanager

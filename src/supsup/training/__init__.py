@@ -1,6 +1,5 @@
 """From a task's images to a mask: the recipe, the order of the batches, and the executors that train."""
 
-from supsup.training.auto_recipe import AnyRecipe as AnyRecipe
 from supsup.training.auto_recipe import AutoRecipe as AutoRecipe
 from supsup.training.auto_recipe import recipe_from_dict as recipe_from_dict
 from supsup.training.executors import Job as Job

@@ -107,10 +107,7 @@ class AutoRecipe:
             yield _together(fits, rotated=self.self_labels is not None)
 
 
-AnyRecipe = Recipe | AutoRecipe
-
-
-def recipe_from_dict(fields: Mapping[str, Any]) -> AnyRecipe:
+def recipe_from_dict(fields: Mapping[str, Any]) -> Recipe | AutoRecipe:
     """The recipe or the automatic choice that `to_dict` made these fields of."""
     return AutoRecipe.from_dict(fields) if "rounds" in fields else Recipe.from_dict(fields)
 

@@ -370,14 +370,7 @@ class Feed:
     @cached_property
     def by_feature(self) -> tuple[Tensor, Tensor]:
         """Gain and offset for each feature of an image."""
-        return self._repeated(math.prod(self.part.shape))
-
-    @cached_property
-    def by_channel(self) -> tuple[Tensor, Tensor]:
-        """Gain and offset for each channel of an image."""
-        return self._repeated(self.part.shape[0])
-
-    def _repeated(self, count: int) -> tuple[Tensor, Tensor]:
+        count = math.prod(self.part.shape)
         gain, offset = (
             values.float().view(-1, 1).expand(-1, count // values.numel()).flatten().contiguous()
             for values in (self.part.gain, self.part.offset)

@@ -73,7 +73,7 @@ class DirectSteps(StepTrainer):
 
     def __init__(self, net: FrozenNet, recipe: Recipe) -> None:
         super().__init__(net, recipe)
-        self.batched = BatchedTrainer(net, 1, recipe, recipe.batch_size)
+        self.batched = BatchedTrainer(net, 1, recipe)
         self._feed: Feed | None = None  # on a GPU, and the functions that take one batch, or `_STEPS`, from it
         self._one_step: Callable[[], None]
         self._steps: Callable[[], None]

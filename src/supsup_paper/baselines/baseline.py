@@ -24,9 +24,7 @@ from supsup.model.predictor import Outputs, Prediction, check_outputs
 from supsup.model.state import check_among, unknown_task
 from supsup.nets.execution import ModuleCopies, has_only_known_layers, run_with_weights
 from supsup.nets.fully_connected import unmodified_layers
-from supsup.nets.resnet import unmodified_blocks
 from supsup.runtime import progress
-from supsup.runtime.clock import now
 from supsup.runtime.devices import resolve
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.locks import ReadersWriter, new_lock
@@ -37,6 +35,7 @@ from supsup.training.fast.captured import CapturedTraining
 from supsup.training.plain import State
 from supsup_paper.baselines import initial
 from supsup_paper.baselines.training import Stack, learn_independent, learn_one
+from supsup_paper.residual.blocks import unmodified_blocks
 
 _IMAGES = 16384  # images in one forward pass
 
@@ -156,7 +155,7 @@ class Baseline(ABC):
         closed = self.closed(task, state)
         with self.lock.writing():
             self.finish(task, closed)
-            self.learned[task.name] = LearnedTask(task.name, task.classes, now(), info=TaskInfo(task.names))
+            self.learned[task.name] = LearnedTask(task.name, task.classes, info=TaskInfo(task.names))
 
     def closed(self, task: Task, state: State) -> State:
         """A trained state with all that takes its time to compute from it."""

@@ -27,7 +27,6 @@ from supsup.training.fast.batched import gather
 from supsup.training.fast.captured import (
     CapturedTraining,
     ScheduledOptimiser,
-    reuse_or_capture,
     run_captured,
     step_launches,
     warned,
@@ -314,17 +313,13 @@ def learn_captured(baseline: Baseline, tasks: Sequence[Task]) -> None:
     """Independent tasks, or one, each on a stream of its own; the host does not wait for them."""
     for task in tasks:
         baseline.check(task)
-    recipe, lanes = baseline.recipe_of_next(), []
+    recipe, lanes = baseline.recipe_of_next(), baseline.lanes
     for index, task in enumerate(tasks):
         state = baseline.begin(task)
-
-        def make(task: Task = task) -> CapturedTraining:
-            return _lane(baseline, task)
-
-        lane = reuse_or_capture(baseline.lanes, index, state, recipe, task.train, make)
-        lane.start(state, task, baseline.label_offset(task))
-        lanes.append(lane)
-    run_captured(lanes)
+        if index == len(lanes) or not lanes[index].fits(state, recipe, task.train):
+            lanes[index : index + 1] = [_lane(baseline, task)]
+        lanes[index].start(state, task, baseline.label_offset(task))
+    run_captured(lanes[: len(tasks)])
     for lane, task in zip(lanes, tasks):
         baseline.keep(task, lane.ended())
 

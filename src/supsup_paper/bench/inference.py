@@ -15,13 +15,14 @@ from torch import Tensor
 
 from supsup.data import Stream
 from supsup.inference.gradient import Goal, choose_layers, query
-from supsup.inference.methods import Inference, infer_indices
+from supsup.inference.methods import Inference
 from supsup.inference.objectives import entropy
-from supsup.inference.search import Outer, bytes_read
+from supsup.inference.search import Outer
 from supsup.masks.bank import Bank
 from supsup.masks.frozen import FrozenNet
 from supsup.model.state import state_of
 from supsup.model.supsup import SupSup
+from supsup_paper.bench.bare_masks import bytes_read, infer_indices
 from supsup_paper.bench.measurement import Machine, once, seconds
 
 _PLAIN_MASKS = 250  # float masks that the plain way is measured with; its time grows in proportion

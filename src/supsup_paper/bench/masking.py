@@ -10,6 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from supsup.file.task_record import LearnedTask
 from supsup.inference.methods import Inference
 from supsup.masks.bank import Bank, pack_columns
 from supsup.masks.frozen import SwitchedNet
@@ -118,7 +119,7 @@ def with_random_masks(
 
     shapes = state_of(model).net.shapes
     columns = [pack_columns({name: mask(shape) for name, shape in shapes.items()}) for _ in range(tasks)]
-    state_of(model).add({f"random-{i}": 1 for i in range(tasks)}, torch.cat(columns, 1), {}, image)
+    state_of(model).add([LearnedTask(f"random-{i}", 1) for i in range(tasks)], torch.cat(columns, 1), {}, image)
     return model
 
 

@@ -10,11 +10,12 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.console import Console
 from rich.table import Table
 from typer import Option
 
 from supsup import data, nets
-from supsup.cli.console import fits_terminal, interruptible, print_table
+from supsup.cli.console import column_widths, interruptible, print_table
 from supsup.cli.networks import KNOWN, network_from_name
 from supsup.data import Stream
 from supsup.inference.methods import Inference
@@ -242,11 +243,10 @@ def _show(
     device: torch.device,
 ) -> None:
     """Tables with a line for each figure and a column for each run, as many as have room; and the JSON."""
-    waiting = list(rows)
+    waiting, console = list(rows), Console(emoji=False)
     while waiting:
-        together = max(
-            (count for count in range(1, len(waiting) + 1) if fits_terminal(_table("", waiting[:count]))), default=1
-        )
+        counts = range(1, len(waiting) + 1)
+        together = max((count for count in counts if column_widths(_table("", waiting[:count]), console)), default=1)
         print_table(_table(title, waiting[:together]))
         del waiting[:together]
     if json_file is not None:

@@ -18,12 +18,13 @@ from supsup.kernels.graphs import repeat_in_graph
 from supsup.masks.bank import pack_columns
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
-from supsup.nets.resnet import ResNet, unmodified_blocks
+from supsup.nets.resnet import ResNet
 from supsup.runtime.progress import Advance
 from supsup.training.executors import Feed, Job, Trained, alike, can_feed, count_fitting, free_memory, grouped
 from supsup.training.fast.batched import LayerState, loss_gradient, run_steps
 from supsup.training.recipe import Recipe
 from supsup_paper.residual import flat_kernels as k
+from supsup_paper.residual.blocks import unmodified_blocks
 from supsup_paper.residual.layers import BLOCK, layout_of
 from supsup_paper.residual.passes import Passes
 

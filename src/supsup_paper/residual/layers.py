@@ -14,8 +14,9 @@ import triton
 from torch import Tensor, nn
 
 from supsup.kernels.triton_training import exact
-from supsup.nets.resnet import Bottleneck, ResNet, unmodified_blocks
+from supsup.nets.resnet import Bottleneck, ResNet
 from supsup_paper.residual import kernels as k
+from supsup_paper.residual.blocks import unmodified_blocks
 
 BLOCK = 1024  # weights in one program of the update; every layer is padded to whole blocks
 _PROGRAMS = 96  # for the weight gradient of one task, about

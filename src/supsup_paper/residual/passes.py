@@ -102,12 +102,15 @@ class Passes:
         height, width = feed.part.images.shape[2:]
         size = height * width * channels
         block = min(_PIXELS, triton.next_power_of_2(size))
+        by_channel = (
+            each.float().view(-1).expand(feed.part.shape[0]).contiguous() for each in (feed.part.gain, feed.part.offset)
+        )
         kernels._gather[(batch, tasks, triton.cdiv(size, block))](
             feed.part.images,
             feed.rows,
             feed.labels,
             feed.rows if feed.crops is None else feed.crops,
-            *feed.by_channel,
+            *by_channel,
             step,
             self.x,
             self.y,

@@ -6,16 +6,21 @@ tasks, so all budgets are trained side by side, task after task.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from supsup import nets
-from supsup.data import Stream
+from supsup.data import Stream, Task
 from supsup.evaluation.evaluator import evaluate
 from supsup.inference.methods import Inference
-from supsup.model.supsup import SupSup, learn_with_models
+from supsup.model import checks
+from supsup.model.learning import Learning
+from supsup.model.state import state_of
+from supsup.model.supsup import SupSup
 from supsup.runtime import progress
 from supsup.runtime.errors import SupSupError
-from supsup.training import SPLIT_CIFAR100, Recipe
+from supsup.training import SPLIT_CIFAR100, Recipe, train_masks
 from supsup_paper.catalogue.experiments import SplitCifarExperiment, TransferSpeedExperiment
 from supsup_paper.records import PlannedRow, RowResult, bytes_of
 from supsup_paper.runs.environment import Environment
@@ -40,6 +45,25 @@ def run_cifar(trial: PlannedTraining[SplitCifarExperiment], environment: Environ
         seconds = {"learning": (environment.clock() - begin) / len(group)} | plain_way(models[0], stream, environment)
         for wanted, model in zip(group, models):
             yield _finished(wanted, seed, model, stream, seconds, len(group), environment)
+
+
+def learn_with_models(models: Sequence[SupSup], task: Task, advance: progress.Advance = lambda _: None) -> None:
+    """Learn a task with several models on one frozen network, each with its own recipe; together where possible."""
+    learners = [Learning(state_of(model)) for model in models]
+    for model, learner in zip(models, learners):
+        checks.check_stream([task], learner.state.tasks, learner.input_requirements())
+        if not isinstance(model.recipe, Recipe):
+            raise SupSupError("models that learn together need a recipe each: SupSup(net, recipe=Recipe(…))")
+    with ExitStack() as held:
+        for model in sorted(models, key=id):
+            held.enter_context(state_of(model).changing)
+        jobs = [learner.state.settings.recipe.stepwise.job(task, learner.first_scores) for learner in learners]
+        waiting = iter(learners)
+        with closing(train_masks(learners[0].state.net, jobs, advance=advance)) as groups:
+            for trained in groups:
+                for one, learner in zip(trained.split(), waiting):
+                    rotated = learner.state.settings.recipe.self_labels is not None
+                    learner.add(one._replace(tasks=[task], rotated=rotated))
 
 
 def recipe_of(basic: Recipe, batch_size: int, epochs: int | None, steps: int | None) -> Recipe:

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from supsup import Inference, SupSup
 from supsup.cli import app
 from supsup.data import Stream
-from supsup.inference.methods import infer_indices
 from supsup.model.state import state_of
 from supsup_paper.bench import Machine, bench_growth
+from supsup_paper.bench.bare_masks import infer_indices
 from supsup_paper.bench.inference import first_of
 
 FIGURES = ("query ms", "exact ms", "floor, exact ms", "short ms", "floor, short ms", "short as exact %")

@@ -412,9 +412,7 @@ class GaussianIndex:
         means = torch.cat([each.means for each in self._tasks]).double()
         middle = means.mean(0)
         rest = torch.stack([each.rest.double() * each.units.double().square() for each in self._tasks]).mean(0)
-        self._units = rest.clamp(
-            min=torch.finfo(torch.float32).tiny
-        ).sqrt()  # in which the variance in most directions is 1
+        self._units = rest.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # so that `rest` is 1
         centred = (means - middle) / self._units
         self._sum = self._basis = None
         if 2 * sum(len(each.directions) for each in self._tasks) > features:

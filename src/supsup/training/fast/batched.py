@@ -158,13 +158,7 @@ class BatchedTrainer:
     """
 
     def __init__(
-        self,
-        net: FrozenNet,
-        tasks: int,
-        recipe: Recipe,
-        batch_size: int,
-        precision: torch.dtype | None = None,
-        steps: int | None = None,
+        self, net: FrozenNet, tasks: int, recipe: Recipe, precision: torch.dtype | None = None, steps: int | None = None
     ) -> None:
         self.net, self.recipe = net, recipe
         self.steps = recipe.steps if steps is None else steps
@@ -176,7 +170,7 @@ class BatchedTrainer:
             constant = recipe.schedule == "constant" and not recipe.warm_up
             rates = [recipe.rate(step, self.steps) for step in range(1 if constant else self.steps)]
             self._rates = torch.tensor(rates, dtype=torch.float32, device=net.device)  # later steps have the last
-        self.resize(batch_size)
+        self.resize(recipe.batch_size)
 
     def resize(self, batch_size: int) -> None:
         """Buffers for batches of another size."""
@@ -297,7 +291,7 @@ class BatchedOnGPU:
     ) -> Generator[Trained, None, None]:
         for group in grouped(jobs, alike, lambda job: self.tasks_at_once(net, job, precision)):
             recipe, steps = group[0].recipe, group[0].steps
-            trainer = BatchedTrainer(net, len(group), recipe, recipe.batch_size, precision, steps)
+            trainer = BatchedTrainer(net, len(group), recipe, precision, steps)
             tasks = [job.task for job in group]
             feed = Feed.of(net, group, mapped=True)
             step = repeat_in_graph(partial(trainer.step_from, feed))
@@ -333,7 +327,7 @@ class BatchedOnCPU:
         def train(job: Job, stop: threading.Event) -> Trained:
             task, recipe = job.task, job.recipe
             if not hasattr(of_thread, "trainer"):
-                of_thread.trainer = BatchedTrainer(net, 1, recipe, recipe.batch_size, precision)
+                of_thread.trainer = BatchedTrainer(net, 1, recipe, precision)
             trainer: BatchedTrainer = of_thread.trainer
             trainer.steps = job.steps
             start_jobs(trainer, [job])

@@ -9,7 +9,6 @@ import random
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -254,16 +253,17 @@ class Captured(Executor):
         taken = torch.cuda.memory_reserved(net.device) - before
         at_once, captured = 1 if draws else count_fitting(taken, free_memory(net.device), _STREAMS), [first]
         for start in range(0, len(jobs), at_once):
-            group, chosen = jobs[start : start + at_once], []
+            group = jobs[start : start + at_once]
             with _drawing(net, group[0]):  # what is captured is run once before
                 for i, job in enumerate(group):
-                    state, make = _first_state(net, job), partial(_capture_mask, net, job, precision)
-                    chosen.append(reuse_or_capture(captured, i, state, job.recipe, job.task.train, make))
-                    chosen[-1].start(state, job.task)
+                    state = _first_state(net, job)
+                    if i == len(captured) or not captured[i].fits(state, job.recipe, job.task.train):
+                        captured[i : i + 1] = [_capture_mask(net, job, precision)]  # takes long
+                    captured[i].start(state, job.task)
             with _drawing(net, group[0]):
-                run_captured(chosen, advance)
+                run_captured(captured[: len(group)], advance)
             yield from (
-                TrainableMask(net, job.recipe).result(job.task, each.ended()) for job, each in zip(group, chosen)
+                TrainableMask(net, job.recipe).result(job.task, each.ended()) for job, each in zip(group, captured)
             )
 
 
@@ -275,20 +275,6 @@ def _drawing(net: FrozenNet, job: Job) -> Iterator[None]:
     else:
         with RANDOM_LOCK, seeded(net.seed, job.task.name, net.device):
             yield
-
-
-def reuse_or_capture(
-    captured: list[CapturedTraining],
-    index: int,
-    state: State,
-    recipe: Recipe,
-    part: Part,
-    make: Callable[[], CapturedTraining],
-) -> CapturedTraining:
-    """The captured training of this index if it fits, since capturing takes long; else a new one in its place."""
-    if index == len(captured) or not captured[index].fits(state, recipe, part):
-        captured[index : index + 1] = [make()]
-    return captured[index]
 
 
 def _capture_mask(net: FrozenNet, job: Job, precision: torch.dtype | None) -> CapturedTraining:

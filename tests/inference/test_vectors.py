@@ -136,7 +136,7 @@ def test_directions_are_right_though_they_are_rounded() -> None:
         [[1.0, 0.9, 0.8, 0.7], [0, 0.3, 0.2, 0.1], [0, 0, 0.1, 0.1], [0, 0, 0, 0.05]]
     )
     x = torch.nn.functional.pad(own + 0.25 * torch.randn(3, 4, generator=generator)[labels], (0, 60))
-    exact = fit_gaussians(x, labels, 3, 25)
+    exact = fit_gaussians(x, labels, 3, 25, in_units=False)
     means = vectors.part_means(x, labels, 3)
     kept = TaskProfile.of(exact, torch.tensor([[0.0, 1.0]] * 3), torch.linspace(-3, 3, 9), torch.ones(5), means)
     agreement = kept.gaussians.class_scores(x).argmax(1) == exact.class_scores(x).argmax(1)

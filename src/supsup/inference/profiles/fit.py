@@ -133,7 +133,7 @@ class ProfileFitter:
     def __init__(self, net: FrozenNet, packed: Tensor, statistics: dict[str, Tensor]) -> None:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
-        self._kept = sum((packed >> bit & 1).sum(0) for bit in range(8)) / (8 * len(packed))
+        self._kept = torch.stack([(packed >> bit & 1).sum(0) for bit in range(8)]).sum(0) / (8 * len(packed))
         self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
@@ -315,7 +315,8 @@ def direction_limit(net: FrozenNet, features: int, classes: int, bytes_of_masks:
 
 def _entropy(shares: Tensor) -> Tensor:
     """Bits that a coder needs for each bit of masks of which these shares are 1."""
-    return torch.special.entr(shares).add(torch.special.entr(1 - shares)) / math.log(2)
+    found: Tensor = torch.special.entr(shares) + torch.special.entr(1 - shares)
+    return found / math.log(2)
 
 
 def image_limit(net: FrozenNet) -> int:
@@ -350,7 +351,9 @@ def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: in
     counts = member.sum(-2)
     means = member.mT @ features / counts.clamp(min=1)[..., None]
     centred = features - means.gather(-2, labels[..., None].expand(features.shape))
-    steps = unit_steps(centred) if in_units else torch.zeros_like(features[..., 0, :], dtype=torch.int8)
+    steps = unit_steps(centred)
+    if not in_units:
+        steps.zero_()
     units = torch.exp2(steps.float() / STEPS)[..., None, :]
     variance = ((features - features.mean(-2, keepdim=True)) / units).square().mean((-2, -1))
     least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()

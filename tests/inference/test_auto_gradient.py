@@ -90,6 +90,7 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
     weights = [profile.weights for profile in profiles if profile.weights is not None]
     scales = [profile.gaussians.separation / common for profile, common in zip(profiles, gallery.separations)]
     weight = sum(float(each[0]) * scale for each, scale in zip(weights, scales)) / len(weights)
+    by_mask = sum(float(each[-1]) for each in weights) / len(weights)
     classes = UNSURE * weight * gallery.class_scores(seen)
     levels = gallery.task_scores(classes)[:, :count]
     best = levels.topk(2).values
@@ -104,7 +105,7 @@ def test_features_masks_and_the_gradient_decide_together_as_by_hand(
             )[:, :10]
             mean, deviation = profiles[column].spreads[1].tolist()
             energy = ((outputs.logsumexp(-1) - mean) / deviation).clamp(-6, 0)
-            log_p = float(weights[column][-1]) * outputs.log_softmax(-1)
+            log_p = by_mask * outputs.log_softmax(-1)
             both = classes[row : row + 1, gallery.columns[column]] + log_p
             expected[row, column] = both.logsumexp(-1) + 0.1 * energy
     expected += 2 * stands

@@ -65,7 +65,7 @@ def scores(net: FrozenNet, bank: Bank, index: int, x: Tensor, gaussians: Gaussia
 
 def gaussians_of(net: FrozenNet, part: Part, positions: Tensor) -> Gaussians:
     x, labels = part.batch(positions)
-    return fit_gaussians(extract_features(net, x), labels, CLASSES, 32, in_units=False)
+    return fit_gaussians(extract_features(net, x), labels, CLASSES, 32)
 
 
 def check(profile: TaskProfile, expected: list[Tensor]) -> None:

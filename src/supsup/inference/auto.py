@@ -199,7 +199,8 @@ def _try_masks(candidates: Candidates, found: FeatureScores, tried: Tensor, scor
         outputs, task = candidates.outputs(index, rows), candidates.tasks[column]
         classes = task.classes or outputs.shape[-1]
         assert task.profile is not None
-        log_p = task.profile.mask_weight * outputs[..., :classes].log_softmax(-1)
+        weight = found.profile_index.masks if task.profile.mask_weight > 0 else 0.0
+        log_p = weight * outputs[..., :classes].log_softmax(-1)
         likely = found.of_classes(index)[rows] + log_p
         standard = task.profile.spread["energy"].standard(output_energy(outputs, classes).mean(1))
         standard = standard.clamp(_WEIGHTS.lowest, _WEIGHTS.highest)

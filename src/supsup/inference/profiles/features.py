@@ -59,7 +59,7 @@ class ProfileSize:
 
 
 SIZES = {
-    "small": ProfileSize(masks=0.45),
+    "small": ProfileSize(directions=(0, 128), masks=0.45),
     "default": ProfileSize(),
     "large": ProfileSize(filled=16_384, filters=(400, 1600), directions=(128, 512), mirrored=True, masks=math.inf),
 }

@@ -15,6 +15,7 @@ from supsup.data.rotations import mean_over_rotations
 from supsup.inference.profiles import vectors
 from supsup.inference.profiles.features import (
     SIZES,
+    ProfileSize,
     extract_features,
     is_picture,
     is_vector,
@@ -133,11 +134,12 @@ class ProfileFitter:
     def __init__(self, net: FrozenNet, packed: Tensor, statistics: dict[str, Tensor]) -> None:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
-        self._kept = torch.stack([(packed >> bit & 1).sum(0) for bit in range(8)]).sum(0) / (8 * len(packed))
+        kept = torch.stack([(packed >> bit & 1).sum(0) for bit in range(8)]).sum(0) / (8 * len(packed))
+        self._coded = (mask_bytes(net) * _entropy(kept)).tolist()  # bytes of each mask
         self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
-        self._most_bytes: list[float] = []  # of the profile of each task
+        self._sizes: list[ProfileSize] = []  # of the profile of each task
 
     def fit(self, tasks: Sequence[ProfileData]) -> list[TaskProfile | None]:
         """The profile of each task, in the order of their masks.
@@ -145,7 +147,7 @@ class ProfileFitter:
         None where the network without a mask gives numbers that cannot be used.
         """
         found: list[TaskProfile | None] = [None] * len(tasks)
-        self._most_bytes = self._byte_limits(tasks)
+        self._sizes = self._size_of_each(tasks)
         waiting: list[_Measured] = []
         for index, task in enumerate(tasks):
             try:
@@ -159,15 +161,13 @@ class ProfileFitter:
         self._fit_together(waiting, found)
         return found
 
-    def _byte_limits(self, tasks: Sequence[ProfileData]) -> list[float]:
-        """Most bytes of directions and means of each task; of pictures in no order, few are enough."""
-        size = profile_size(self.net)
-        if math.isinf(size.masks):
-            return [math.inf] * len(tasks)
-        coded = (mask_bytes(self.net) * _entropy(self._kept)).tolist()
+    def _size_of_each(self, tasks: Sequence[ProfileData]) -> list[ProfileSize]:
+        """How large the profile of each task is: where the pixels of pictures are in no order, a small one is enough."""
+        usual = profile_size(self.net)
+        if math.isinf(usual.masks):
+            return [usual] * len(tasks)
         alike = torch.stack([self._likeness(task.learned) for task in tasks]).tolist()
-        least = SIZES["small"].masks
-        return [(size.masks if order >= _IN_ORDER else least) * each for each, order in zip(coded, alike)]
+        return [usual if order >= _IN_ORDER else SIZES["small"] for order in alike]
 
     def _likeness(self, part: Part) -> Tensor:
         """How neighbouring pixels correlate; 1 where inputs are no pictures."""
@@ -203,7 +203,8 @@ class ProfileFitter:
             run = partial(mean_over_rotations, run, task.classes)
         outputs, judged_labels = self._run(judge, judged, run)
         of_vectors = is_vector(self.net, learned.batch(positions[:1])[0])
-        directions = direction_limit(self.net, features.shape[1], task.classes, self._most_bytes[index])
+        sizes = features.shape[1], task.classes, mask_bytes(self.net), self._coded[index]
+        directions = direction_limit(self._sizes[index], *sizes)
         return _Measured(index, task, directions, of_vectors, features, labels, judged_features, judged_labels, outputs)
 
     def _fit_together(self, waiting: Sequence[_Measured], found: list[TaskProfile | None]) -> None:
@@ -305,12 +306,13 @@ class ProfileFitter:
         return self._positions[key][0]
 
 
-def direction_limit(net: FrozenNet, features: int, classes: int, bytes_of_masks: float) -> int:
-    """Most directions of a profile: about as many bytes as a mask has, and no more than so many coded bytes."""
-    most = within(mask_bytes(net) // features, profile_size(net).directions)
-    if math.isinf(bytes_of_masks):
+def direction_limit(size: ProfileSize, features: int, classes: int, mask: int, coded: float) -> int:
+    """Most directions of a profile: about as many bytes as a mask has, and no more than so many coded masks have."""
+    fewest, most = size.directions
+    most = within(mask // features, (fewest, most))
+    if math.isinf(size.masks):
         return most
-    return max(0, min(most, (int(bytes_of_masks / features) - classes) // _STEP * _STEP))
+    return max(fewest, min(most, (int(size.masks * coded / features) - classes) // _STEP * _STEP))
 
 
 def _entropy(shares: Tensor) -> Tensor:

@@ -490,6 +490,8 @@ class ProfileIndex(NamedTuple):
     place    where a task's Gaussians are in `gaussians`, by the task's index
     shares   log shares [classes of all tasks, 2 · d] of vectors
     weights  of Gaussians and shares: the mean of all tasks' weights; a task of one class has none
+    masks    the weight of masks: the mean over tasks whose mask has a say. With weights of their own, the task whose
+             mask counts least would be found too often
     """
 
     version: object = None
@@ -499,6 +501,7 @@ class ProfileIndex(NamedTuple):
     place: Mapping[int, int] = {}
     shares: Tensor | None = None
     weights: Sequence[float] = ()
+    masks: float = 0.0
 
     def updated(
         self,
@@ -527,7 +530,9 @@ class ProfileIndex(NamedTuple):
             own.separation / each if min(own.separation, each) > 0 else 1.0 for own, each in zip(profiles, common)
         ]
         weights = mean_weights([profile.weights for profile in profiles if profile.weights is not None], scales)
-        return ProfileIndex(version, features, profiles, gaussians, place, shares, weights)
+        masks = [profile.mask_weight for profile in profiles if profile.mask_weight > 0]
+        by_mask = math.fsum(masks) / max(1, len(masks))
+        return ProfileIndex(version, features, profiles, gaussians, place, shares, weights, by_mask)
 
     def scores(
         self, features: Sequence[Tensor], view_of: Mapping[int, int], candidates: Sequence[int]

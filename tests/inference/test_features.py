@@ -1,7 +1,6 @@
 """Features are rows of images for any number of images, whatever the network does with their dimensions."""
 
 import hashlib
-import math
 from typing import Any
 
 import pytest
@@ -13,10 +12,13 @@ from supsup import Recipe, SupSup, SupSupError, nets
 from supsup.inference.profiles.features import (
     _FILTERS,
     _PLACES,
+    SIZES,
     _filters,
     extract_features,
+    filled,
     filter_features,
     is_picture,
+    picture_features,
 )
 from supsup.inference.profiles.fit import direction_limit, fit_gaussians, image_limit
 from supsup.inference.profiles.profile import GaussianIndex
@@ -132,7 +134,8 @@ def test_a_larger_network_has_more_features_directions_and_images_within_limits(
     for width in (8, 1000, 16000):
         net = FrozenNet(nn.Sequential(nn.Flatten(), nn.Linear(784, width, bias=False)), 0, CPU)
         numbers = extract_features(net, torch.rand(2, 1, 28, 28)).shape[1]
-        limits = (direction_limit(net, number, 10, math.inf) for number in (numbers, 1000))
+        bytes_ = 784 * width // 8
+        limits = (direction_limit(SIZES["default"], number, 10, bytes_, bytes_) for number in (numbers, 1000))
         found.append((numbers // _PLACES, *limits, image_limit(net)))
     assert found == [(96, 32, 32, 2000), (152, 80, 98, 4900), (400, 128, 128, 5000)]
 
@@ -179,3 +182,37 @@ def test_compiled_loops_look_at_grey_pictures_alone(monkeypatch: pytest.MonkeyPa
     filter_features(torch.rand(3, 1, 12, 12), 4)
     filter_features(torch.rand(4, 3, 12, 12), 4)
     assert asked == [3]
+
+
+def test_small_profiles_have_few_bytes_however_large_the_network() -> None:
+    """By hand, of a mask of 10,000 bytes that a coder halves: at most 0.45 · 5,000 bytes, the means among them."""
+    assert direction_limit(SIZES["small"], 100, 10, 10_000, 5_000.0) == 12
+    assert direction_limit(SIZES["small"], 1000, 10, 10_000, 5_000.0) == 0
+    assert direction_limit(SIZES["default"], 100, 10, 10_000, 5_000.0) == 88
+    assert direction_limit(SIZES["large"], 100, 10, 10_000, 5_000.0) == 128
+
+
+def test_large_profiles_see_coloured_pictures_and_their_mirror_images_alike() -> None:
+    colours, grey = torch.rand(3, 3, 20, 20), torch.rand(3, 1, 20, 20)
+    torch.testing.assert_close(picture_features(colours, 9, True), picture_features(colours.flip(-1), 9, True))
+    torch.testing.assert_close(2 * picture_features(colours, 9, True), sum_of_both(colours, 9))
+    assert torch.equal(picture_features(grey, 9, True), filter_features(grey, 9)), "letters and digits have a direction"
+    assert torch.equal(picture_features(colours, 9, False), filter_features(colours, 9))
+
+
+def sum_of_both(x: Tensor, filters: int) -> Tensor:
+    return filter_features(x, filters) + filter_features(x.flip(-1), filters)
+
+
+def test_random_features_are_the_same_everywhere() -> None:
+    """Profiles in files hold their statistics: the size of sums with signs that never change."""
+    x = torch.eye(3)
+    found = filled(x, 8)
+    assert torch.equal(found[:, :3], x)
+    torch.testing.assert_close(found[:, 3:], torch.full((3, 5), 3**-0.5))
+    sums = 3 * filled(torch.ones(1, 9), 17)[0, 9:]
+    assert sums.tolist() == pytest.approx(SIGNED_SUMS)
+    assert filled(x, 3) is x
+
+
+SIGNED_SUMS = [1.0, 1.0, 1.0, 3.0, 3.0, 5.0, 1.0, 1.0]  # of nine signs each

@@ -77,11 +77,13 @@ class _Answers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         features = x
         if self._described:
-            features = filled(self._frozen.describe(x)[:, : self._described], self._size.filled)
+            features = self._frozen.describe(x)[:, : self._described]
         elif self._frozen is not None:
-            features = filled(trained_features(self._frozen, partial(self._frozen, x)), self._size.filled)
+            features = trained_features(self._frozen, partial(self._frozen, x))
         elif self._filters is not None:
             features = picture_features(x, self._filters, self._size.mirrored)
+        if self._frozen is not None:
+            features = filled(features[:, -self._size.trained :], self._size.filled)
         return profile_answers(features, self._network(x)[:, : self._classes], self._weights, self._tensors)
 
 

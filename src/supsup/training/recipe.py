@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -24,7 +24,6 @@ from supsup.runtime.errors import SupSupError
 from supsup.runtime.progress import Advance
 from supsup.runtime.validation import check_fields, choice, optional, real, whole
 from supsup.training.executors import Job, Trained, executors_for, prepare_task, train_masks
-from supsup.training.holdout import HoldoutSplit
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
 Schedule = Literal["constant", "cosine"]
@@ -65,8 +64,6 @@ class Recipe:
     Images
       self_labels    "rotations": learn every image in four rotations, each rotation of a class as a class, and average
                      answers over the four; takes four outputs per class, and an epoch is four times as long
-      held_back      the share of a task's images, of every class, that is not trained on: how much its mask and its
-                     profile count is fitted to them. None: all are trained on
       crops          how far random crops reach, as a share of what the data say, rounded up to pixels; None: all of it
     """
 
@@ -90,7 +87,6 @@ class Recipe:
     start: Start | None = None
     self_labels: SelfLabels | None = None
     crops: float | None = None
-    held_back: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -115,7 +111,6 @@ class Recipe:
             start=optional(choice(*get_args(Start))),
             self_labels=optional(choice(*get_args(SelfLabels))),
             crops=optional(real(0, most=1)),
-            held_back=optional(real(above=0, below=1)),
         )
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
@@ -128,8 +123,8 @@ class Recipe:
             raise SupSupError("start 'kept' goes with selection 'threshold': edge-popup never keeps every weight")
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, as model files have them; versions before `held_back` read what does not have it."""
-        return {name: value for name, value in asdict(self).items() if name != "held_back" or value is not None}
+        """All fields by name, as model files have them."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
@@ -140,7 +135,7 @@ class Recipe:
     def differing(self) -> dict[str, str | int | float | None]:
         """The fields that differ from `Recipe()`, whose defaults are the paper's and never change."""
         usual = Recipe().to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != usual.get(name)}
+        return {name: value for name, value in self.to_dict().items() if value != usual[name]}
 
     @property
     def stepwise(self) -> Recipe:
@@ -168,16 +163,12 @@ class Recipe:
 
         first_scores  where a task's scores start, for `transfer`; called after all earlier tasks have been yielded
         """
-        split = HoldoutSplit(net.seed, self.held_back or 0.0)
         for group in [tasks] if self.transfer == "none" else [[task] for task in tasks]:
-            images = {task.name: split.divide(task.train) for task in group} if self.held_back else {}
-            waiting = [replace(task, train=images[task.name].trained) for task in group] if images else group
-            jobs = [self.job(task, first_scores) for task in waiting]
+            jobs, waiting = [self.job(task, first_scores) for task in group], group
             with closing(train_masks(net, jobs, precision, advance)) as finished:
                 for trained in finished:
                     some, waiting = waiting[: len(trained.tasks)], waiting[len(trained.tasks) :]
-                    splits = [images[task.name].for_profile for task in some] if images else None
-                    yield trained._replace(tasks=some, splits=splits, rotated=self.self_labels is not None)
+                    yield trained._replace(tasks=some, rotated=self.self_labels is not None)
 
     def job(self, task: Task, first_scores: FirstScores | None = None) -> Job:
         """A task to train by this recipe."""

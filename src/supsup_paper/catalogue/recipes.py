@@ -19,5 +19,5 @@ CIFAR_FILLING: Filling = "kaiming_uniform"
 
 IMAGENET_BOUNDS = replace(SPLIT_IMAGENET, selection="threshold", budget=None)  # of weights: nothing is selected
 
-UNNAMED_SCRATCH = replace(SPLIT_CIFAR100, self_labels="rotations", held_back=0.1)
-UNNAMED_PRETRAINED = Recipe("adam", 3e-4, schedule="cosine", score_bound=0.005, held_back=0.1)
+UNNAMED_SCRATCH = replace(SPLIT_CIFAR100, self_labels="rotations")
+UNNAMED_PRETRAINED = Recipe("adam", 3e-4, schedule="cosine", score_bound=0.005)

@@ -22,7 +22,6 @@ from supsup.model.state import ModelState, state_of
 from supsup.model.supsup import SupSup
 from supsup.runtime import progress
 from supsup.training.executors import Trained
-from supsup.training.holdout import HoldoutSplit
 from supsup_paper.catalogue import recipes
 from supsup_paper.catalogue.experiments import (
     Experiment,
@@ -122,13 +121,12 @@ def with_profiles(model: SupSup, stream: Stream, size: str) -> SupSup:
     state = state_of(model)
     old = state.net
     net = FrozenNet(old.module, old.seed, old.device, old.pretrained, old.weights, profile_size=size)
-    other, split = ModelState(net, state.settings), HoldoutSplit(net.seed, model.recipe.stepwise.held_back or 0)
+    other = ModelState(net, state.settings)
     for task in stream:
         index = state.tasks.index(task.name)
         statistics = {name: value[None] for name, value in state.bank.statistics(index).items()}
         packed, rotated = state.bank.packed(index)[:, None], state.tasks[task.name].info.rotated
-        splits = [split.divide(task.train).for_profile]
-        Learning(other).add(Trained([task], packed, statistics, splits=splits, rotated=rotated))
+        Learning(other).add(Trained([task], packed, statistics, rotated=rotated))
     return SupSup.from_state(other)
 
 

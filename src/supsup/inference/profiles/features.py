@@ -40,7 +40,8 @@ _CPU_RESPONSES, _GPU_FACTOR = 1 << 20, 256  # responses in memory: about a CPU's
 class ProfileSize:
     """How large profiles are: how many features and directions they have, and how many images they are made of.
 
-    layer, trained        most numbers: of one layer, of a larger one neighbours are averaged; of a pretrained network
+    layer, trained        most numbers: of one layer, of a larger one neighbours are averaged; of a pretrained network,
+                          those of its last layers
     filled                random features join those of a pretrained network, until there are so many
     filters, directions   fewest and most: more for a larger network
     images                fewest and most that are used, if there are as many: more for a larger network
@@ -59,7 +60,7 @@ class ProfileSize:
 
 
 SIZES = {
-    "small": ProfileSize(directions=(0, 128), masks=0.45),
+    "small": ProfileSize(trained=1600, directions=(0, 128), masks=0.45),
     "default": ProfileSize(),
     "large": ProfileSize(filled=16_384, filters=(400, 1600), directions=(128, 512), mirrored=True, masks=math.inf),
 }
@@ -84,7 +85,7 @@ def extract_features(net: FrozenNet, x: Tensor, *, check: bool = True) -> Tensor
 def _features(net: FrozenNet, x: Tensor) -> Tensor:
     size = profile_size(net)
     if net.pretrained:
-        return filled(_trained_features(net, x), size.filled)
+        return filled(_trained_features(net, x)[:, -size.trained :], size.filled)
     if not (x.is_floating_point() and is_picture(x.shape[1:])):
         return _layer_features(net, x)
     return picture_features(x, filter_count(net), size.mirrored)

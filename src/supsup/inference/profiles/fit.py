@@ -162,7 +162,7 @@ class ProfileFitter:
         return found
 
     def _size_of_each(self, tasks: Sequence[ProfileData]) -> list[ProfileSize]:
-        """How large the profile of each task is: where the pixels of pictures are in no order, a small one is enough."""
+        """How large the profile of each task is: for pictures whose pixels are in no order, a small one is enough."""
         usual = profile_size(self.net)
         if math.isinf(usual.masks):
             return [usual] * len(tasks)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from rich.table import Column, Table
 from typer import Argument, Option
@@ -45,6 +45,10 @@ Net = Annotated[
         show_default="depends on the data",
     ),
 ]
+ProfileSize = Annotated[
+    Literal["small", "default", "large"],
+    Option(help="How many bytes a task of a new model leaves beside its mask, to be recognised by."),
+]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
 Cluster = Annotated[
     str | None,
@@ -77,6 +81,7 @@ def learn_command(
     flip: Annotated[bool, Option(help="Train on mirror images as well; not for letters and signs.")] = False,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
+    profile_size: ProfileSize = "default",
     examples: Annotated[
         bool,
         Option("--examples", help="Keep a few small images of each task in the file, for the page of supsup serve."),
@@ -119,7 +124,7 @@ def learn_command(
             if chosen in PRETRAINED:
                 reading = replace(reading, default_size=PHOTOGRAPHS)
             first = waiting[0].read(reading)
-            _create(model, first, chosen, outputs, size, seed)
+            _create(model, first, chosen, outputs, size, seed, profile_size)
         elif net is not None:
             check_same_network(net, model)
         module = user_network(net, model) if net is not None and ":" in net else None
@@ -177,11 +182,13 @@ def _learn(
     return rows
 
 
-def _create(path: Path, task: Task, net: str | None, outputs: int | None, size: int | None, seed: int) -> None:
+def _create(
+    path: Path, task: Task, net: str | None, outputs: int | None, size: int | None, seed: int, profiles: ProfileSize
+) -> None:
     """Create a model without tasks, on a network that suits the first task."""
     most = outputs or max(OUTPUTS, 2 * task.classes)
     module = default_network(task, most) if net is None else network_from_name(net, most, size)
-    model = SupSup(module, seed, device="cpu")
+    model = SupSup(module, seed, profile_size=profiles, device="cpu")
     if net is not None and ":" in net:
         model.notes[OUTPUTS_NOTE] = most
     model.save(path)

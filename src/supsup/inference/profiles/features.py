@@ -60,7 +60,7 @@ class ProfileSize:
 
 
 SIZES = {
-    "small": ProfileSize(trained=1600, directions=(0, 128), masks=0.45),
+    "small": ProfileSize(trained=1600, directions=(0, 128), masks=0.4),
     "default": ProfileSize(),
     "large": ProfileSize(filled=16_384, filters=(400, 1600), directions=(128, 512), mirrored=True, masks=math.inf),
 }

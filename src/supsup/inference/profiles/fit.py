@@ -41,6 +41,7 @@ from supsup.runtime.errors import SupSupError
 
 _JUDGED, _STREAMED = 256, 500  # most images: that are scored; that are read from disk
 _FEW, _FOLDS = 500, 5  # up to so many images that none was held back of, all are scored, a fifth at a time
+_FEW_OF_A_CLASS = 50  # images, up to which filters say about as much as a mask
 _RARELY = 3.0  # times that an image is trained on, up to which masks answer it about as well as new images
 _WORTH = 0.9  # of the errors of a mask: a profile has a say in answers for pictures if no more are left
 _BEYOND_CHANCE = 2.0  # deviations of the errors of a profile alone: a mask over the last layers must spare more
@@ -48,7 +49,7 @@ _BATCH = 500
 _IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
 _IMAGES = 4  # at least, for each direction
 _PASSES = 4  # of the power iteration
-_STEP = 4  # directions come in steps, so that profiles of tasks that were trained together have one form
+_STEP = 2  # directions come in steps, so that profiles of tasks that were trained together have one form
 _LOOKED_AT = 32  # images that show whether pixels are in order
 _IN_ORDER = 0.3  # least correlation of neighbours: about 0 after a permutation
 _APART = 1e-6  # keeps equal columns apart, relative to their length
@@ -264,7 +265,7 @@ class ProfileFitter:
     def _answering(self, measured: _Measured, finding: Tensor, scores: Tensor, labels: Tensor) -> Tensor:
         """Weights [3] of scores [n, C, 3] by Gaussians, shares and mask where a class is asked for; 0: no say."""
         if not measured.task.has_fair_outputs:
-            few = len(measured.features) <= _FEW
+            few = len(measured.features) <= _FEW_OF_A_CLASS * measured.task.classes
             if few or measured.of_vectors or self.net.pretrained:
                 answering = equal_say(finding, scores, labels)
             else:  # filters say less than a mask of many images: of SplitCIFAR100 both found 85.2 %, masks alone 92.5

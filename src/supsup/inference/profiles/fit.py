@@ -87,11 +87,17 @@ class ProfileData:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What the networks give for a task's images; index is its number among the tasks trained together."""
+    """What the networks give for a task's images; index is its number among the tasks trained together.
+
+    directions, few  how many a profile gets, and how many a small one
+    alike            how neighbouring pixels correlate
+    """
 
     index: int
     task: ProfileData
     directions: int
+    few: int
+    alike: Tensor
     of_vectors: bool
     features: Tensor
     labels: Tensor
@@ -140,7 +146,6 @@ class ProfileFitter:
         self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
-        self._sizes: list[ProfileSize] = []  # of the profile of each task
 
     def fit(self, tasks: Sequence[ProfileData]) -> list[TaskProfile | None]:
         """The profile of each task, in the order of their masks.
@@ -148,7 +153,6 @@ class ProfileFitter:
         None where the network without a mask gives numbers that cannot be used.
         """
         found: list[TaskProfile | None] = [None] * len(tasks)
-        self._sizes = self._size_of_each(tasks)
         waiting: list[_Measured] = []
         for index, task in enumerate(tasks):
             try:
@@ -162,17 +166,9 @@ class ProfileFitter:
         self._fit_together(waiting, found)
         return found
 
-    def _size_of_each(self, tasks: Sequence[ProfileData]) -> list[ProfileSize]:
-        """How large the profile of each task is: for pictures whose pixels are in no order, a small one is enough."""
-        usual = profile_size(self.net)
-        if math.isinf(usual.masks):
-            return [usual] * len(tasks)
-        alike = torch.stack([self._likeness(task.learned) for task in tasks]).tolist()
-        return [usual if order >= _IN_ORDER else SIZES["small"] for order in alike]
-
     def _likeness(self, part: Part) -> Tensor:
-        """How neighbouring pixels correlate; 1 where inputs are no pictures."""
-        if self.net.pretrained or not is_picture(part.shape):
+        """How neighbouring pixels correlate; 1 where a small profile would not do."""
+        if self.net.pretrained or not is_picture(part.shape) or math.isinf(profile_size(self.net).masks):
             return torch.ones((), device=self.net.device)
         x = self._run(part.on(self.net.device), self._evenly(part, _LOOKED_AT), lambda x: x)[0]
         x = x - x.mean((-2, -1), keepdim=True)
@@ -205,13 +201,18 @@ class ProfileFitter:
         outputs, judged_labels = self._run(judge, judged, run)
         of_vectors = is_vector(self.net, learned.batch(positions[:1])[0])
         sizes = features.shape[1], task.classes, mask_bytes(self.net), self._coded[index]
-        directions = direction_limit(self._sizes[index], *sizes)
-        return _Measured(index, task, directions, of_vectors, features, labels, judged_features, judged_labels, outputs)
+        directions, few = (direction_limit(size, *sizes) for size in (profile_size(self.net), SIZES["small"]))
+        alike = self._likeness(learned)
+        data = features, labels, judged_features, judged_labels, outputs
+        return _Measured(index, task, directions, few, alike, of_vectors, *data)
 
     def _fit_together(self, waiting: Sequence[_Measured], found: list[TaskProfile | None]) -> None:
         """Fit the profiles of tasks of one form; this waits for a GPU a few times in all."""
-        usable = torch.stack([measured.finite for measured in waiting]).tolist() if waiting else []
+        if not waiting:
+            return
+        usable, alike = torch.stack([torch.stack([each.finite, each.alike]) for each in waiting]).T.tolist()
         several = [measured for measured, finite in zip(waiting, usable) if finite]
+        in_order = [each >= _IN_ORDER for each, finite in zip(alike, usable) if finite]
         if not several:
             return
         judging = [
@@ -222,9 +223,13 @@ class ProfileFitter:
             several[0].task.judge is None or len(several[0].features) <= _FEW
         ):  # held-back images count where they are few
             gaussians = _gaussians([each.whole() for each in several])
-        profiles = [
-            self._profile(measured, fitted, folds) for measured, fitted, *folds in zip(several, gaussians, *judging)
-        ]
+        profiles = []
+        for measured, ordered, fitted, *folds in zip(several, in_order, gaussians, *judging):
+            profile = self._profile(measured, fitted, folds)
+            if not ordered and not profile.answers:  # where pixels are tells such tasks apart: few directions do
+                fitted, *folds = (each.leading(measured.few) for each in (fitted, *folds))
+                profile = self._profile(measured, fitted, folds)
+            profiles.append(profile)
         for measured, tensors in zip(several, _on_cpu(profiles)):
             try:
                 found[measured.index] = TaskProfile.from_tensors(tensors, measured.task.classes)
@@ -416,9 +421,15 @@ def orthonormal_by_factors(columns: Tensor) -> Tensor:
 
 def _on_cpu(profiles: Sequence[TaskProfile]) -> list[dict[str, Tensor]]:
     """Their tensors on the CPU, all with one copy per field; no two tasks share memory."""
-    every = [profile.tensors() for profile in profiles]
-    fields = {name: torch.stack([tensors[name] for tensors in every]).cpu() for name in every[0]}
-    return [{name: values[i].clone() for name, values in fields.items()} for i in range(len(profiles))]
+    found: list[dict[str, Tensor]] = [{} for _ in profiles]
+    for form in {profile.directions.shape for profile in profiles}:
+        alike = [number for number, profile in enumerate(profiles) if profile.directions.shape == form]
+        every = [profiles[number].tensors() for number in alike]
+        for name in every[0]:
+            values = torch.stack([tensors[name] for tensors in every]).cpu()
+            for number, value in zip(alike, values):
+                found[number][name] = value.clone()
+    return found
 
 
 def _spread(score: Tensor) -> Tensor:

@@ -305,6 +305,14 @@ class Gaussians(NamedTuple):
         """The same on a device."""
         return Gaussians(*(value.to(device) for value in self))
 
+    def leading(self, count: int) -> Gaussians:
+        """With only so many directions, those of the largest variances; the other variances join the rest."""
+        left, numbers = len(self.variances) - count, self.means.shape[1]
+        if left <= 0:
+            return self
+        rest = (self.variances[:left].sum() + (numbers - len(self.variances)) * self.rest) / (numbers - count)
+        return self._replace(directions=self.directions[left:], variances=self.variances[left:], rest=rest)
+
     def likelihoods(self, features: Tensor) -> Tensor:
         """log p(features | task) [n] by the task's covariance, all its classes equally frequent."""
         own = self.on(features.device)

@@ -67,7 +67,7 @@ def test_a_file_says_the_size_unless_it_is_the_usual_one(models: dict[str, SupSu
 
 
 def test_pictures_whose_pixels_are_in_no_order_need_few_directions() -> None:
-    """Where pixels are tells permutations apart. A profile that joins the answers of a barely trained mask keeps all."""
+    """Where pixels are tells permutations apart. A profile that joins the answers of its mask keeps all."""
     tasks = list(data.permuted(data.digits(), tasks=3, seed=0))
     barely = learned("default", tasks)
     assert min(profile_bytes(barely)) > mask_bytes(barely)

@@ -152,7 +152,7 @@ class ModelState:
                 tasks += block.tasks
             with explain_errors(file.path), explain_unknown_settings():
                 for chosen in (task.info.recipe for task in tasks if task.info.recipe is not None):
-                    Recipe.from_dict(chosen)
+                    Recipe(**dict[str, Any](chosen))
             state.tasks.prepare_add(tasks, saved=True)()
         return state
 
@@ -186,7 +186,7 @@ class ModelState:
         settings = self.settings
         return build_header(
             self.net,
-            recipe=settings.recipe.to_dict(),
+            recipe=asdict(settings.recipe),
             image_shape=self.image_shape,
             notes=settings.notes,
             created=self.created,

@@ -115,7 +115,7 @@ class SupSup(TasksOfModel):
     def recipe_of(self, task: str) -> Recipe | AutoRecipe:
         """The recipe that was chosen for a task, or else the model's."""
         chosen: Any = self._tasks[task].info.recipe
-        return self.recipe if chosen is None else Recipe.from_dict(chosen)
+        return self.recipe if chosen is None else Recipe(**chosen)
 
     @property
     def extras(self) -> MutableMapping[str, dict[str, Tensor]]:

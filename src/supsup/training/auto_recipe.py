@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -60,27 +60,12 @@ class AutoRecipe:
     rounds: int = 4
     held_back: float = 0.1
     self_labels: SelfLabels | None = None
+    transfer: ClassVar[Transfer] = "none"
+    stepwise: ClassVar[Recipe] = MNIST  # of `observe`, which does not know how many images a task will have
 
     def __post_init__(self) -> None:
         labels = optional(choice(*get_args(SelfLabels)))
         check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1), self_labels=labels)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """An automatic choice from its fields by name; those that are missing have their defaults."""
-        return cls(**fields)
-
-    @property
-    def transfer(self) -> Transfer:
-        return "none"
-
-    @property
-    def stepwise(self) -> Recipe:
-        """The paper's for MNIST."""
-        return MNIST
 
     def most_steps(self, task: Task, pretrained: bool) -> int:
         varied = task.train.augmentation is not None
@@ -111,8 +96,8 @@ class AutoRecipe:
 
 
 def recipe_from_dict(fields: Mapping[str, Any]) -> Recipe | AutoRecipe:
-    """The recipe or the automatic choice that `to_dict` made these fields of."""
-    return AutoRecipe.from_dict(fields) if "rounds" in fields else Recipe.from_dict(fields)
+    """The recipe or the automatic choice with these fields; those that are missing have their defaults."""
+    return AutoRecipe(**fields) if "rounds" in fields else Recipe(**fields)
 
 
 def first_round(

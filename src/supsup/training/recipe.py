@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -122,20 +122,11 @@ class Recipe:
         if self.selection == "edge-popup" and self.start == "kept":
             raise SupSupError("start 'kept' goes with selection 'threshold': edge-popup never keeps every weight")
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields by name, as model files have them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """A recipe from its fields by name; those that are missing have their defaults."""
-        return cls(**fields)
-
     @property
     def differing(self) -> dict[str, str | int | float | None]:
         """The fields that differ from `Recipe()`, whose defaults are the paper's and never change."""
-        usual = Recipe().to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != usual[name]}
+        usual = asdict(Recipe())
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
     @property
     def stepwise(self) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,12 +23,10 @@ def trained_features(module: nn.Module, run: Callable[[], Tensor]) -> Tensor:
         value = given[0].detach().float()
         found.append(value.flatten(2).mean(2) if value.ndim > 3 else value.mean(1) if value.ndim == 3 else value)
 
-    hooks = [layer.register_forward_pre_hook(take) for layer in last_layers(module)]
-    try:
+    with ExitStack() as hooks:
+        for layer in last_layers(module):
+            hooks.enter_context(layer.register_forward_pre_hook(take))
         outputs = run()
-    finally:
-        for hook in hooks:
-            hook.remove()
     usable = [value for value in found if value.ndim == 2 and value.shape[0] == outputs.shape[0]]
     return signed_root(torch.cat(usable or [outputs], 1))
 

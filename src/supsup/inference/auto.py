@@ -58,10 +58,7 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, shares: Tensor) ->
     """Which images [n, …] are less familiar to a task than these shares [n] of the images it was learned with: [n]."""
     task = networks.tasks.at(index)
     profile = task.profile
-    if profile is None:
-        raise no_profile(task.name)
-    features = extract_features(networks.net, x)
-    if not profile.fits(features.shape[1]):
+    if profile is None or not profile.fits((features := extract_features(networks.net, x)).shape[1]):
         raise no_profile(task.name)
     scores = {
         "likelihood": profile.likelihood(features),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal, get_args, overload
+from typing import Annotated, Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -40,19 +40,19 @@ class Source:
     names: class names as the user has them; None: the class numbers.
     """
 
-    name: str
+    name: Annotated[str, text]
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
     gain: Tensor
     offset: Tensor
-    classes: int
+    classes: Annotated[int, whole(1)]
     augmentation: Augmentation | None = None
     names: Names | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, name=text, classes=whole(1))
+        check_fields(self)
         if self.names is not None and len(check_names(self.names, "Source.names")) != self.classes:
             raise SupSupError(f"Source.names has {len(self.names)} names for {self.classes} classes; give one each")
         for half in get_args(Half):

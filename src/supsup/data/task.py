@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -238,15 +238,15 @@ class Task:
     inputs  how a model turns raw inputs of this task into network inputs; None: it is given normalised inputs
     """
 
-    name: str
+    name: Annotated[str, text]
     train: Part
     test: Part
-    classes: int
+    classes: Annotated[int, whole(1)]
     names: Names | None = None
     inputs: Inputs | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, name=text, classes=whole(1))
+        check_fields(self)
         given(self.train, Part, "Task.train")
         given(self.test, Part, "Task.test")
         if self.inputs is not None:

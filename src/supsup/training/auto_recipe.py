@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
 from supsup.runtime.progress import Advance, in_rounds
-from supsup.runtime.validation import check_fields, choice, optional, real, whole
+from supsup.runtime.validation import check_fields, real, whole
 from supsup.training.executors import Job, Trained, free_memory, prepare_task, train_masks
 from supsup.training.recipe import MNIST, FirstScores, Recipe, SelfLabels, Transfer
 
@@ -57,15 +57,14 @@ class AutoRecipe:
     self_labels  as in `Recipe`
     """
 
-    rounds: int = 4
-    held_back: float = 0.1
+    rounds: Annotated[int, whole(1, 10**6)] = 4
+    held_back: Annotated[float, real(0, below=1)] = 0.1
     self_labels: SelfLabels | None = None
     transfer: ClassVar[Transfer] = "none"
     stepwise: ClassVar[Recipe] = MNIST  # of `observe`, which does not know how many images a task will have
 
     def __post_init__(self) -> None:
-        labels = optional(choice(*get_args(SelfLabels)))
-        check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1), self_labels=labels)
+        check_fields(self)
 
     def most_steps(self, task: Task, pretrained: bool) -> int:
         varied = task.train.augmentation is not None

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from supsup.inference import objectives
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, optional, whole
+from supsup.runtime.validation import check_fields, choice, whole
 
 if TYPE_CHECKING:
     from supsup_paper.baselines.batche import BatchE
@@ -34,16 +34,11 @@ class TaskInference:
     """
 
     method: BatchEMethod = "one-shot"
-    objective: str = "H"
-    images: int | None = None
+    objective: Annotated[str, choice(*objectives.OBJECTIVES)] = "H"
+    images: Annotated[int, whole(1)] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            method=choice(*get_args(BatchEMethod)),
-            objective=choice(*objectives.OBJECTIVES),
-            images=optional(whole(1)),
-        )
+        check_fields(self)
 
 
 def infer_batche_task(model: BatchE, x: Tensor, names: Sequence[str], classes: int, how: TaskInference) -> Tensor:

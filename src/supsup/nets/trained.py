@@ -28,7 +28,8 @@ def trained_features(module: nn.Module, run: Callable[[], Tensor]) -> Tensor:
             hooks.enter_context(layer.register_forward_pre_hook(take))
         outputs = run()
     usable = [value for value in found if value.ndim == 2 and value.shape[0] == outputs.shape[0]]
-    return signed_root(torch.cat(usable or [outputs], 1))
+    features = torch.cat(usable or [outputs], 1)
+    return features.sign() * features.abs().sqrt()
 
 
 def last_layers(module: nn.Module) -> list[nn.Linear | nn.Conv2d]:
@@ -42,8 +43,3 @@ def last_layers(module: nn.Module) -> list[nn.Linear | nn.Conv2d]:
                 break
             found.append(layer)
     return found
-
-
-def signed_root(values: Tensor) -> Tensor:
-    """Roots of the sizes, with the signs."""
-    return values.sign() * values.abs().sqrt()

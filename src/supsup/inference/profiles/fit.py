@@ -190,11 +190,8 @@ class ProfileFitter:
             if len(positions) > _FEW:  # every second one, since Gaussians of the others judge them
                 judged = judged[1::2]
                 judged = judged[:: -(-len(judged) // _JUDGED)]
-            judge, judged, judged_features = (
-                learned,
-                positions[judged],
-                features[judged.to(features.device)].contiguous(),
-            )
+            judged_features = features[judged.to(features.device)].contiguous()
+            judge, judged = learned, positions[judged]
         else:
             judge, judged = task.judge.on(self.net.device), self._evenly(task.judge, _JUDGED)
             judged_features, _ = self._run(judge, judged, extract)
@@ -213,14 +210,11 @@ class ProfileFitter:
         several = [measured for measured, finite in zip(waiting, usable) if finite]
         if not several:
             return
-        judging = [
-            _gaussians(several, [each.splits[fold][0] for each in several]) for fold in range(len(several[0].splits))
-        ]
+        first, splits = several[0], zip(*(measured.splits for measured in several))
+        judging = [_gaussians(several, [rows for rows, _ in split]) for split in splits]
         gaussians = judging[0]
-        if (
-            several[0].task.judge is None or len(several[0].features) <= _FEW
-        ):  # held-back images count where they are few
-            gaussians = _gaussians([each.whole() for each in several])
+        if first.task.judge is None or len(first.features) <= _FEW:  # held-back images count where they are few
+            gaussians = _gaussians([measured.whole() for measured in several])
         profiles = [
             self._profile(measured, fitted, folds) for measured, fitted, *folds in zip(several, gaussians, *judging)
         ]

@@ -77,7 +77,7 @@ class SupSup(TasksOfModel):
         settings = ModelSettings(
             AutoRecipe() if recipe is None else given(recipe, Recipe, "recipe", AutoRecipe),
             AUTO if inference is None else given(inference, Inference, "inference"),
-            checks.check_setting(new_task_rule, NewTaskRule, "new_task_rule"),
+            NewTaskRule() if new_task_rule is None else given(new_task_rule, NewTaskRule, "new_task_rule"),
         )
         choice(*SIZES)(profile_size, "profile_size")
         frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head, profile_size=profile_size)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup.masks import philox
-from supsup.runtime.validation import check_fields, whole
+from supsup.runtime.validation import CheckedFields, whole
 
 _MOST_PADDING = 10_000  # pixels around an image
 _ATTEMPTS = 10  # boxes tried for an image before the central one is used, as in torchvision
@@ -28,7 +28,7 @@ def augment_label(task: str, step: int) -> str:
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(CheckedFields):
     """Crop images at random from a frame of `padding` black pixels around them, and mirror half of them.
 
     Black is 0 before normalisation, as in torchvision.
@@ -36,9 +36,6 @@ class Augmentation:
 
     padding: Annotated[int, whole(0, _MOST_PADDING)] = 0
     flip: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def within(self, share: float) -> Augmentation:
         """The same augmentation with a share of the padding, rounded up to pixels."""

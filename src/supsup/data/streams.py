@@ -21,7 +21,7 @@ from supsup.data.task import BLACK, GREY, Names, Part, Task, check_names, pixels
 from supsup.data.user_data import encode_parts, input_tensor
 from supsup.masks import philox
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, flag, given, real, text, whole
+from supsup.runtime.validation import CheckedFields, choice, flag, given, real, text, whole
 
 Corners = Literal["black", "grey"]
 Half = Literal["train", "test"]
@@ -31,7 +31,7 @@ _MOST_TASKS = 10**9
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class Source(CheckedFields):
     """Training and test images with labels 0 … classes − 1.
 
     Images are [n, features] or [n, channels, height, width], uint8 or float32; labels are int64.
@@ -52,7 +52,7 @@ class Source:
     names: Names | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.names is not None and len(check_names(self.names, "Source.names")) != self.classes:
             raise SupSupError(f"Source.names has {len(self.names)} names for {self.classes} classes; give one each")
         for half in get_args(Half):

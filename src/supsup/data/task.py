@@ -16,7 +16,7 @@ from supsup.data.augmentation import Augmentation
 from supsup.data.inputs import Inputs
 from supsup.runtime.devices import on_device, resolve
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, given, listed, quoted, text, whole
+from supsup.runtime.validation import CheckedFields, given, listed, quoted, text, whole
 
 Device = str | torch.device
 GREY, BLACK = -1, -2  # entries of a pixel map for output pixels outside the image
@@ -231,7 +231,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(CheckedFields):
     """One classification problem with a name, the classes 0 … classes − 1, and images to train and test on.
 
     names   class names as the user has them; None: the class numbers
@@ -246,7 +246,7 @@ class Task:
     inputs: Inputs | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         given(self.train, Part, "Task.train")
         given(self.test, Part, "Task.test")
         if self.inputs is not None:

@@ -22,7 +22,7 @@ from supsup.inference.objectives import entropy
 from supsup.masks import philox
 from supsup.masks.scores import soft_mask
 from supsup.nets.fully_connected import many_outputs
-from supsup.runtime.validation import check_fields, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 from supsup.training.executors import batch_positions
 
 _MOST = 10**9  # epochs or images of a batch
@@ -32,7 +32,7 @@ _JUDGED = 4  # batches of images used to compare combinations
 
 
 @dataclass(frozen=True)
-class UnitRecipe:
+class UnitRecipe(CheckedFields):
     """How a mask on units is trained: SGD on scores that start at 0. The defaults are the paper's."""
 
     learning_rate: Annotated[float, real(above=0)] = 0.1
@@ -40,9 +40,6 @@ class UnitRecipe:
     weight_decay: Annotated[float, real(0)] = 1e-4
     epochs: Annotated[int, whole(1, _MOST)] = 1
     batch_size: Annotated[int, whole(2, _MOST)] = 128
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def steps(self, images: int) -> int:
         """How many batches the epochs make, end to end; one more epoch fills up the last batch."""
@@ -80,7 +77,7 @@ def train_units(
 
 
 @dataclass(frozen=True)
-class Recovery:
+class Recovery(CheckedFields):
     """How a mask is recovered. All defaults but `procedure`, `starts` and `least_steps` are the paper's.
 
     procedure      "paper": one descent from μ. "best-of": `starts` descents, from μ and from strings around it; each
@@ -99,9 +96,6 @@ class Recovery:
     energy_weight: Annotated[float, real()] = 1.5e-3
     batch_size: Annotated[int, whole(2)] = 64
     least_steps: Annotated[int, whole(1, _MOST_STEPS)] = 30
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True)

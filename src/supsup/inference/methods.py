@@ -21,7 +21,7 @@ from supsup.inference.objectives import OBJECTIVES
 from supsup.inference.one_shot import decide_one_shot
 from supsup.inference.profiles.profile import CALIBRATED
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, names, real, text, whole
+from supsup.runtime.validation import CheckedFields, choice, names, real, text, whole
 
 _MOST_STEPS = 10_000  # of descent: a file may ask for any number
 
@@ -64,7 +64,7 @@ else:
 
 
 @dataclass(frozen=True)
-class Inference:
+class Inference(CheckedFields):
     """How a task is inferred.
 
     method      one-shot: one gradient decides. binary: halve the candidates until one is left. gamma: keep the best
@@ -90,7 +90,7 @@ class Inference:
     coordinates: Annotated[int, whole(1)] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         method = METHODS[self.method]
         if self.objective not in method.objectives:
             suited = [name for name, other in METHODS.items() if self.objective in other.objectives]

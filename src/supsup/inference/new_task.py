@@ -11,13 +11,13 @@ from torch import Tensor
 
 from supsup.masks.bank import Bank
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 
 _MOST_FLOOR = 10_000  # random masks for a decision
 
 
 @dataclass(frozen=True)
-class NewTaskRule:
+class NewTaskRule(CheckedFields):
     """When `observe` opens a new mask.
 
     Every `every` batches: ν = softmax(−∂H/∂α) over the known masks. A new mask is opened if k·max ν < 1 + epsilon;
@@ -36,7 +36,7 @@ class NewTaskRule:
     deviations: Annotated[float, real(0)] = 7.0
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.floor == 2 and self.deviations:
             raise SupSupError("one other mask has no deviation: NewTaskRule needs floor ≥ 3, or deviations = 0")
 

@@ -28,14 +28,17 @@ Check = Callable[[Any, str], T]
 _MOST = 10**7  # entries of a list; a generator may be endless
 
 
-def check_fields(settings: Any) -> None:
-    """Check the fields of a frozen dataclass by their types, and store them as plain values.
+class CheckedFields:
+    """The base of frozen dataclasses whose fields are checked by their types, and stored as plain values.
 
     A type `Annotated[float, real(above=0)]` names its check, a `Literal` its words, and a bool takes True or False;
     other types are not checked. With `| None` a field may be None, too.
     """
-    for name, check in _checks(settings.__class__).items():
-        object.__setattr__(settings, name, check(getattr(settings, name), f"{type(settings).__name__}.{name}"))
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, check in _checks(kind).items():
+            object.__setattr__(self, name, check(getattr(self, name), f"{kind.__name__}.{name}"))
 
 
 @cache

@@ -24,7 +24,7 @@ from starlette.requests import Request
 
 from supsup.data.decode import resize_and_crop, to_rgb
 from supsup.data.folder import IMAGE_SUFFIXES
-from supsup.runtime.validation import check_fields, whole
+from supsup.runtime.validation import CheckedFields, whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -42,7 +42,7 @@ _ACCEPTED = (
 
 
 @dataclass(frozen=True)
-class RequestLimits:
+class RequestLimits(CheckedFields):
     """The most that one request may send, and how much may be queued.
 
     predict_bytes, predict_images  to classify
@@ -59,9 +59,6 @@ class RequestLimits:
     pixels: Count = 40_000_000
     queued_images: Count = 4096
     queued_jobs: Count = 64
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from supsup import SupSupError
-from supsup.runtime.validation import check_fields, text, whole
+from supsup.runtime.validation import CheckedFields, text, whole
 from supsup.serve.requests import RequestLimits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -24,7 +24,7 @@ _SHUTDOWN = 5  # seconds for requests in progress when the server stops
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServerSettings(CheckedFields):
     """How a model is served.
 
     token      required to learn or forget; None: not required, which is allowed on this machine only
@@ -40,7 +40,7 @@ class ServerSettings:
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii()):
             raise SupSupError(
                 f"the token must have at least {_SHORTEST_TOKEN} characters, ASCII only; "

@@ -22,7 +22,7 @@ from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
 from supsup.runtime.progress import Advance, in_rounds
-from supsup.runtime.validation import check_fields, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 from supsup.training.executors import Job, Trained, free_memory, prepare_task, train_masks
 from supsup.training.recipe import MNIST, FirstScores, Recipe, SelfLabels, Transfer
 
@@ -43,7 +43,7 @@ _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a
 
 
 @dataclass(frozen=True)
-class AutoRecipe:
+class AutoRecipe(CheckedFields):
     """How a recipe is chosen for each task. Its methods are those of `Recipe` that a model needs.
 
     A round is a cosine of Adam's rate from its highest down to 0; the next one begins where it ended and is three times
@@ -62,9 +62,6 @@ class AutoRecipe:
     self_labels: SelfLabels | None = None
     transfer: ClassVar[Transfer] = "none"
     stepwise: ClassVar[Recipe] = MNIST  # of `observe`, which does not know how many images a task will have
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def most_steps(self, task: Task, pretrained: bool) -> int:
         varied = task.train.augmentation is not None

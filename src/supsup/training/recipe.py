@@ -22,7 +22,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import weights_kept
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.progress import Advance
-from supsup.runtime.validation import check_fields, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 from supsup.training.executors import Job, Trained, executors_for, prepare_task, train_masks
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
@@ -37,7 +37,7 @@ FirstScores = Callable[[str, "Recipe"], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(CheckedFields):
     """How a mask is trained. All fields are plain values, so that a file keeps them as they are.
 
     Optimiser
@@ -89,7 +89,7 @@ class Recipe:
     crops: Annotated[float, real(0, most=1)] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
         given = [value for value in (self.budget, self.density) if value is not None]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from supsup.inference import objectives
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, whole
+from supsup.runtime.validation import CheckedFields, choice, whole
 
 if TYPE_CHECKING:
     from supsup_paper.baselines.batche import BatchE
@@ -26,7 +26,7 @@ _VALUES = {"cpu": 1 << 24, "cuda": 1 << 28}  # how many numbers one pass may hol
 
 
 @dataclass(frozen=True)
-class TaskInference:
+class TaskInference(CheckedFields):
     """How BatchE infers a task.
 
     objective  "H" entropy, "M" minus the largest probability, "G" superfluous outputs only
@@ -36,9 +36,6 @@ class TaskInference:
     method: BatchEMethod = "one-shot"
     objective: Annotated[str, choice(*objectives.OBJECTIVES)] = "H"
     images: Annotated[int, whole(1)] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def infer_batche_task(model: BatchE, x: Tensor, names: Sequence[str], classes: int, how: TaskInference) -> Tensor:

@@ -50,7 +50,9 @@ def feature_scores(candidates: Candidates) -> FeatureScores | None:
     if found is not None and profile_index.shares is not None and len(views) > 1:
         shape = views[0].x.shape[2:]
         scales = [0.0 if task.info.inputs is None else task.info.inputs.log_scale(shape) for task in candidates.tasks]
-        found = found.in_raw_units(scales)
+        # Densities of raw inputs: those of preprocessed ones cannot be compared if candidates scale differently.
+        added = profile_index.weights[0] * torch.tensor(scales, device=found.of_tasks.device)
+        found = found._replace(of_tasks=found.of_tasks + added)
     return found
 
 

@@ -572,14 +572,6 @@ class FeatureScores(NamedTuple):
     profile_index: ProfileIndex
     of_tasks: Tensor
 
-    def in_raw_units(self, log_scales: Sequence[float]) -> FeatureScores:
-        """For densities of raw inputs: those of preprocessed ones cannot be compared if candidates scale differently.
-
-        log_scales  by how much each candidate's preprocessing stretches the space
-        """
-        added = self.profile_index.weights[0] * torch.tensor(log_scales, device=self.of_tasks.device)
-        return self._replace(of_tasks=self.of_tasks + added)
-
     def of_classes(self, index: int) -> Tensor:
         """[r, b, classes] of one task."""
         assert self.profile_index.gaussians is not None

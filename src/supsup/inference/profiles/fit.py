@@ -135,7 +135,8 @@ class ProfileFitter:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
         kept = torch.stack([(packed >> bit & 1).sum(0) for bit in range(8)]).sum(0) / (8 * len(packed))
-        self._coded = (mask_bytes(net) * _entropy(kept)).tolist()  # bytes of each mask
+        entropy = (torch.special.entr(kept) + torch.special.entr(1 - kept)) / math.log(2)  # bits for each bit
+        self._coded = (mask_bytes(net) * entropy).tolist()  # bytes of each mask, once a coder has written it
         self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
@@ -307,12 +308,6 @@ def direction_limit(size: ProfileSize, features: int, classes: int, mask: int, c
     if math.isinf(size.masks):
         return most
     return max(fewest, min(most, (int(size.masks * coded / features) - classes) // _STEP * _STEP))
-
-
-def _entropy(shares: Tensor) -> Tensor:
-    """Bits that a coder needs for each bit of masks of which these shares are 1."""
-    found: Tensor = torch.special.entr(shares) + torch.special.entr(1 - shares)
-    return found / math.log(2)
 
 
 def image_limit(net: FrozenNet) -> int:

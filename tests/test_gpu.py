@@ -186,7 +186,7 @@ def test_few_coordinates_are_answered_from_a_graph_as_by_plain_torch(
         bank.add_packed(torch.randint(256, (bank.length, count), dtype=torch.uint8))
     x, how = torch.randn(20, 1, 784, device="cuda"), Inference(layers=layers, coordinates=16384)
     found = [int(infer_indices(net, bank, image[None], None, 10, how)) for image in x]
-    assert len(bank.replays) == 1
+    assert len(bank.replays._by_key) == 1
     exact = infer_indices(net, bank, x, None, 10, Inference(layers=layers))
     monkeypatch.setattr(search, "nearest_function", lambda bank: search.plain_nearest)
     plain = infer_indices(net, bank, x, None, 10, how)
@@ -237,9 +237,9 @@ def test_lone_images_are_answered_from_a_graph_as_without_one(module: nn.Module,
         goal = Goal("H", 5)
         direct = [int(alpha_gradient(net, bank, image[None], None, goal, list(net.weights)).argmax()) for image in x]
         assert alone == direct
-        assert len(bank.replays) == 1
+        assert len(bank.replays._by_key) == 1
         bank.prepare_remove(0)()
-        assert not len(bank.replays)
+        assert not len(bank.replays._by_key)
 
 
 def test_observing_opens_the_same_masks(digits: Stream) -> None:

@@ -31,10 +31,8 @@ def paths(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def pool() -> Iterator[DecoderPool]:
-    made = DecoderPool(2)
-    yield made
-    made.close()
+def pool() -> DecoderPool:
+    return DecoderPool(2)
 
 
 def alive(pool: DecoderPool) -> list[subprocess.Popen[bytes]]:
@@ -113,14 +111,11 @@ def test_odd_names_reach_the_processes(pool: DecoderPool, tmp_path: Path) -> Non
     assert decoded(pool, [(str(path), None)])[0, :, 0, 0].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("how", ["close", "collected"])
-def test_processes_end_with_their_owner(paths: list[str], how: str) -> None:
+def test_processes_end_with_their_owner(paths: list[str]) -> None:
     owner = DecoderPool(2)
     decoded(owner, [(path, None) for path in paths])
     workers = alive(owner)
     assert len(workers) == 2
-    if how == "close":
-        owner.close()
     del owner
     gc.collect()
     for worker in workers:  # a thread may hold the last reference for a moment

@@ -37,7 +37,7 @@ def left_then(model: SupSup, task: Task, profile: TaskProfile, every: int) -> Ta
     numbers = extract_features(state_of(model).net, x)[:, ::every]
     found = [numbers[labels == label] for label in range(CLASSES)]
     each = [fit_gaussians(of_class, torch.zeros(len(of_class), dtype=torch.int64), 1, 5) for of_class in found]
-    means, directions, variances, rest, _ = (torch.stack(parts) for parts in zip(*each))
+    means, directions, variances, rest, *_ = (torch.stack(parts) for parts in zip(*each))
     numbers_of_means, mean_scales = whole_numbers(means[:, 0], torch.int8)
     numbers_of_directions, direction_scales = whole_numbers(directions, torch.int8)
     vectors = {

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from supsup.masks import philox
-from supsup.runtime.validation import check_fields, flag, whole
+from supsup.runtime.validation import CheckedFields, whole
 
 _MOST_PADDING = 10_000  # pixels around an image
 _ATTEMPTS = 10  # boxes tried for an image before the central one is used, as in torchvision
@@ -27,17 +28,14 @@ def augment_label(task: str, step: int) -> str:
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(CheckedFields):
     """Crop images at random from a frame of `padding` black pixels around them, and mirror half of them.
 
     Black is 0 before normalisation, as in torchvision.
     """
 
-    padding: int = 0
+    padding: Annotated[int, whole(0, _MOST_PADDING)] = 0
     flip: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self, padding=whole(0, _MOST_PADDING), flip=flag)
 
     def within(self, share: float) -> Augmentation:
         """The same augmentation with a share of the padding, rounded up to pixels."""

@@ -98,14 +98,10 @@ def image_folder(
         sample = listing.train[:: -(-count // _MEASURED_IMAGES)]
         gain, offset = measure_normalisation(decode_files(sample, size, size, size)) if measured else _imagenet_scale()
         pool, crop = DecoderPool(workers or available_cores()), ResizedCrop(flip=flip) if augment else None
-        files = (
-            ImageFiles(listing.train, sizes[:count], size, pool, crop),
-            ImageFiles(listing.test, sizes[count:], size, pool),
-        )
-        train, test = (each.images for each in files)
-        return StreamedSource(
-            name, train, labels[0], test, labels[1], gain, offset, classes, None, listing.names, files=files
-        )
+        to_train = ImageFiles(listing.train, sizes[:count], size, pool, crop)
+        to_test = ImageFiles(listing.test, sizes[count:], size, pool)
+        halves = to_train.images, labels[0], to_test.images, labels[1]
+        return StreamedSource(name, *halves, gain, offset, classes, None, listing.names, files=(to_train, to_test))
     train, test = listing.decode(height, width, size)
     gain, offset = measure_normalisation(train) if measured else _imagenet_scale()
     augmentation = Augmentation(padding=min(height, width) // 8, flip=flip) if augment else None
@@ -399,11 +395,6 @@ class DecoderPool:
         self._idle: queue.SimpleQueue[Decoder] = queue.SimpleQueue()
         for _ in range(workers):
             self._idle.put(Decoder())
-
-    def close(self) -> None:
-        """Wait for the images being decoded, then end the processes."""
-        self._threads.shutdown(cancel_futures=True)
-        self._idle = queue.SimpleQueue()
 
     def start(self, images: Sequence[ImageRequest], size: int, pinned: bool = False) -> PendingPixels:
         """Start to decode a batch; pinned: into memory that a GPU copies from asynchronously."""

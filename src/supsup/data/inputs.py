@@ -18,7 +18,7 @@ from torch import Tensor
 from supsup.nets.published import Colours
 from supsup.runtime.devices import on_device
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, flag, given
+from supsup.runtime.validation import CheckedFields, choice, given
 
 Layout = Literal["NCHW", "NHWC"]  # channels first, as networks take images, or last, as in many libraries
 _CHUNK_NUMBERS = 4096 * 784  # numbers summed at a time
@@ -31,7 +31,7 @@ _SMALLEST_SIDE = 5  # of an image; smaller dimensions may be channels
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class Inputs(CheckedFields):
     """How a task's raw inputs become network inputs.
 
     gain, offset   float32, [] or [first dimension of an input]
@@ -47,7 +47,7 @@ class Inputs:
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, channels_last=flag, tokens=flag, fixed=flag)
+        super().__post_init__()
         for name in ("gain", "offset"):
             tensor = given(getattr(self, name), Tensor, f"Inputs.{name}")
             if tensor.dtype != torch.float32 or tensor.ndim > 1 or not bool(tensor.isfinite().all()):

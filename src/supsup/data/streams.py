@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal, get_args, overload
+from typing import Annotated, Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -21,17 +21,17 @@ from supsup.data.task import BLACK, GREY, Names, Part, Task, check_names, pixels
 from supsup.data.user_data import encode_parts, input_tensor
 from supsup.masks import philox
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, flag, given, real, text, whole
+from supsup.runtime.validation import CheckedFields, choice, flag, given, real, text, whole
 
 Corners = Literal["black", "grey"]
 Half = Literal["train", "test"]
 _LAYOUTS = "[n, features], [n, height, width], [n, channels, height, width] or [n, height, width, channels]"
 _ORDERS_IN_A_CHUNK = 64
-_MOST_TASKS = 10**9
+_count = whole(0, 10**9)  # of tasks
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class Source(CheckedFields):
     """Training and test images with labels 0 … classes − 1.
 
     Images are [n, features] or [n, channels, height, width], uint8 or float32; labels are int64.
@@ -40,19 +40,19 @@ class Source:
     names: class names as the user has them; None: the class numbers.
     """
 
-    name: str
+    name: Annotated[str, text]
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
     gain: Tensor
     offset: Tensor
-    classes: int
+    classes: Annotated[int, whole(1)]
     augmentation: Augmentation | None = None
     names: Names | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, name=text, classes=whole(1))
+        super().__post_init__()
         if self.names is not None and len(check_names(self.names, "Source.names")) != self.classes:
             raise SupSupError(f"Source.names has {len(self.names)} names for {self.classes} classes; give one each")
         for half in get_args(Half):
@@ -168,7 +168,7 @@ def permuted(source: Source, tasks: int, seed: int = 0) -> Stream:
         chunk, number = divmod(index, _ORDERS_IN_A_CHUNK)
         return _remapped(source, f"permutation-{index}", orders(chunk)[number])
 
-    return Stream(f"permuted-{source.name}", make, _first(tasks))
+    return Stream(f"permuted-{source.name}", make, range(_count(tasks, "tasks")))
 
 
 def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corners = "black") -> Stream:
@@ -193,7 +193,7 @@ def rotated(source: Source, tasks: int = 36, step: float = 10.0, corners: Corner
         pixels = rotation_map(height, width, float(angle % 360))
         return _remapped(source, name, pixels.masked_fill(pixels < 0, outside))
 
-    return Stream(f"rotated-{source.name}", make, _first(tasks))
+    return Stream(f"rotated-{source.name}", make, range(_count(tasks, "tasks")))
 
 
 def split(source: Source, classes_per_task: int, seed: int | None = None, tasks: int | None = None) -> Stream:
@@ -225,7 +225,7 @@ def split(source: Source, classes_per_task: int, seed: int | None = None, tasks:
         names = None if source.names is None else tuple(source.names[number] for number in group.tolist())
         return Task(name, train, test, size, names)
 
-    return Stream(f"split-{source.name}", make, _first(count if tasks is None else tasks))
+    return Stream(f"split-{source.name}", make, range(count if tasks is None else _count(tasks, "tasks")))
 
 
 def _remapped(source: Source, name: str, pixels: Tensor) -> Task:
@@ -238,10 +238,6 @@ def _of_classes(source: Source, half: Half, labels: Tensor, group: Tensor) -> Pa
     """The images whose label is in the sorted group, labelled by their index in it."""
     rows = torch.isin(labels, group).nonzero()[:, 0]
     return source.part(half, torch.searchsorted(group, labels[rows]), rows)
-
-
-def _first(tasks: int) -> range:
-    return range(whole(0, _MOST_TASKS)(tasks, "tasks"))
 
 
 def rotation_map(height: int, width: int, degrees: float) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from supsup.data.augmentation import Augmentation
 from supsup.data.inputs import Inputs
 from supsup.runtime.devices import on_device, resolve
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, given, listed, quoted, text, whole
+from supsup.runtime.validation import CheckedFields, given, listed, quoted, text, whole
 
 Device = str | torch.device
 GREY, BLACK = -1, -2  # entries of a pixel map for output pixels outside the image
@@ -231,22 +231,22 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(CheckedFields):
     """One classification problem with a name, the classes 0 … classes − 1, and images to train and test on.
 
     names   class names as the user has them; None: the class numbers
     inputs  how a model turns raw inputs of this task into network inputs; None: it is given normalised inputs
     """
 
-    name: str
+    name: Annotated[str, text]
     train: Part
     test: Part
-    classes: int
+    classes: Annotated[int, whole(1)]
     names: Names | None = None
     inputs: Inputs | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, name=text, classes=whole(1))
+        super().__post_init__()
         given(self.train, Part, "Task.train")
         given(self.test, Part, "Task.test")
         if self.inputs is not None:

@@ -76,8 +76,8 @@ class HopSupSup(TasksOfModel):
         self.device = resolve(device)
         self.net = FrozenNet(net, seed, self.device)
         self.rule = choice(*RULES)(rule, "learning rule")
-        self.recipe = checks.check_setting(recipe, UnitRecipe, "recipe")
-        self.recovery = checks.check_setting(recovery, Recovery, "recovery")
+        self.recipe = UnitRecipe() if recipe is None else given(recipe, UnitRecipe, "recipe")
+        self.recovery = Recovery() if recovery is None else given(recovery, Recovery, "recovery")
         self._widths, self.outputs = net.widths, net.widths[-1]
         self.psi = [torch.zeros(width, width, device=self.device) for width in net.widths[1:-1]]
         self.mean = [torch.zeros(width, device=self.device) for width in net.widths[1:-1]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from supsup.inference.objectives import entropy
 from supsup.masks import philox
 from supsup.masks.scores import soft_mask
 from supsup.nets.fully_connected import many_outputs
-from supsup.runtime.validation import check_fields, choice, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 from supsup.training.executors import batch_positions
 
 _MOST = 10**9  # epochs or images of a batch
@@ -32,24 +32,14 @@ _JUDGED = 4  # batches of images used to compare combinations
 
 
 @dataclass(frozen=True)
-class UnitRecipe:
+class UnitRecipe(CheckedFields):
     """How a mask on units is trained: SGD on scores that start at 0. The defaults are the paper's."""
 
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    epochs: int = 1
-    batch_size: int = 128
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            learning_rate=real(above=0),
-            momentum=real(0, below=1),
-            weight_decay=real(0),
-            epochs=whole(1, _MOST),
-            batch_size=whole(2, _MOST),
-        )
+    learning_rate: Annotated[float, real(above=0)] = 0.1
+    momentum: Annotated[float, real(0, below=1)] = 0.9
+    weight_decay: Annotated[float, real(0)] = 1e-4
+    epochs: Annotated[int, whole(1, _MOST)] = 1
+    batch_size: Annotated[int, whole(2, _MOST)] = 128
 
     def steps(self, images: int) -> int:
         """How many batches the epochs make, end to end; one more epoch fills up the last batch."""
@@ -87,7 +77,7 @@ def train_units(
 
 
 @dataclass(frozen=True)
-class Recovery:
+class Recovery(CheckedFields):
     """How a mask is recovered. All defaults but `procedure`, `starts` and `least_steps` are the paper's.
 
     procedure      "paper": one descent from μ. "best-of": `starts` descents, from μ and from strings around it; each
@@ -99,26 +89,13 @@ class Recovery:
     """
 
     procedure: Procedure = "best-of"
-    starts: int = 8
-    learning_rate: float = 500.0
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    energy_weight: float = 1.5e-3
-    batch_size: int = 64
-    least_steps: int = 30
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            procedure=choice(*get_args(Procedure)),
-            starts=whole(1, _MOST_STARTS),
-            learning_rate=real(above=0),
-            momentum=real(0, below=1),
-            weight_decay=real(0),
-            energy_weight=real(),
-            batch_size=whole(2),
-            least_steps=whole(1, _MOST_STEPS),
-        )
+    starts: Annotated[int, whole(1, _MOST_STARTS)] = 8
+    learning_rate: Annotated[float, real(above=0)] = 500.0
+    momentum: Annotated[float, real(0, below=1)] = 0.9
+    weight_decay: Annotated[float, real(0)] = 1e-4
+    energy_weight: Annotated[float, real()] = 1.5e-3
+    batch_size: Annotated[int, whole(2)] = 64
+    least_steps: Annotated[int, whole(1, _MOST_STEPS)] = 30
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,9 @@ def feature_scores(candidates: Candidates) -> FeatureScores | None:
     if found is not None and profile_index.shares is not None and len(views) > 1:
         shape = views[0].x.shape[2:]
         scales = [0.0 if task.info.inputs is None else task.info.inputs.log_scale(shape) for task in candidates.tasks]
-        found = found.in_raw_units(scales)
+        # Densities of raw inputs: those of preprocessed ones cannot be compared if candidates scale differently.
+        added = profile_index.weights[0] * torch.tensor(scales, device=found.of_tasks.device)
+        found = found._replace(of_tasks=found.of_tasks + added)
     return found
 
 
@@ -58,10 +60,7 @@ def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, shares: Tensor) ->
     """Which images [n, …] are less familiar to a task than these shares [n] of the images it was learned with: [n]."""
     task = networks.tasks.at(index)
     profile = task.profile
-    if profile is None:
-        raise no_profile(task.name)
-    features = extract_features(networks.net, x)
-    if not profile.fits(features.shape[1]):
+    if profile is None or not profile.fits((features := extract_features(networks.net, x)).shape[1]):
         raise no_profile(task.name)
     scores = {
         "likelihood": profile.likelihood(features),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -197,16 +198,12 @@ def linear_query(
         calls[name].append((inputs[0].detach(), output))
         return output.clone()  # the next layer may work in place
 
-    with net.borrowed() as module, torch.enable_grad():
-        hooks = [_layer(module, name).register_forward_hook(partial(record, name)) for name in layers]
-        try:
-            effective = net.masked(superposed)
-            for name in layers:
-                effective[name].requires_grad_()
-            total = goal.values(net.run(x.flatten(0, 1), effective, module)).sum() / images
-        finally:
-            for handle in hooks:
-                handle.remove()
+    with net.borrowed() as module, torch.enable_grad(), ExitStack() as hooks:
+        effective = net.masked(superposed)
+        for name in layers:
+            hooks.enter_context(_layer(module, name).register_forward_hook(partial(record, name)))
+            effective[name].requires_grad_()
+        total = goal.values(net.run(x.flatten(0, 1), effective, module)).sum() / images
     if any(len(each) != 1 or each[0][0].shape[:-1] != (rows * images,) for each in calls.values()):
         return None
     gradients = torch.autograd.grad(-total, [calls[name][0][1] for name in layers])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from supsup.inference.objectives import OBJECTIVES
 from supsup.inference.one_shot import decide_one_shot
 from supsup.inference.profiles.profile import CALIBRATED
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, names, optional, real, text, whole
+from supsup.runtime.validation import CheckedFields, choice, names, real, text, whole
 
 _MOST_STEPS = 10_000  # of descent: a file may ask for any number
 
@@ -64,7 +64,7 @@ else:
 
 
 @dataclass(frozen=True)
-class Inference:
+class Inference(CheckedFields):
     """How a task is inferred.
 
     method      one-shot: one gradient decides. binary: halve the candidates until one is left. gamma: keep the best
@@ -81,25 +81,16 @@ class Inference:
                 for thousands of tasks.
     """
 
-    method: str = "one-shot"
-    objective: str = "H"
-    layers: str | Sequence[str] = "all"
-    gamma: float = 0.5
-    steps: int = 20
-    step_size: float = 0.1
-    coordinates: int | None = None
+    method: Annotated[str, choice(*METHODS)] = "one-shot"
+    objective: Annotated[str, choice(*OBJECTIVES, *CALIBRATED)] = "H"
+    layers: Annotated[str | Sequence[str], _layers] = "all"
+    gamma: Annotated[float, real(above=0, below=1)] = 0.5
+    steps: Annotated[int, whole(1, _MOST_STEPS)] = 20
+    step_size: Annotated[float, real(above=0)] = 0.1
+    coordinates: Annotated[int, whole(1)] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            method=choice(*METHODS),
-            objective=choice(*OBJECTIVES, *CALIBRATED),
-            layers=_layers,
-            gamma=real(above=0, below=1),
-            steps=whole(1, _MOST_STEPS),
-            step_size=real(above=0),
-            coordinates=optional(whole(1)),
-        )
+        super().__post_init__()
         method = METHODS[self.method]
         if self.objective not in method.objectives:
             suited = [name for name, other in METHODS.items() if self.objective in other.objectives]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from supsup.masks.bank import Bank
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 
 _MOST_FLOOR = 10_000  # random masks for a decision
 
 
 @dataclass(frozen=True)
-class NewTaskRule:
+class NewTaskRule(CheckedFields):
     """When `observe` opens a new mask.
 
     Every `every` batches: ν = softmax(−∂H/∂α) over the known masks. A new mask is opened if k·max ν < 1 + epsilon;
@@ -28,21 +29,14 @@ class NewTaskRule:
                 the others, since a mistake would overwrite what it has learned; 0: the paper's rule alone
     """
 
-    every: int = 100
-    epsilon: float = 2**-3
-    floor: int = 5
-    budget: int = 2500
-    deviations: float = 7.0
+    every: Annotated[int, whole(1)] = 100
+    epsilon: Annotated[float, real(above=0)] = 2**-3
+    floor: Annotated[int, whole(2, _MOST_FLOOR)] = 5
+    budget: Annotated[int, whole(1)] = 2500
+    deviations: Annotated[float, real(0)] = 7.0
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            every=whole(1),
-            epsilon=real(above=0),
-            floor=whole(2, _MOST_FLOOR),
-            budget=whole(1),
-            deviations=real(0),
-        )
+        super().__post_init__()
         if self.floor == 2 and self.deviations:
             raise SupSupError("one other mask has no deviation: NewTaskRule needs floor ≥ 3, or deviations = 0")
 

@@ -63,9 +63,6 @@ class Replays:
         self._by_key: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor, Tensor] | None] = {}
         self._lock = new_lock()  # a graph has one buffer for its image and one for its result
 
-    def __len__(self) -> int:
-        return len(self._by_key)
-
     def clear(self) -> None:
         """Delete all graphs."""
         self._by_key.clear()

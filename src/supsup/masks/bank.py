@@ -237,9 +237,12 @@ class Bank:
     def weighted(self, alpha: Tensor) -> dict[str, Tensor]:
         """Σ αᵢ Mⁱ for coefficients [k], and of the statistics; tasks whose coefficient is 0 are not read."""
         total = torch.zeros(8 * self.length, device=self.device)
-        for tasks, block in self._members(alpha.nonzero().flatten()):
-            for rows, bits in unpacked_pieces(block):
-                total[rows] += bits.float() @ alpha[tasks]
+        blocks = list(self.blocks())
+        for block, coefficients in zip(blocks, alpha.split([block.shape[1] for block in blocks])):
+            used = coefficients.nonzero().flatten()
+            if len(used):
+                for rows, bits in unpacked_pieces(block if len(used) == len(coefficients) else block[:, used]):
+                    total[rows] += bits.float() @ coefficients[used]
         return split_by_name(total, self.shapes, 8) | self._by_name(alpha @ self._statistics)
 
     def superposition(self, alpha: Tensor | None) -> dict[str, Tensor]:
@@ -295,17 +298,6 @@ class Bank:
         self._mean = None
         self._superpositions.clear()
         self.replays.clear()
-
-    def _members(self, members: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(task indices, their bytes [bytes, tasks]) block by block; a whole block is not copied."""
-        start = 0
-        for block in self._blocks:
-            here = members[(members >= start) & (members < start + block.shape[1])]
-            if len(here) == block.shape[1]:
-                yield here, block
-            elif len(here):
-                yield here, block[:, here - start]
-            start += block.shape[1]
 
 
 def pack_columns(masks: Mapping[str, Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from supsup.runtime.errors import SupSupError
 from supsup.runtime.validation import given, listed, plain_tensor
 
 Array = Tensor | np.ndarray[Any, Any] | Any  # any form that docs/own-data.md names
-T = TypeVar("T")
 
 
 def check_images(x: Array, device: torch.device, leading: int = 1) -> Tensor:
@@ -104,11 +103,6 @@ def count_outputs(run: Callable[[Tensor], Any], images: Tensor) -> int:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         raise SupSupError(f"the network must give one vector of outputs per image; got {found}")
     return int(outputs.shape[1])
-
-
-def check_setting(value: Any, kind: type[T], name: str) -> T:
-    """A setting: the value, the default for None, an error for a value of another class."""
-    return kind() if value is None else given(value, kind, name)
 
 
 def check_new_task(data: Any, name: str | None, taken: Container[str]) -> Task:

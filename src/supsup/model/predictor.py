@@ -143,9 +143,7 @@ class Predictor:
         else:
             self._check_learned()
             index = self.state.tasks.index(task)
-            images = Images(
-                x, [(self.state.tasks.at(index).info.inputs, [index])], self.state.image_shape, self.state.net
-            )
+            images = Images(x, self.state.tasks.input_groups([index]), self.state.image_shape, self.state.net)
             chosen, margin, method_used = index, NoMargin.CERTAIN, "given"
             present, tasks = [index], [task] * len(images)
         probabilities = self._probabilities(images, chosen, present, outputs)

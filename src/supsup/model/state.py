@@ -28,7 +28,7 @@ from supsup.file.task_record import MOST_CLASSES, LearnedTask, check_extras, pac
 from supsup.inference.methods import Inference
 from supsup.inference.new_task import NewTaskRule
 from supsup.inference.profiles.features import SIZES
-from supsup.masks.bank import Bank
+from supsup.masks.bank import Bank, Change
 from supsup.masks.frozen import FrozenNet, SwitchedNets
 from supsup.masks.scores import RunningMean
 from supsup.runtime.clock import now
@@ -152,7 +152,7 @@ class ModelState:
                 tasks += block.tasks
             with explain_errors(file.path), explain_unknown_settings():
                 for chosen in (task.info.recipe for task in tasks if task.info.recipe is not None):
-                    Recipe.from_dict(chosen)
+                    Recipe(**dict[str, Any](chosen))
             state.tasks.prepare_add(tasks, saved=True)()
         return state
 
@@ -186,7 +186,7 @@ class ModelState:
         settings = self.settings
         return build_header(
             self.net,
-            recipe=settings.recipe.to_dict(),
+            recipe=asdict(settings.recipe),
             image_shape=self.image_shape,
             notes=settings.notes,
             created=self.created,
@@ -294,7 +294,6 @@ def state_of(model: Any) -> ModelState:
     return state
 
 
-Change = Callable[[], None]  # the last step of a prepared change: short, and it cannot fail
 _LONGEST_NAME = 1000  # characters of a task's name
 
 InputGroups = list[tuple[Inputs | None, list[int]]]  # indices of tasks that normalise raw inputs in the same way

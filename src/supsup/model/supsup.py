@@ -77,7 +77,7 @@ class SupSup(TasksOfModel):
         settings = ModelSettings(
             AutoRecipe() if recipe is None else given(recipe, Recipe, "recipe", AutoRecipe),
             AUTO if inference is None else given(inference, Inference, "inference"),
-            checks.check_setting(new_task_rule, NewTaskRule, "new_task_rule"),
+            NewTaskRule() if new_task_rule is None else given(new_task_rule, NewTaskRule, "new_task_rule"),
         )
         choice(*SIZES)(profile_size, "profile_size")
         frozen = FrozenNet(net, seed, resolve(device), pretrained, own_head=own_head, profile_size=profile_size)
@@ -115,7 +115,7 @@ class SupSup(TasksOfModel):
     def recipe_of(self, task: str) -> Recipe | AutoRecipe:
         """The recipe that was chosen for a task, or else the model's."""
         chosen: Any = self._tasks[task].info.recipe
-        return self.recipe if chosen is None else Recipe.from_dict(chosen)
+        return self.recipe if chosen is None else Recipe(**chosen)
 
     @property
     def extras(self) -> MutableMapping[str, dict[str, Tensor]]:

@@ -71,13 +71,9 @@ class Architecture:
                 if count > most:
                     raise SupSupError(f"architecture {printable(repr(self.name))} has more than {most:,} parameters")
 
-        with uninterrupted():  # an interrupt must not leave torch on "meta" or with this hook
-            hook = register_module_parameter_registration_hook(count_parameter)
-            try:
-                with torch.device("meta"):
-                    return self.build()
-            finally:
-                hook.remove()
+        # an interrupt must not leave torch on "meta" or with this hook
+        with uninterrupted(), register_module_parameter_registration_hook(count_parameter), torch.device("meta"):
+            return self.build()
 
 
 def architecture(build: Builder) -> Builder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,14 +23,13 @@ def trained_features(module: nn.Module, run: Callable[[], Tensor]) -> Tensor:
         value = given[0].detach().float()
         found.append(value.flatten(2).mean(2) if value.ndim > 3 else value.mean(1) if value.ndim == 3 else value)
 
-    hooks = [layer.register_forward_pre_hook(take) for layer in last_layers(module)]
-    try:
+    with ExitStack() as hooks:
+        for layer in last_layers(module):
+            hooks.enter_context(layer.register_forward_pre_hook(take))
         outputs = run()
-    finally:
-        for hook in hooks:
-            hook.remove()
     usable = [value for value in found if value.ndim == 2 and value.shape[0] == outputs.shape[0]]
-    return signed_root(torch.cat(usable or [outputs], 1))
+    features = torch.cat(usable or [outputs], 1)
+    return features.sign() * features.abs().sqrt()
 
 
 def last_layers(module: nn.Module) -> list[nn.Linear | nn.Conv2d]:
@@ -43,8 +43,3 @@ def last_layers(module: nn.Module) -> list[nn.Linear | nn.Conv2d]:
                 break
             found.append(layer)
     return found
-
-
-def signed_root(values: Tensor) -> Tensor:
-    """Roots of the sizes, with the signs."""
-    return values.sign() * values.abs().sqrt()

@@ -10,10 +10,12 @@ import math
 import operator
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
 from itertools import islice
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -26,10 +28,36 @@ Check = Callable[[Any, str], T]
 _MOST = 10**7  # entries of a list; a generator may be endless
 
 
-def check_fields(settings: object, **checks: Check[Any]) -> None:
-    """Check the fields of a frozen dataclass, and store them as plain values."""
-    for name, check in checks.items():
-        object.__setattr__(settings, name, check(getattr(settings, name), f"{type(settings).__name__}.{name}"))
+class CheckedFields:
+    """The base of frozen dataclasses whose fields are checked by their types, and stored as plain values.
+
+    A type `Annotated[float, real(above=0)]` names its check, a `Literal` its words, and a bool takes True or False;
+    other types are not checked. With `| None` a field may be None, too.
+    """
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, check in _checks(kind).items():
+            object.__setattr__(self, name, check(getattr(self, name), f"{kind.__name__}.{name}"))
+
+
+@cache
+def _checks(kind: type[Any]) -> dict[str, Check[Any]]:
+    """By field, in order; types are evaluated once for each class."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: check for field in fields(kind) if (check := _check_of(hints[field.name])) is not None}
+
+
+def _check_of(hint: Any) -> Check[Any] | None:
+    first, *others = get_args(hint) or (hint,)
+    if others == [type(None)]:
+        check = _check_of(first)
+        return None if check is None else optional(check)
+    if get_origin(hint) is Literal:
+        return choice(first, *others)
+    if get_origin(hint) is Annotated:
+        return cast(Check[Any], others[0])
+    return flag if hint is bool else None
 
 
 def whole(least: float = -math.inf, most: float = math.inf) -> Check[int]:

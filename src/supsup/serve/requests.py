@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -24,10 +24,11 @@ from starlette.requests import Request
 
 from supsup.data.decode import resize_and_crop, to_rgb
 from supsup.data.folder import IMAGE_SUFFIXES
-from supsup.runtime.validation import check_fields, whole
+from supsup.runtime.validation import CheckedFields, whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
+Count = Annotated[int, whole(1)]
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _GREY = ("1", "L", "LA", "I;16")  # Pillow modes
 _MAX_DECODED = 2 << 30  # bytes, all images of one request
@@ -41,7 +42,7 @@ _ACCEPTED = (
 
 
 @dataclass(frozen=True)
-class RequestLimits:
+class RequestLimits(CheckedFields):
     """The most that one request may send, and how much may be queued.
 
     predict_bytes, predict_images  to classify
@@ -51,16 +52,13 @@ class RequestLimits:
     queued_jobs                    changes waiting for their turn; further ones get 429
     """
 
-    predict_bytes: int = 32 << 20
-    predict_images: int = 256
-    learn_bytes: int = 512 << 20
-    learn_images: int = 20_000
-    pixels: int = 40_000_000
-    queued_images: int = 4096
-    queued_jobs: int = 64
-
-    def __post_init__(self) -> None:
-        check_fields(self, **{name: whole(1) for name in self.__dataclass_fields__})
+    predict_bytes: Count = 32 << 20
+    predict_images: Count = 256
+    learn_bytes: Count = 512 << 20
+    learn_images: Count = 20_000
+    pixels: Count = 40_000_000
+    queued_images: Count = 4096
+    queued_jobs: Count = 64
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from supsup import SupSupError
-from supsup.runtime.validation import check_fields, flag, optional, text, whole
+from supsup.runtime.validation import CheckedFields, text, whole
 from supsup.serve.requests import RequestLimits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -23,7 +24,7 @@ _SHUTDOWN = 5  # seconds for requests in progress when the server stops
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServerSettings(CheckedFields):
     """How a model is served.
 
     token      required to learn or forget; None: not required, which is allowed on this machine only
@@ -31,15 +32,15 @@ class ServerSettings:
     max_batch  the most images to classify in one batch
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = None
+    host: Annotated[str, text] = "127.0.0.1"
+    port: Annotated[int, whole(0, 65535)] = 8000
+    token: Annotated[str, text] | None = None
     read_only: bool = False
-    max_batch: int = 256
+    max_batch: Annotated[int, whole(1)] = 256
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
-        check_fields(self, host=text, port=whole(0, 65535), token=optional(text), read_only=flag, max_batch=whole(1))
+        super().__post_init__()
         if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii()):
             raise SupSupError(
                 f"the token must have at least {_SHORTEST_TOKEN} characters, ASCII only; "

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from supsup.masks import philox
 from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import hard_mask
 from supsup.runtime.progress import Advance, in_rounds
-from supsup.runtime.validation import check_fields, choice, optional, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 from supsup.training.executors import Job, Trained, free_memory, prepare_task, train_masks
 from supsup.training.recipe import MNIST, FirstScores, Recipe, SelfLabels, Transfer
 
@@ -43,7 +43,7 @@ _TOGETHER, _HELD_SCORES = 2500, 4 << 30  # tasks and bytes of their scores, on a
 
 
 @dataclass(frozen=True)
-class AutoRecipe:
+class AutoRecipe(CheckedFields):
     """How a recipe is chosen for each task. Its methods are those of `Recipe` that a model needs.
 
     A round is a cosine of Adam's rate from its highest down to 0; the next one begins where it ended and is three times
@@ -57,30 +57,11 @@ class AutoRecipe:
     self_labels  as in `Recipe`
     """
 
-    rounds: int = 4
-    held_back: float = 0.1
+    rounds: Annotated[int, whole(1, 10**6)] = 4
+    held_back: Annotated[float, real(0, below=1)] = 0.1
     self_labels: SelfLabels | None = None
-
-    def __post_init__(self) -> None:
-        labels = optional(choice(*get_args(SelfLabels)))
-        check_fields(self, rounds=whole(1, 10**6), held_back=real(0, below=1), self_labels=labels)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """An automatic choice from its fields by name; those that are missing have their defaults."""
-        return cls(**fields)
-
-    @property
-    def transfer(self) -> Transfer:
-        return "none"
-
-    @property
-    def stepwise(self) -> Recipe:
-        """The paper's for MNIST."""
-        return MNIST
+    transfer: ClassVar[Transfer] = "none"
+    stepwise: ClassVar[Recipe] = MNIST  # of `observe`, which does not know how many images a task will have
 
     def most_steps(self, task: Task, pretrained: bool) -> int:
         varied = task.train.augmentation is not None
@@ -111,8 +92,8 @@ class AutoRecipe:
 
 
 def recipe_from_dict(fields: Mapping[str, Any]) -> Recipe | AutoRecipe:
-    """The recipe or the automatic choice that `to_dict` made these fields of."""
-    return AutoRecipe.from_dict(fields) if "rounds" in fields else Recipe.from_dict(fields)
+    """The recipe or the automatic choice with these fields; those that are missing have their defaults."""
+    return AutoRecipe(**fields) if "rounds" in fields else Recipe(**fields)
 
 
 def first_round(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from supsup.masks.frozen import FrozenNet
 from supsup.masks.scores import weights_kept
 from supsup.runtime.errors import SupSupError
 from supsup.runtime.progress import Advance
-from supsup.runtime.validation import check_fields, choice, optional, real, whole
+from supsup.runtime.validation import CheckedFields, real, whole
 from supsup.training.executors import Job, Trained, executors_for, prepare_task, train_masks
 
 Optimiser = Literal["rmsprop", "adam", "sgd"]
@@ -37,7 +37,7 @@ FirstScores = Callable[[str, "Recipe"], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(CheckedFields):
     """How a mask is trained. All fields are plain values, so that a file keeps them as they are.
 
     Optimiser
@@ -68,50 +68,28 @@ class Recipe:
     """
 
     optimiser: Optimiser = "rmsprop"
-    learning_rate: float = 1e-4
-    steps: int = 1000
-    batch_size: int = 128
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    epochs: int | None = None
+    learning_rate: Annotated[float, real(above=0)] = 1e-4
+    steps: Annotated[int, whole(1, _MOST)] = 1000
+    batch_size: Annotated[int, whole(1, _MOST)] = 128
+    momentum: Annotated[float, real(0, below=1)] = 0.0
+    weight_decay: Annotated[float, real(0)] = 0.0
+    epochs: Annotated[int, whole(1, _MOST)] | None = None
     schedule: Schedule = "constant"
-    warm_up: float = 0.0
+    warm_up: Annotated[float, real(0, below=1)] = 0.0
     selection: Selection = "threshold"
-    budget: float | None = None
-    density: float | None = None
+    budget: Annotated[float, real(above=0)] | None = None
+    density: Annotated[float, real(above=0, most=1)] | None = None
     transfer: Transfer = "none"
-    first_decay: float = 0.9
-    second_decay: float | None = None
-    epsilon: float = 1e-8
-    score_bound: float | None = None
+    first_decay: Annotated[float, real(0, below=1)] = 0.9
+    second_decay: Annotated[float, real(0, below=1)] | None = None
+    epsilon: Annotated[float, real(above=0)] = 1e-8
+    score_bound: Annotated[float, real(above=0)] | None = None
     start: Start | None = None
     self_labels: SelfLabels | None = None
-    crops: float | None = None
+    crops: Annotated[float, real(0, most=1)] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            optimiser=choice(*get_args(Optimiser)),
-            learning_rate=real(above=0),
-            steps=whole(1, _MOST),
-            batch_size=whole(1, _MOST),
-            momentum=real(0, below=1),
-            weight_decay=real(0),
-            epochs=optional(whole(1, _MOST)),
-            schedule=choice(*get_args(Schedule)),
-            warm_up=real(0, below=1),
-            selection=choice(*get_args(Selection)),
-            budget=optional(real(above=0)),
-            density=optional(real(above=0, most=1)),
-            transfer=choice(*get_args(Transfer)),
-            first_decay=real(0, below=1),
-            second_decay=optional(real(0, below=1)),
-            epsilon=real(above=0),
-            score_bound=optional(real(above=0)),
-            start=optional(choice(*get_args(Start))),
-            self_labels=optional(choice(*get_args(SelfLabels))),
-            crops=optional(real(0, most=1)),
-        )
+        super().__post_init__()
         if self.momentum and self.optimiser != "sgd":
             raise SupSupError(f"momentum goes with optimiser 'sgd', not {self.optimiser!r}")
         given = [value for value in (self.budget, self.density) if value is not None]
@@ -122,20 +100,11 @@ class Recipe:
         if self.selection == "edge-popup" and self.start == "kept":
             raise SupSupError("start 'kept' goes with selection 'threshold': edge-popup never keeps every weight")
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields by name, as model files have them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """A recipe from its fields by name; those that are missing have their defaults."""
-        return cls(**fields)
-
     @property
     def differing(self) -> dict[str, str | int | float | None]:
         """The fields that differ from `Recipe()`, whose defaults are the paper's and never change."""
-        usual = Recipe().to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != usual[name]}
+        usual = asdict(Recipe())
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
     @property
     def stepwise(self) -> Recipe:

@@ -73,7 +73,7 @@ class Baseline(ABC):
             self.filling = filling
         self.device = resolve(device)
         self.seed = whole()(seed, "seed")
-        self.recipe = checks.check_setting(recipe, Recipe, "recipe")
+        self.recipe = Recipe() if recipe is None else given(recipe, Recipe, "recipe")
         if self.recipe.self_labels is not None or self.recipe.crops is not None:
             raise SupSupError("self_labels and crops are for masks; a baseline learns its tasks as they are")
         self.first = self.recipe if first is None else given(first, Recipe, "first")

@@ -60,7 +60,7 @@ class BatchE(Baseline):
         self.base, self.last = base, last
         self.first_matters = base == "trained"
         self.scaled = self._scaled_with(last)
-        self.inference = checks.check_setting(inference, TaskInference, "inference")
+        self.inference = TaskInference() if inference is None else given(inference, TaskInference, "inference")
 
     def begin(self, task: Task) -> State:
         """Rank-one matrices of random signs."""

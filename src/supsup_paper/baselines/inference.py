@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from supsup.inference import objectives
 from supsup.runtime.errors import SupSupError
-from supsup.runtime.validation import check_fields, choice, optional, whole
+from supsup.runtime.validation import CheckedFields, choice, whole
 
 if TYPE_CHECKING:
     from supsup_paper.baselines.batche import BatchE
@@ -26,7 +26,7 @@ _VALUES = {"cpu": 1 << 24, "cuda": 1 << 28}  # how many numbers one pass may hol
 
 
 @dataclass(frozen=True)
-class TaskInference:
+class TaskInference(CheckedFields):
     """How BatchE infers a task.
 
     objective  "H" entropy, "M" minus the largest probability, "G" superfluous outputs only
@@ -34,16 +34,8 @@ class TaskInference:
     """
 
     method: BatchEMethod = "one-shot"
-    objective: str = "H"
-    images: int | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            method=choice(*get_args(BatchEMethod)),
-            objective=choice(*objectives.OBJECTIVES),
-            images=optional(whole(1)),
-        )
+    objective: Annotated[str, choice(*objectives.OBJECTIVES)] = "H"
+    images: Annotated[int, whole(1)] | None = None
 
 
 def infer_batche_task(model: BatchE, x: Tensor, names: Sequence[str], classes: int, how: TaskInference) -> Tensor:

@@ -158,28 +158,18 @@ def _first_and_last(net: FrozenNet, x: Tensor) -> tuple[dict[str, Tensor], Tenso
     found: dict[str, Tensor] = {}
     owners = [name.rpartition(".")[0] for name in net.weights]
 
-    def take(name: str, values: tuple[Any, ...]) -> None:  # of a layer that runs several times, the last run
+    def take(name: str, _: nn.Module, *passed: Any) -> None:  # of a layer that runs several times, the last run
+        values = passed[-1] if isinstance(passed[-1], tuple) else passed[-1:]  # all inputs or, after it, all outputs
         if values and isinstance(values[0], Tensor) and values[0].ndim > 1 and len(values[0]) == len(x):
             value = values[0].detach().float()
             found[name] = value.relu() if name == "first" else value
 
-    def before_last(_: nn.Module, given: tuple[Any, ...]) -> None:
-        take("last", given)
-
-    def after_first(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
-        take("first", out if isinstance(out, tuple) else (out,))
-
-    with net.borrowed() as module:
-        hooks = [
-            module.get_submodule(owners[-1]).register_forward_pre_hook(before_last),
-            module.get_submodule(owners[0]).register_forward_hook(after_first),
-        ]
-        try:
-            out = net.run(x, net.weights, module)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return found, out
+    with (
+        net.borrowed() as module,
+        module.get_submodule(owners[-1]).register_forward_pre_hook(partial(take, "last")),
+        module.get_submodule(owners[0]).register_forward_hook(partial(take, "first")),
+    ):
+        return found, net.run(x, net.weights, module)
 
 
 def _pooled(values: Tensor, most: int) -> Tensor:

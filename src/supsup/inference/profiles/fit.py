@@ -142,7 +142,8 @@ class ProfileFitter:
         self.net, self._bank = net, Bank(net.shapes, net.device, net.statistics)
         self._bank.add_packed(packed, statistics)
         kept = torch.stack([(packed >> bit & 1).sum(0) for bit in range(8)]).sum(0) / (8 * len(packed))
-        self._coded = (mask_bytes(net) * _entropy(kept)).tolist()  # bytes of each mask
+        entropy = (torch.special.entr(kept) + torch.special.entr(1 - kept)) / math.log(2)  # bits for each bit
+        self._coded = (mask_bytes(net) * entropy).tolist()  # bytes of each mask, once a coder has written it
         self._switched = SwitchedNet(net)
         self._shares = torch.tensor(SHARES, device=net.device)
         self._positions: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by the id of labels, which stay alive
@@ -187,11 +188,8 @@ class ProfileFitter:
             if len(positions) > _FEW:  # every second one, since Gaussians of the others judge them
                 judged = judged[1::2]
                 judged = judged[:: -(-len(judged) // _JUDGED)]
-            judge, judged, judged_features = (
-                learned,
-                positions[judged],
-                features[judged.to(features.device)].contiguous(),
-            )
+            judged_features = features[judged.to(features.device)].contiguous()
+            judge, judged = learned, positions[judged]
         else:
             judge, judged = task.judge.on(self.net.device), self._evenly(task.judge, _JUDGED)
             judged_features, _ = self._run(judge, judged, extract)
@@ -215,14 +213,11 @@ class ProfileFitter:
         in_order = [each >= _IN_ORDER for each, finite in zip(alike, usable) if finite]
         if not several:
             return
-        judging = [
-            _gaussians(several, [each.splits[fold][0] for each in several]) for fold in range(len(several[0].splits))
-        ]
+        first, splits = several[0], zip(*(measured.splits for measured in several))
+        judging = [_gaussians(several, [rows for rows, _ in split]) for split in splits]
         gaussians = judging[0]
-        if (
-            several[0].task.judge is None or len(several[0].features) <= _FEW
-        ):  # held-back images count where they are few
-            gaussians = _gaussians([each.whole() for each in several])
+        if first.task.judge is None or len(first.features) <= _FEW:  # held-back images count where they are few
+            gaussians = _gaussians([measured.whole() for measured in several])
         profiles = []
         for measured, ordered, fitted, *folds in zip(several, in_order, gaussians, *judging):
             profile = self._profile(measured, fitted, folds)
@@ -319,12 +314,6 @@ def direction_limit(size: ProfileSize, features: int, classes: int, mask: int, c
     if math.isinf(size.masks):
         return most
     return max(fewest, min(most, (int(size.masks * coded / features) - classes) // _STEP * _STEP))
-
-
-def _entropy(shares: Tensor) -> Tensor:
-    """Bits that a coder needs for each bit of masks of which these shares are 1."""
-    found: Tensor = torch.special.entr(shares) + torch.special.entr(1 - shares)
-    return found / math.log(2)
 
 
 def image_limit(net: FrozenNet) -> int:

@@ -245,12 +245,9 @@ class TaskProfile:
         """An error unless training can give the numbers."""
         positive = [self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]]
         later = [value.flatten() for value in (self.weights, self.noise) if value is not None]
-        finite = [*positive, self.spreads, self.familiar, *later]
-        possible = all(bool((value >= 0).all()) for value in later) and all(
-            bool((value.abs() < _LARGEST).all()) for value in finite
-        )
-        possible = possible and all(bool((value >= _SMALLEST).all()) for value in positive)
-        if not possible or bool((self.familiar.diff() < 0).any()):
+        least = [(_SMALLEST, positive), (0.0, later), (-math.inf, [self.spreads, self.familiar])]
+        possible = [(value >= low) & (value.abs() < _LARGEST) for low, values in least for value in values]
+        if not all(bool(each.all()) for each in possible) or bool((self.familiar.diff() < 0).any()):
             raise SupSupError("its profile has numbers that no training gives")
 
 
@@ -358,15 +355,6 @@ def unit_steps(centred: Tensor) -> Tensor:
     variance = centred.square().mean(-2)
     ratio = variance / variance.mean(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     return (STEPS / 2 * ratio.log2()).round().clamp(_FAINTEST, 127).to(torch.int8)
-
-
-def task_likelihood(scores: Tensor, classes: Sequence[int]) -> Tensor:
-    """log p(features | task) [n, tasks] from log p(features | class), the classes of a task equally frequent."""
-    if len(set(classes)) == 1:
-        each_task: Tensor = scores.unflatten(1, (len(classes), -1)).logsumexp(-1)
-        return each_task - math.log(classes[0])
-    each = [own.logsumexp(1) - math.log(own.shape[1]) for own in scores.split(list(classes), 1)]
-    return torch.stack(each, 1)
 
 
 def profile_answers(x: Tensor, outputs: Tensor, weights: Sequence[float], profile: Sequence[Tensor]) -> Tensor:
@@ -483,7 +471,11 @@ class GaussianIndex:
 
     def task_scores(self, scores: Tensor) -> Tensor:
         """log p(features | task) [n, tasks] from those of classes, all classes of a task equally frequent."""
-        return task_likelihood(scores, self.classes)
+        if len(set(self.classes)) == 1:
+            each_task: Tensor = scores.unflatten(1, (len(self.classes), -1)).logsumexp(-1)
+            return each_task - math.log(self.classes[0])
+        each = [own.logsumexp(1) - math.log(own.shape[1]) for own in scores.split(self.classes, 1)]
+        return torch.stack(each, 1)
 
 
 def _scaled_directions(task: Gaussians) -> Tensor:
@@ -587,14 +579,6 @@ class FeatureScores(NamedTuple):
     view_of: Mapping[int, int]
     profile_index: ProfileIndex
     of_tasks: Tensor
-
-    def in_raw_units(self, log_scales: Sequence[float]) -> FeatureScores:
-        """For densities of raw inputs: those of preprocessed ones cannot be compared if candidates scale differently.
-
-        log_scales  by how much each candidate's preprocessing stretches the space
-        """
-        added = self.profile_index.weights[0] * torch.tensor(log_scales, device=self.of_tasks.device)
-        return self._replace(of_tasks=self.of_tasks + added)
 
     def of_classes(self, index: int) -> Tensor:
         """[r, b, classes] of one task."""

@@ -167,6 +167,6 @@ def add_bytes(folder: Path, entry: str) -> list[Path]:
         record, file = records.read_record(path), path.with_suffix(".supsup")
         if record is not None and file.exists():
             count = bytes_kept if _BESIDE in record["bytes"] else bytes_of
-            records.write_record(path, record | {"bytes": count(file)})
+            records.write_record(path, record | {"bytes": record["bytes"] | count(file)})
             changed.append(path)
     return changed

@@ -19,6 +19,7 @@ from supsup.file.repair import repair
 from supsup.inference.candidates import Candidates, Margin, TaskNetworks, TaskView
 from supsup.inference.gradient import Goal, alpha_gradient, choose_layers
 from supsup.inference.methods import choose_tasks
+from supsup.model import predictor
 from supsup.model.predictor import Images
 from supsup.model.state import state_of
 from supsup_paper.bench.bare_masks import BareMasks
@@ -307,6 +308,25 @@ def test_how_sure_a_task_is(mixed: SupSup, learned: SupSup, images: Tensor) -> N
     one = model()
     one.learn(table(1), task="only")
     assert torch.equal(one.predict(table(1)[0]).task_confidence, torch.ones(120))
+
+
+def test_more_is_rejected_where_the_task_is_in_doubt(
+    learned: SupSup, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 % of known inputs, divided by the root of the confidence; the usual 5 % where the task is given."""
+    asked: list[Tensor] = []
+
+    def unfamiliar(networks: TaskNetworks, index: int, x: Tensor, shares: Tensor) -> Tensor:
+        asked.append(shares)
+        return shares > 1
+
+    monkeypatch.setattr(predictor, "unfamiliar", unfamiliar)
+    answer = learned.predict(images, unknown=True)
+    expected = 0.05 * 0.8 / answer.task_confidence.sqrt()
+    torch.testing.assert_close(torch.cat(asked).sort().values, expected.sort().values, rtol=1e-4, atol=1e-6)
+    asked.clear()
+    learned.predict(images, task=learned.tasks[0], unknown=0.1)
+    assert torch.equal(torch.cat(asked), torch.full((len(images),), 0.1))
 
 
 def test_tasks_of_few_and_of_many_classes_are_answered_side_by_side() -> None:

@@ -217,7 +217,8 @@ def test_trainings_are_as_published_where_rows_do_not_say() -> None:
     scratch = ScratchTraining(source="cifar100", classes_per_task=5, widths=(64,))
     assert (scratch.tasks, scratch.epochs, scratch.batch_size, scratch.budget) == (20, 50, 128, 24)
     pretrained = PretrainedTraining(source="cifar100", classes_per_task=5)
-    assert (pretrained.tasks, pretrained.epochs, pretrained.batch_size, pretrained.size) == (20, 12, 125, 192)
+    assert (pretrained.tasks, pretrained.epochs, pretrained.batch_size, pretrained.size) == (20, 12, 125, 224)
+    assert pretrained.masks_from == 15
     overhead = OverheadTraining(precision="float32")
     assert (overhead.image, overhead.batch, overhead.tasks) == ((3, 224, 224), 1, 8)
     hopfield = HopfieldTraining()

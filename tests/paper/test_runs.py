@@ -405,13 +405,16 @@ def test_tasks_that_nobody_names_are_found_from_scratch(tmp_path: Path, coloured
     )
     (row,) = made(tmp_path, coloured, ScratchUnnamedExperiment(training), axis="images")
     labels, tasks = row["figures"]["labels right %"], row["figures"]["task right %"]
-    assert list(tasks) == ["1", "4", "16"]
+    assert list(tasks) == ["1", "4", "16", "1, small profiles", "1, large profiles"]
+    small, large = (row["bytes"][f"beside masks, {size} profiles"] for size in ("small", "large"))
+    assert small <= row["bytes"]["beside masks"] < large
+    assert min(labels["from one image, small profiles"], labels["from one image, large profiles"]) > 50
     assert tasks["16"] == 100
     assert tasks["1"] >= 90
     assert labels["from one image"] <= min(labels["task given"], tasks["1"])
     assert row["bytes"]["beside masks"] > 0
     path = tmp_path / "tiny" / "row0-seed0.json"
-    path.write_text(json.dumps(row | {"bytes": {"beside masks": 1}}))
+    path.write_text(json.dumps(row | {"bytes": row["bytes"] | {"beside masks": 1}}))
     assert add_bytes(tmp_path, "tiny") == [path]
     assert json.loads(path.read_text()) == row, "counted again as it was"
     assert row["settings"]["defaults"]["recipe"]["self labels"] == "rotations"

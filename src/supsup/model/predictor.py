@@ -152,7 +152,7 @@ class Predictor:
         if unknown is False:
             return answer
         shares = torch.full((len(images),), share, device=self.state.net.device)
-        if isinstance(margin, Tensor):  # what falls between tasks is likelier of none
+        if isinstance(margin, Tensor) and METHODS[how.method].needs_profiles:  # between tasks it is likelier of none
             shares *= _USUAL / margin.to(shares) ** _DOUBTED
         return answer.without(self._unfamiliar(images, chosen, present, shares))
 

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from supsup.data.task import TaskInfo
 from supsup.file.codec import Bytes
 from supsup.file.modelfile import ModelFile
 from supsup.file.paths import MASK_FOLDER, beside, new_part
@@ -75,11 +76,18 @@ def _unpack(some: Sequence[TaskRecord], file: ModelFile, net: FrozenNet) -> tupl
     """The tasks, and their statistics by name."""
     tasks: list[LearnedTask] = []
     statistics: list[dict[str, Tensor]] = []
+    without_tensors: dict[tuple[bytes, int], TaskInfo] = {}  # of which many are the same
     with explain_errors(file.path):
         for task in some:
+            key = task.extras, task.classes
+            if key in without_tensors:
+                tasks.append(LearnedTask(task.name, task.classes, task.created, {}, without_tensors[key]))
+                continue
             learned, found = unpack_task(task, file.header, net)
             tasks.append(learned)
             statistics.append(found)
+            if not found and not learned.extras and learned.profile is None:
+                without_tensors[key] = learned.info
         stacked = {name: torch.stack([each[name] for each in statistics]) for name in net.statistics}
         for name, values in stacked.items():
             wrong = impossible_statistics(name, values)

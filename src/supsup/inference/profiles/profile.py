@@ -243,11 +243,13 @@ class TaskProfile:
 
     def _check_numbers(self) -> None:
         """An error unless training can give the numbers."""
-        positive = [self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]]
-        later = [value.flatten() for value in (self.weights, self.noise) if value is not None]
-        least = [(_SMALLEST, positive), (0.0, later), (-math.inf, [self.spreads, self.familiar])]
-        possible = [(value >= low) & (value.abs() < _LARGEST) for low, values in least for value in values]
-        if not all(bool(each.all()) for each in possible) or bool((self.familiar.diff() < 0).any()):
+        above_0 = self.mean_scales, self.direction_scales, self.variances, self.rest, self.spreads[:, 1]
+        positive = torch.cat([value.flatten() for value in above_0])
+        others = [value.flatten() for value in (self.weights, self.noise) if value is not None]
+        none_negative = torch.cat([positive, *others])
+        finite = torch.cat([none_negative.abs(), self.spreads[:, 0].abs(), self.familiar.abs()])
+        possible = (positive >= _SMALLEST).all() & (none_negative >= 0).all() & (finite < _LARGEST).all()
+        if not bool(possible & (self.familiar.diff() >= 0).all()):
             raise SupSupError("its profile has numbers that no training gives")
 
 

@@ -164,7 +164,7 @@ def read_contents(model: ModelFile) -> Contents:
     named, raw  tasks with class names, and tasks that take raw inputs
     masks       bytes of all masks, with the entropy bound and the paper's count for comparison
     memory      bytes of the memory that holds all masks of a HopSupSup model
-    profiles    tasks with a profile, by which the task is inferred
+    profiles    tasks with a profile, by which the task is inferred; profile_size: "small" or "large" ones
     """
     header = model.header
     about = ("kind", "seed", "image_shape", "recipe", "notes", "created", "library", "format")
@@ -174,6 +174,7 @@ def read_contents(model: ModelFile) -> Contents:
     found |= {"tasks": len(model.names), "inference": header.inference, "named": 0, "raw": 0}
     found |= dict.fromkeys(("masks", "entropy_bound", "papers_count", "extras", "memory"))
     found |= {"profiles": 0, "chosen_recipes": {}}
+    found |= {} if header.profile_size == "default" else {"profile_size": header.profile_size}
     if header.kind == KIND:
         settings, tasks = read_hop_contents(model)
         recovery = {"rule": settings["rule"], **asdict(settings["recovery"])}
@@ -252,7 +253,8 @@ def _inference(model: Contents) -> str:
     if not method.needs_profiles:
         return str(settings["method"])
     some = "all" if model["profiles"] == model["tasks"] else f"{model['profiles']:,} of {model['tasks']:,}"
-    return f"{settings['method']}, with the profiles of {some} tasks"
+    size = f"{model['profile_size']} " if "profile_size" in model else ""
+    return f"{settings['method']}, with the {size}profiles of {some} tasks"
 
 
 def write_card(name: str, model: Contents, tasks: Sequence[Contents], licence: str | None = None) -> str:

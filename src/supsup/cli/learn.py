@@ -47,7 +47,7 @@ Net = Annotated[
 ]
 ProfileSize = Annotated[
     Literal["small", "default", "large"],
-    Option(help="How many bytes a task of a new model leaves beside its mask, to be recognised by."),
+    Option(help="Size of a new model's profiles, by which its tasks are recognised."),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")]
 Cluster = Annotated[

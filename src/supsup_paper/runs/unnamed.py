@@ -92,12 +92,12 @@ def _finished(
     kept = _bytes(model, file)
     for size in OTHER_SIZES:
         other = with_profiles(model, stream, size)
-        given, alone, _ = _graded(other, stream)
+        its_given, its_alone, _ = _graded(other, stream)
         figures["labels right %"] |= {
-            f"task given, {size} profiles": 100 * given.average_accuracy,
-            f"from one image, {size} profiles": 100 * alone.average_accuracy,
+            f"task given, {size} profiles": 100 * its_given.average_accuracy,
+            f"from one image, {size} profiles": 100 * its_alone.average_accuracy,
         }
-        figures["task right %"][f"1, {size} profiles"] = 100 * alone.task_accuracy
+        figures["task right %"][f"1, {size} profiles"] = 100 * its_alone.task_accuracy
         kept[f"beside masks, {size} profiles"] = _bytes(other, file.with_suffix(f".{size}"))["beside masks"]
     return RowResult(wanted, seed, figures, per_task(given), kept, seconds)
 

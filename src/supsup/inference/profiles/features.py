@@ -125,7 +125,7 @@ def _trained_features(net: FrozenNet, x: Tensor) -> Tensor:
 
 
 def filled(features: Tensor, most: int) -> Tensor:
-    """Features [n, d], then random ones until there are so many: the size of a sum of all, each with a random sign.
+    """Features [n, d], then random ones until there are so many: absolute values of their sums with random signs.
 
     Of the labels of held-back images of SplitCIFAR100, EfficientNet-Lite0's 6,976 found 74.1 %, with these 75.9.
     """
@@ -187,7 +187,7 @@ def is_picture(shape: torch.Size | tuple[int, ...]) -> bool:
 
 
 def picture_features(pictures: Tensor, filters: int, mirrored: bool) -> Tensor:
-    """`filter_features`; where asked, coloured pictures' and their mirror images' together."""
+    """Responses of filters; `mirrored`: for coloured pictures the mean with those of their mirror images."""
     found = filter_features(pictures, filters)
     if not mirrored or pictures.shape[1] == 1:
         return found

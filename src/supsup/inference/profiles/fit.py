@@ -28,7 +28,7 @@ from supsup.inference.profiles.profile import (
     FINDING,
     SCORES,
     SHARES,
-    STEPS,
+    STEPS_PER_DOUBLING,
     Gaussians,
     Spread,
     TaskProfile,
@@ -49,7 +49,7 @@ _BATCH = 500
 _IMAGE_BYTES = 20  # of a mask, for each image that a profile is fitted to
 _IMAGES = 4  # at least, for each direction
 _PASSES = 4  # of the power iteration
-_STEP = 2  # directions come in steps, so that profiles of tasks that were trained together have one form
+_DIRECTION_STEP = 2  # directions come in steps, so that profiles of tasks that were trained together have one form
 _LOOKED_AT = 32  # images that show whether pixels are in order
 _IN_ORDER = 0.3  # least correlation of neighbours: about 0 after a permutation
 _APART = 1e-6  # keeps equal columns apart, relative to their length
@@ -313,7 +313,7 @@ def direction_limit(size: ProfileSize, features: int, classes: int, mask: int, c
     most = within(mask // features, (fewest, most))
     if math.isinf(size.masks):
         return most
-    return max(fewest, min(most, (int(size.masks * coded / features) - classes) // _STEP * _STEP))
+    return max(fewest, min(most, (int(size.masks * coded / features) - classes) // _DIRECTION_STEP * _DIRECTION_STEP))
 
 
 def image_limit(net: FrozenNet) -> int:
@@ -351,7 +351,7 @@ def fit_gaussians(features: Tensor, labels: Tensor, classes: int, directions: in
     steps = unit_steps(centred)
     if not in_units:
         steps.zero_()
-    units = torch.exp2(steps.float() / STEPS)[..., None, :]
+    units = torch.exp2(steps.float() / STEPS_PER_DOUBLING)[..., None, :]
     variance = ((features - features.mean(-2, keepdim=True)) / units).square().mean((-2, -1))
     least = (_LEAST * variance.double() + torch.finfo(torch.float32).tiny).float()
     count = max(0, min(directions, (images - classes) // _IMAGES, numbers - 1))

@@ -298,7 +298,7 @@ class Gaussians(NamedTuple):
     @property
     def units(self) -> Tensor:
         """[d], by which features are divided."""
-        return torch.exp2(self.steps.float() / STEPS)
+        return torch.exp2(self.steps.float() / STEPS_PER_DOUBLING)
 
     def on(self, device: torch.device) -> Gaussians:
         """The same on a device."""
@@ -348,15 +348,15 @@ class Gaussians(NamedTuple):
         return weights / units, -0.5 * (weights * means).sum(1), middle
 
 
-STEPS = 16  # of log2 of a feature's deviation: units are right to 2 %
-_FAINTEST = -4 * STEPS  # a feature that varies less counts as if it varied so much, a sixteenth of the usual
+STEPS_PER_DOUBLING = 16  # of log2 of a feature's deviation: units are right to 2 %
+_FAINTEST = -4 * STEPS_PER_DOUBLING  # the least deviation that counts: a sixteenth of the usual
 
 
 def unit_steps(centred: Tensor) -> Tensor:
     """`Gaussians.steps` of features [n, d] around their means."""
     variance = centred.square().mean(-2)
     ratio = variance / variance.mean(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return (STEPS / 2 * ratio.log2()).round().clamp(_FAINTEST, 127).to(torch.int8)
+    return (STEPS_PER_DOUBLING / 2 * ratio.log2()).round().clamp(_FAINTEST, 127).to(torch.int8)
 
 
 def profile_answers(x: Tensor, outputs: Tensor, weights: Sequence[float], profile: Sequence[Tensor]) -> Tensor:
